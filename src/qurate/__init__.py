@@ -1,0 +1,34 @@
+"""qurate: adapt an image classifier to a new domain with a few labels a class."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.data.digits import digits_split
+from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+from qurate.evaluation import Metrics, evaluate, predict_probabilities
+from qurate.methods import METHODS, Method
+from qurate.training import TrainingError, fit
+
+__version__ = version("qurate")
+
+__all__ = [
+    "METHODS",
+    "Labeled",
+    "Method",
+    "MethodConfig",
+    "Metrics",
+    "NetworkConfig",
+    "RunConfig",
+    "SealedLabels",
+    "Split",
+    "TrainingConfig",
+    "TrainingError",
+    "Unlabeled",
+    "__version__",
+    "digits_split",
+    "evaluate",
+    "fit",
+    "predict_probabilities",
+]

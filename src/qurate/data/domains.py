@@ -1,0 +1,281 @@
+"""A domain: samples of one look of the world, with the class names their labels point into."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qurate.data.images import ImageFiles, UnreadableImageError, read_image
+from qurate.data.samples import Inputs, take
+
+Array: TypeAlias = NDArray[Any] | Tensor
+
+
+class DataError(ValueError):
+    """Data that cannot be used as given; the message says where, what is allowed and what to do."""
+
+
+class DataWarning(UserWarning):
+    """Data that was left out or cut short; the message counts and names it."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was found but is no sample, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Samples of one domain.
+
+    Args:
+        name: What messages call it.
+        inputs: N samples.
+        labels: Class index of each, (N,) int64; -1 where unlabelled.
+        classes: Class names; a label is an index into them. Empty if nothing is labelled.
+        skipped: Files that were found beside the samples but are none.
+
+    Example:
+        >>> pair = from_arrays(np.zeros((2, 8)), ["cat", "dog"], name="photos")
+        >>> pair.classes, pair.labels.tolist()
+        (('cat', 'dog'), [0, 1])
+    """
+
+    name: str
+    inputs: Inputs
+    labels: Tensor
+    classes: tuple[str, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"Domain '{self.name}'"
+        if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
+            raise DataError(
+                f"{where}: labels must be one-dimensional int64, got {self.labels.dtype} of shape "
+                f"{tuple(self.labels.shape)}. Build the domain with from_arrays, which converts them."
+            )
+        if len(self.inputs) != len(self.labels):
+            raise DataError(
+                f"{where}: each sample needs one label (-1 = unlabelled), got {len(self.inputs)} inputs "
+                f"and {len(self.labels)} labels."
+            )
+        if len(set(self.classes)) != len(self.classes):
+            raise DataError(f"{where}: class names must differ, got {list_some(self.classes)}.")
+        lowest, highest = (int(v) for v in self.labels.aminmax()) if len(self.labels) else (-1, -1)
+        if lowest < -1 or highest >= len(self.classes):
+            raise DataError(
+                f"{where}: labels must lie between -1 (unlabelled) and {len(self.classes) - 1}, the last of "
+                f"{len(self.classes)} classes; got {lowest} to {highest}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def class_sizes(self) -> Tensor:
+        """How many labelled samples each class has, (K,) int64."""
+        return torch.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
+
+    def keep(self, indices: Tensor) -> Domain:
+        """The samples at these positions, in this order."""
+        return replace(self, inputs=take(self.inputs, indices), labels=self.labels[indices])
+
+
+def list_some(names: Iterable[object], limit: int = 8) -> str:
+    """Names for a message: the first few quoted, the rest counted."""
+    quoted = [f"'{name}'" for name in names]
+    rest = len(quoted) - limit
+    return ", ".join(quoted[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def compose_name(name: str) -> str:
+    """A name in Unicode's composed form: macOS stores the same name decomposed."""
+    return unicodedata.normalize("NFC", name)
+
+
+def from_arrays(
+    inputs: Array,
+    labels: Array | Sequence[int] | Sequence[str] | None,
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+) -> Domain:
+    """A domain from arrays in memory.
+
+    Args:
+        inputs: (N, ...) numbers, sample first; kept as float32, not rescaled.
+        labels: (N,) integers, -1 = unlabelled; or class names, "" = unlabelled; or None, nothing labelled.
+        classes: Names that integer labels index. Without them, the distinct labels become the names.
+        name: What messages call the domain.
+
+    Raises:
+        DataError: If shapes disagree, an input is not finite or a label is out of range.
+    """
+    values = _as_float(inputs, name)
+    words = np.full(len(values), -1) if labels is None else np.asarray(_off_device(labels))
+    if words.shape != (len(values),):
+        raise DataError(
+            f"from_arrays: labels of '{name}' must have shape ({len(values)},), one for each input, got {words.shape}."
+        )
+    if words.dtype == object and all(isinstance(word, str) for word in words):
+        words = words.astype(str)
+    if words.dtype.kind in "iu":
+        indices, names = _index_integers(words, classes)
+    elif words.dtype.kind in "UT" or not len(words):
+        indices, names = _index_words(words, classes, name)
+    else:
+        raise DataError(
+            f"from_arrays: labels of '{name}' must be integers (-1 = unlabelled) or strings ('' = unlabelled), "
+            f"got dtype {words.dtype}. Convert them first."
+        )
+    return Domain(name, values, torch.tensor(indices, dtype=torch.int64), names)
+
+
+def verify_images(domain: Domain, on_unreadable: Literal["error", "skip"] = "error") -> Domain:
+    """Decode every file once, so that a broken one is found before training and not during it.
+
+    Args:
+        domain: Any domain; one of arrays is returned as it is.
+        on_unreadable: `error` raises; `skip` moves unreadable files to `skipped` and warns with their count.
+
+    Raises:
+        DataError: If a file cannot be decoded and `on_unreadable` is `error`, or if none can.
+    """
+    if on_unreadable not in ("error", "skip"):
+        raise DataError(f"verify_images: on_unreadable must be 'error' or 'skip', got '{on_unreadable}'.")
+    if not isinstance(domain.inputs, ImageFiles):
+        return domain
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        reasons = list(pool.map(_why_unreadable, domain.inputs.paths))
+    broken = [Skipped(p, r) for p, r in zip(domain.inputs.paths, reasons, strict=True) if r is not None]
+    if not broken:
+        return domain
+    finding = (
+        f"verify_images: {len(broken)} of {len(domain)} images of '{domain.name}' cannot be decoded: "
+        f"{list_some(b.path for b in broken)}."
+    )
+    if on_unreadable == "error" or len(broken) == len(domain):
+        raise DataError(f"{finding} Replace or remove the files, or pass on_unreadable='skip' to leave some out.")
+    warnings.warn(f"{finding} They are left out.", DataWarning, stacklevel=2)
+    readable = torch.tensor([i for i, reason in enumerate(reasons) if reason is None])
+    return replace(domain.keep(readable), skipped=domain.skipped + tuple(broken))
+
+
+def match_classes(
+    source: Domain, target: Domain, *, missing: Literal["error", "drop"] = "error"
+) -> tuple[Domain, Domain]:
+    """Both domains with labels into one list of classes: the common names, in the source's order.
+
+    Unlabelled samples stay as they are.
+
+    Args:
+        source: Its order of classes is kept.
+        target: Its labels are renumbered.
+        missing: `error` raises if a class exists on one side only; `drop` leaves out its samples and warns.
+
+    Raises:
+        DataError: If a class is missing on one side, or no class is common.
+    """
+    if missing not in ("error", "drop"):
+        raise DataError(f"match_classes: missing must be 'error' or 'drop', got '{missing}'.")
+    common = tuple(name for name in source.classes if name in set(target.classes))
+    findings = [found for domain in (source, target) if (found := _only_here(domain, common))]
+    if findings and (missing == "error" or not common):
+        raise DataError(
+            f"match_classes: '{source.name}' and '{target.name}' must have the same class names, but "
+            f"{'; '.join(findings)}. Rename the classes alike, or pass missing='drop' to keep the "
+            f"{len(common)} common ones."
+        )
+    if findings:
+        warnings.warn(f"match_classes: dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
+    return _relabel(source, common), _relabel(target, common)
+
+
+def _only_here(domain: Domain, common: tuple[str, ...]) -> str | None:
+    extra = {i: name for i, name in enumerate(domain.classes) if name not in common}
+    if not extra:
+        return None
+    samples = int(domain.class_sizes()[list(extra)].sum())
+    return f"only '{domain.name}' has {list_some(extra.values())} ({len(extra)} classes, {samples} samples)"
+
+
+def _relabel(domain: Domain, classes: tuple[str, ...]) -> Domain:
+    if domain.classes == classes:
+        return domain
+    position = {name: i for i, name in enumerate(classes)}
+    dropped = -2
+    # The last entry serves label -1, which stays -1.
+    table = torch.tensor([position.get(name, dropped) for name in domain.classes] + [-1])
+    labels = table[domain.labels]
+    kept = torch.nonzero(labels != dropped).flatten()
+    return Domain(domain.name, take(domain.inputs, kept), labels[kept], classes, domain.skipped)
+
+
+def _why_unreadable(path: Path) -> str | None:
+    try:
+        read_image(path)
+    except UnreadableImageError as error:
+        return str(error)
+    return None
+
+
+def _off_device(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _as_float(inputs: Array, name: str) -> Tensor:
+    if not isinstance(inputs, Tensor):
+        array = np.asarray(inputs)
+        if array.dtype.kind not in "biuf":
+            raise DataError(
+                f"from_arrays: inputs of '{name}' must be real numbers, got dtype {array.dtype}. Convert them "
+                "first; image files are read by read_folder, read_list or read_table."
+            )
+        inputs = torch.tensor(array.astype(np.float32))
+    values = inputs.detach().to(torch.float32)
+    if values.ndim < 2 or not len(values):
+        raise DataError(
+            f"from_arrays: inputs of '{name}' must have shape (samples, ...) with at least one sample, "
+            f"got {tuple(values.shape)}. Reshape single numbers to (samples, 1)."
+        )
+    wrong = int((~values.isfinite()).flatten(1).any(1).sum())
+    if wrong:
+        raise DataError(
+            f"from_arrays: inputs of '{name}' must be finite, got NaN or infinity in {wrong} of {len(values)} "
+            "samples. Remove or repair them."
+        )
+    return values
+
+
+def _index_integers(numbers: NDArray[Any], classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
+    if classes is not None:
+        return numbers.tolist(), tuple(classes)
+    known = np.unique(numbers[numbers != -1])
+    if len(known) and known[0] < 0:
+        raise DataError(f"from_arrays: labels must be -1 (unlabelled) or at least 0, got {known[0]}.")
+    position = {number: i for i, number in enumerate(known.tolist())}
+    return [position.get(number, -1) for number in numbers.tolist()], tuple(str(n) for n in known)
+
+
+def _index_words(words: NDArray[Any], classes: Sequence[str] | None, name: str) -> tuple[list[int], tuple[str, ...]]:
+    known = {str(word) for word in words if word}
+    names = tuple(sorted(known) if classes is None else classes)
+    if strange := sorted(known - set(names)):
+        raise DataError(
+            f"from_arrays: labels of '{name}' must be among classes ({list_some(names)}), got "
+            f"{list_some(strange)}. Add them to classes or correct the labels."
+        )
+    position = {word: i for i, word in enumerate(names)}
+    return [position.get(str(word), -1) for word in words], names

@@ -1,0 +1,149 @@
+"""Image files as network inputs: decoding, and the two transforms of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+class UnreadableImageError(ValueError):
+    """An image file that cannot be decoded; the message names the file and the way out."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Inputs that are still on disk: one image file a sample."""
+
+    paths: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How a decoded image becomes a tensor: resize, crop, normalise.
+
+    Training draws the crop and the flip at random; testing takes the centre. Paper: the protocol of the
+    MME reference code, resize 256 x 256, crop 224, flip.
+
+    Args:
+        resize: Side in pixels of the square that every image is resized to.
+        crop: Side in pixels of the square cut from it.
+        mean: Mean of each colour channel, subtracted.
+        std: Standard deviation of each colour channel, divided by.
+    """
+
+    resize: int = 256
+    crop: int = 224
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= self.resize:
+            raise ValueError(
+                f"Transform: crop must be between 1 and resize ({self.resize}), got {self.crop}. "
+                "Choose a smaller crop or a larger resize."
+            )
+
+    def for_testing(self, image: Image.Image) -> Tensor:
+        """The centre crop, (3, crop, crop) float32."""
+        offset = (self.resize - self.crop) // 2
+        return self._crop(image, top=offset, left=offset)
+
+    def for_training(self, image: Image.Image, generator: torch.Generator) -> Tensor:
+        """A random crop, flipped half of the time, (3, crop, crop) float32."""
+        room = self.resize - self.crop + 1
+        top, left = torch.randint(room, (2,), generator=generator).tolist()
+        flip = bool(torch.randint(2, (1,), generator=generator))
+        cropped = self._crop(image, top=top, left=left)
+        return cropped.flip(-1) if flip else cropped
+
+    def _crop(self, image: Image.Image, top: int, left: int) -> Tensor:
+        resized = image.resize((self.resize, self.resize), Image.Resampling.BILINEAR)
+        window = resized.crop((left, top, left + self.crop, top + self.crop))
+        pixels = torch.from_numpy(np.array(window, dtype=np.uint8)).permute(2, 0, 1).to(torch.float32)
+        mean = torch.tensor(self.mean).view(3, 1, 1)
+        std = torch.tensor(self.std).view(3, 1, 1)
+        return (pixels / 255 - mean) / std
+
+
+def read_image(path: Path) -> Image.Image:
+    """Decode one file to RGB, upright by its EXIF tag.
+
+    Raises:
+        UnreadableImageError: If the file is missing, truncated or no image.
+    """
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return _to_rgb(_upright(image))
+    except FileNotFoundError as error:
+        raise UnreadableImageError(f"{path}: no such file. Check the list or folder that names it.") from error
+    except Exception as error:  # PIL's format readers raise whatever their parsers meet
+        raise UnreadableImageError(
+            f"{path}: cannot be decoded as an image ({error}). Replace the file or remove it."
+        ) from error
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a damaged tag says nothing of the pixels, which are sound
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        # PIL clips these to 255 when it converts; keep the whole range instead.
+        values = np.nan_to_num(np.asarray(image, dtype=np.float32))
+        white = _white_level(image.mode, float(values.max()))
+        image = Image.fromarray(np.clip(values / white * 255, 0, 255).astype(np.uint8))
+    if image.mode in ("P", "LA", "RGBA", "PA"):
+        rgba = image.convert("RGBA")
+        background = Image.new("RGBA", rgba.size, "white")
+        image = Image.alpha_composite(background, rgba)
+    return image.convert("RGB")
+
+
+def _white_level(mode: str, brightest: float) -> float:
+    """The value that means white: 16-bit grey knows it, integers and floats of other files do not say."""
+    if mode.startswith("I;16"):
+        return 65535.0
+    levels = (1.0, 255.0, 65535.0) if mode == "F" else (255.0, 65535.0)
+    return next((level for level in levels if brightest <= level), brightest)
+
+
+class ImageDataset(torch.utils.data.Dataset[Tensor]):
+    """Decoded and transformed images, addressed by (index, draw).
+
+    The draw seeds the random crop and flip of that one access, so a batch does not depend on how many
+    worker processes decoded it. A negative draw asks for the test transform.
+    """
+
+    def __init__(self, files: ImageFiles, transform: Transform) -> None:
+        self.files = files
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
+        index, draw = key
+        image = read_image(self.files.paths[index])
+        if draw < 0:
+            return self.transform.for_testing(image)
+        return self.transform.for_training(image, torch.Generator().manual_seed(draw))
+
+
+def image_files(paths: Sequence[Path | str]) -> ImageFiles:
+    """Image files from any sequence of paths."""
+    return ImageFiles(tuple(Path(path) for path in paths))

@@ -1,0 +1,174 @@
+"""Domains from written lists: a text file of `path class` lines, or a CSV table."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from qurate.data.domains import DataError, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample as a list or table names it; an empty label means unlabelled."""
+
+    place: str
+    path: str
+    label: str
+
+
+def read_list(path: Path | str, root: Path | str, name: str | None = None) -> Domain:
+    """A domain from a text file with one `path class` on each line.
+
+    The class is the last word of the line, so paths may contain spaces. It is a name or an integer
+    (-1 = unlabelled). Integers are named after the images' folders if each has exactly one folder name and
+    the reverse; otherwise the integer itself is the name.
+
+    Args:
+        path: The list, UTF-8. Blank lines are ignored.
+        root: The folder that the listed paths are relative to.
+        name: What messages call the domain; the list's name if None.
+
+    Raises:
+        DataError: If the list or a listed file is missing, or a line has no class.
+    """
+    rows = parse_list(path)
+    domain = _from_rows(rows, Path(root), name or Path(path).stem, f"read_list: {path}")
+    return Domain(domain.name, domain.inputs, domain.labels, name_classes(rows, domain.classes), domain.skipped)
+
+
+def read_table(
+    path: Path | str,
+    root: Path | str,
+    path_column: str = "path",
+    label_column: str = "label",
+    name: str | None = None,
+) -> Domain:
+    """A domain from a CSV table with a column of paths and a column of class names.
+
+    Args:
+        path: The table, UTF-8, comma-separated, with a header line.
+        root: The folder that the paths are relative to.
+        path_column: Column of the paths.
+        label_column: Column of the class names; empty (or -1 if all are integers) = unlabelled.
+        name: What messages call the domain; the table's name if None.
+
+    Raises:
+        DataError: If the table, a column or a listed file is missing.
+    """
+    try:
+        # As strings, with nothing read as missing: "NA" and "007" are class names.
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"read_table: {path} cannot be read as a UTF-8 CSV table ({error}).") from error
+    for argument, column in (("path_column", path_column), ("label_column", label_column)):
+        if column not in table.columns:
+            raise DataError(
+                f"read_table: {argument} must be a column of {path} ({list_some(table.columns)}), got '{column}'."
+            )
+    cells = zip(table[path_column].tolist(), table[label_column].tolist(), strict=True)
+    rows = [Row(f"row {i}", str(file).strip(), str(label).strip()) for i, (file, label) in enumerate(cells, 1)]
+    if nameless := [row.place for row in rows if not row.path]:
+        raise DataError(f"read_table: {path} has no path in {list_some(nameless)}. Fill in or remove the rows.")
+    return _from_rows(rows, Path(root), name or Path(path).stem, f"read_table: {path}")
+
+
+def parse_list(path: Path | str) -> list[Row]:
+    """The lines of a list file, unchecked against the disk.
+
+    Raises:
+        DataError: If the list is missing, is not UTF-8 or has a line without class.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"read_list: {path} cannot be read as a UTF-8 text file ({error}).") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        words = line.rsplit(maxsplit=1)
+        if len(words) < 2 or PurePath(words[1]).suffix.lower() in IMAGE_SUFFIXES:
+            raise DataError(
+                f"read_list: {path}, line {number}: a line must be 'path class' with an integer or a name as "
+                f"class, got '{line.strip()}'. Append the class, or -1 if it is unknown."
+            )
+        rows.append(Row(f"line {number}", words[0].strip(), words[1]))
+    return rows
+
+
+def index_classes(rows: Sequence[Row], where: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels, (N,) int64, and the classes they point into: sorted, by value if all are integers."""
+    words = [compose_name(row.label) for row in rows]
+    known = set(words) - {""}
+    if all(_INTEGER.fullmatch(word) for word in known):
+        order = sorted(known - {"-1"}, key=lambda word: (int(word), word))
+        if order and int(order[0]) < 0:
+            raise DataError(f"{where}: an integer class must be -1 (unlabelled) or at least 0, got {order[0]}.")
+    else:
+        order = sorted(known)
+    position = {word: i for i, word in enumerate(order)}
+    return torch.tensor([position.get(word, -1) for word in words], dtype=torch.int64), tuple(order)
+
+
+def name_classes(rows: Sequence[Row], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Integer classes renamed after the folders of their images, where that is one to one."""
+    if not all(_INTEGER.fullmatch(name) for name in classes):
+        return classes
+    labeled = [row for row in rows if row.label in classes]
+    pairs = {(row.label, compose_name(PurePath(row.path).parent.name)) for row in labeled}
+    folders = dict(pairs)
+    one_to_one = len(pairs) == len(folders) == len(set(folders.values())) == len(classes)
+    return tuple(folders[name] for name in classes) if one_to_one and all(folders.values()) else classes
+
+
+def locate(rows: Sequence[Row], root: Path, where: str) -> list[Path]:
+    """The listed files below root.
+
+    Raises:
+        DataError: If any is missing.
+    """
+    paths = [root / row.path for row in rows]
+    missing = [f"{path} ({row.place})" for path, row in zip(paths, rows, strict=True) if not path.is_file()]
+    if missing:
+        raise DataError(
+            f"{where}: {len(missing)} of {len(rows)} listed files do not exist: {list_some(missing, 3)}. "
+            f"Check root ({root}): listed paths are relative to it."
+        )
+    return paths
+
+
+def _from_rows(rows: list[Row], root: Path, name: str, where: str) -> Domain:
+    if not rows:
+        raise DataError(f"{where} names no samples; at least one is needed.")
+    first: dict[str, Row] = {}
+    repeated = []
+    for row in rows:
+        earlier = first.setdefault(row.path, row)
+        if earlier.label != row.label:
+            raise DataError(
+                f"{where}: '{row.path}' must have one class, got '{earlier.label}' in {earlier.place} and "
+                f"'{row.label}' in {row.place}. Remove the wrong one."
+            )
+        if earlier is not row:
+            repeated.append(Skipped(root / row.path, f"{row.place} repeats {earlier.place}"))
+    if repeated:
+        warnings.warn(
+            f"{where} names {len(repeated)} samples again, which are left out: "
+            f"{list_some(f'{skip.path} ({skip.reason})' for skip in repeated)}.",
+            DataWarning,
+            stacklevel=3,
+        )
+    unique = list(first.values())
+    labels, classes = index_classes(unique, where)
+    return Domain(name, ImageFiles(tuple(locate(unique, root, where))), labels, classes, tuple(repeated))

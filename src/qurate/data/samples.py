@@ -1,0 +1,139 @@
+"""What training is given: labelled parts, and an unlabelled part whose labels are sealed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from qurate.data.images import ImageFiles
+
+Inputs: TypeAlias = Tensor | ImageFiles
+"""Tensors in memory (arrays or embeddings, sample first) or image files on disk."""
+
+
+def take(inputs: Inputs, indices: Tensor) -> Inputs:
+    """The inputs at these positions, in this order."""
+    if isinstance(inputs, Tensor):
+        return inputs[indices.to(inputs.device)]
+    return ImageFiles(tuple(inputs.paths[i] for i in indices.tolist()))
+
+
+def join(first: Inputs, second: Inputs) -> Inputs:
+    """One sequence of inputs after the other; both must be tensors or both files."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return torch.cat([first, second])
+    if isinstance(first, ImageFiles) and isinstance(second, ImageFiles):
+        return ImageFiles(first.paths + second.paths)
+    raise TypeError(
+        "join: both inputs must be tensors or both image files, "
+        f"got {type(first).__name__} and {type(second).__name__}."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Labeled:
+    """Samples whose labels training may read.
+
+    Args:
+        inputs: N samples.
+        labels: Class index of each, (N,) int64, none negative.
+    """
+
+    inputs: Inputs
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(f"Labeled: {len(self.inputs)} inputs but {len(self.labels)} labels.")
+        if self.labels.dtype != torch.int64:
+            raise TypeError(f"Labeled: labels must be int64, got {self.labels.dtype}.")
+        if len(self.labels) and int(self.labels.min()) < 0:
+            raise ValueError("Labeled: a label is negative; unlabelled samples belong in Unlabeled.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def joined_with(self, other: Labeled) -> Labeled:
+        """These samples, then the other's."""
+        return Labeled(join(self.inputs, other.inputs), torch.cat([self.labels, other.labels]))
+
+
+class SealedLabels:
+    """True labels that only `qurate.evaluation` opens.
+
+    Nothing of it can be indexed, iterated, compared or printed; a test reads the source of the package
+    and fails if any other module calls `open_for_evaluation`.
+    """
+
+    __slots__ = ("__labels",)
+
+    def __init__(self, labels: Tensor) -> None:
+        self.__labels = labels.clone()
+
+    def __len__(self) -> int:
+        return len(self.__labels)
+
+    def __repr__(self) -> str:
+        return f"SealedLabels({len(self)} hidden)"
+
+    def open_for_evaluation(self) -> Tensor:
+        """The hidden labels, (N,) int64; -1 where no one knows."""
+        return self.__labels.clone()
+
+
+@dataclass(frozen=True, eq=False)
+class Unlabeled:
+    """Target samples without usable labels.
+
+    Args:
+        inputs: N samples.
+        sealed: Their true labels for evaluation, if known.
+    """
+
+    inputs: Inputs
+    sealed: SealedLabels | None = None
+
+    def __post_init__(self) -> None:
+        if self.sealed is not None and len(self.sealed) != len(self.inputs):
+            raise ValueError(f"Unlabeled: {len(self.inputs)} inputs but {len(self.sealed)} sealed labels.")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The data of one run: D_s, D_t, D_u and, if asked for, validation.
+
+    Args:
+        classes: Class names; a label is an index into them.
+        source: D_s, labelled source samples.
+        target_labeled: D_t, the few labelled target samples.
+        target_unlabeled: D_u, the many unlabelled ones.
+        validation: Labelled target samples for model selection; training never sees them.
+    """
+
+    classes: tuple[str, ...]
+    source: Labeled
+    target_labeled: Labeled
+    target_unlabeled: Unlabeled
+    validation: Labeled | None = None
+
+    def __post_init__(self) -> None:
+        for name, part in (
+            ("source", self.source),
+            ("target_labeled", self.target_labeled),
+            ("validation", self.validation),
+        ):
+            if part is not None and len(part) and int(part.labels.max()) >= len(self.classes):
+                raise ValueError(
+                    f"Split: {name} has label {int(part.labels.max())} but there are only {len(self.classes)} classes."
+                )
+
+    @property
+    def n_classes(self) -> int:
+        """K, the number of classes."""
+        return len(self.classes)

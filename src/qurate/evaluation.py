@@ -1,0 +1,79 @@
+"""Predictions and metrics; the only module that opens the sealed labels of D_u."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qurate.data.batches import stream_in_order
+from qurate.data.samples import Inputs, Labeled, Unlabeled
+from qurate.methods import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Metrics:
+    """How good predictions are.
+
+    Args:
+        accuracy: Share of right predictions.
+        balanced_accuracy: Mean over the classes present of the share right in each.
+        per_class: Share right in each class, NaN where it has no sample, (K,).
+        confusion: Counts, true class by predicted class, (K, K).
+    """
+
+    accuracy: float
+    balanced_accuracy: float
+    per_class: Tensor
+    confusion: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Metrics) and torch.equal(self.confusion, other.confusion)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.confusion.flatten().tolist()))
+
+
+def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
+    """Compare predicted classes with true ones; samples of label -1 are left out.
+
+    Args:
+        predicted: (N,) int64.
+        labels: (N,) int64.
+        n_classes: K.
+    """
+    known = labels >= 0
+    if not bool(known.any()):
+        raise ValueError("measure: no sample has a known label, so there is nothing to measure.")
+    pairs = labels[known] * n_classes + predicted[known]
+    confusion = torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)
+    counts = confusion.sum(dim=1)
+    per_class = confusion.diagonal() / counts
+    return Metrics(
+        accuracy=float(confusion.diagonal().sum() / counts.sum()),
+        balanced_accuracy=float(per_class[counts > 0].mean()),
+        per_class=per_class,
+        confusion=confusion,
+    )
+
+
+@torch.no_grad()
+def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | None = None, workers: int = 0) -> Tensor:
+    """Class probabilities of all inputs, (N, K) on the CPU."""
+    device = next(method.parameters()).device
+    size = batch_size or (512 if isinstance(inputs, Tensor) else 32)
+    batches = stream_in_order(inputs, batch_size=size, transform=method.network.transform, workers=workers)
+    return torch.cat([method.predict(batch.to(device)).float().cpu() for batch in batches])
+
+
+def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:
+    """Metrics of a method on a labelled part, or on D_u by its sealed labels."""
+    if isinstance(part, Labeled):
+        labels = part.labels
+    elif part.sealed is None:
+        raise ValueError("evaluate: the labels of this unlabelled part are not known; pass labelled samples.")
+    else:
+        labels = part.sealed.open_for_evaluation()
+    probabilities = predict_probabilities(method, part.inputs)
+    return measure(probabilities.argmax(dim=1), labels.cpu(), method.network.n_classes)

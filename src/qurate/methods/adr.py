@@ -1,0 +1,52 @@
+"""ADR: adversarial dropout regularisation."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.data.batches import Batch
+from qurate.methods.base import Method, Minimize
+
+
+def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Mean of KL(p || q) + KL(q || p), halved, for two sets of logits: (N, K), (N, K) to a scalar."""
+    p, q = F.log_softmax(first, dim=1), F.log_softmax(second, dim=1)
+    return ((p.exp() - q.exp()) * (p - q)).sum(dim=1).mean() / 2
+
+
+class AdversarialDropout(Method):
+    """Two dropout passes of C disagree near the boundary; C looks for disagreement on D_u, F avoids it.
+
+    Three steps a batch, as the authors give them: (1) F, C: min cross-entropy; (2) C: min cross-entropy - w * d;
+    (3) F: min w * d, `feature_steps` times, with d the symmetric KL between two dropout passes of C on D_u.
+
+    Paper: baseline ADR; Saito et al., "Adversarial Dropout Regularization", 2018.
+    """
+
+    name = "adr"
+    title = "ADR"
+
+    def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
+        """Take the three steps on one batch."""
+        labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
+        minimize(labeled)
+
+        weight = self.config.critic_weight
+        supervised = self.labeled_loss(batch, *self.encode_labeled(batch))
+        critic = supervised - weight * self.divergence(self.encode_unlabeled(batch))
+        minimize(critic, only=self.network.classifier.parameters())
+
+        divergence = labeled
+        for _ in range(self.config.feature_steps):
+            divergence = self.divergence(self.encode_unlabeled(batch))
+            minimize(
+                weight * divergence,
+                only=[*self.network.backbone.parameters(), *self.network.bottleneck.parameters()],
+            )
+        return {"loss": labeled.item(), "labeled": labeled.item(), "divergence": divergence.item()}
+
+    def divergence(self, features: Tensor) -> Tensor:
+        """How far two dropout passes of C differ on these features."""
+        first, second = (self.network.classifier(F.dropout(features, self.config.critic_dropout)) for _ in range(2))
+        return symmetric_divergence(first, second)

@@ -1,0 +1,97 @@
+"""What a method is: a network and two verbs, `update` and `predict`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qurate.config import MethodConfig
+from qurate.data.batches import Batch
+from qurate.networks import Network
+
+
+class Minimize(Protocol):
+    """One optimiser step: backward on a loss, then a step of all parameters or only of some."""
+
+    def __call__(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+        """Take the step."""
+        ...
+
+
+class Method(nn.Module):
+    """One row of the paper's tables: how a network learns from a batch.
+
+    A new method is one file with a subclass: give it a `name`, override `update`, and `labeled_loss` if its
+    supervised part is not plain cosine cross-entropy. Modules made in `__init__` are trained with the network.
+
+    Args:
+        network: F and C.
+        config: The method's numbers.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """The name in the paper's tables."""
+
+    def __init__(self, network: Network, config: MethodConfig) -> None:
+        super().__init__()
+        self.network = network
+        self.config = config
+
+    def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
+        """Learn from one batch.
+
+        Args:
+            batch: Source, labelled target and unlabelled target.
+            progress: Share of training done, in [0, 1).
+            minimize: Takes an optimiser step on a loss.
+
+        Returns:
+            The terms of the loss by name, 'loss' among them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define update.")
+
+    def update_labeled(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
+        """Learn from the labelled samples alone. Paper: line 11 of Algorithm 1."""
+        loss = self.labeled_loss(batch, *self.encode_labeled(batch))
+        minimize(loss)
+        return {"loss": loss.item()}
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Class probabilities, (N, ...) to (N, K), in evaluation mode."""
+        was_training = self.training
+        self.eval()
+        probabilities: Tensor = F.softmax(self.network(inputs), dim=1)
+        self.train(was_training)
+        return probabilities
+
+    def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
+        """Cosine cross-entropy over source and labelled target together.
+
+        Args:
+            batch: For its labels.
+            source: Features of the source samples, (B, d).
+            target: Features of the labelled target samples, (B, d).
+        """
+        logits = self.network.classifier(torch.cat([source, target]))
+        return F.cross_entropy(logits, torch.cat([batch.source_labels, batch.target_labels]))
+
+    def encode_labeled(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features of source and labelled target, in one pass."""
+        features = self.network.features(torch.cat([batch.source, batch.target]))
+        return features[: len(batch.source)], features[len(batch.source) :]
+
+    def encode_unlabeled(self, batch: Batch) -> Tensor:
+        """Features of the unlabelled target, in a pass of their own."""
+        return self.network.features(batch.unlabeled)
+
+
+def warmup(progress: float, rate: float) -> float:
+    """Reversal strength 2 / (1 + exp(-rate * progress)) - 1, from 0 towards 1 (Ganin and Lempitsky, 2015)."""
+    return 2 / (1 + math.exp(-rate * progress)) - 1

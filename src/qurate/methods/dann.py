@@ -1,0 +1,48 @@
+"""DANN: a domain discriminator behind gradient reversal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.config import MethodConfig
+from qurate.data.batches import Batch
+from qurate.methods.base import Method, Minimize, warmup
+from qurate.networks import DomainDiscriminator, Network, reverse_gradient
+
+
+def domain_labels(source: Tensor, target: Tensor) -> Tensor:
+    """Domain of each sample, source first: source = 1, target = 0."""
+    return torch.cat([source.new_ones(len(source)), target.new_zeros(len(target))])
+
+
+class DomainAdversarial(Method):
+    """Features that a discriminator cannot tell apart by domain.
+
+    L = cross-entropy + w * BCE(D(reversed F(x)), domain), the reversal warming up as
+    2 / (1 + exp(-10 p)) - 1 over training.
+
+    Labelled data are source and labelled target, as the paper says; the discriminator separates D_s from D_u.
+
+    Paper: baseline DANN; Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016.
+    """
+
+    name = "dann"
+    title = "DANN"
+
+    def __init__(self, network: Network, config: MethodConfig) -> None:
+        super().__init__(network, config)
+        self.discriminator = DomainDiscriminator(network.n_features, config.discriminator_width)
+
+    def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
+        """Minimise L; the discriminator learns, the features learn against it."""
+        source, target = self.encode_labeled(batch)
+        unlabeled = self.encode_unlabeled(batch)
+        strength = warmup(progress, self.config.warmup_rate)
+        domains = self.discriminator(reverse_gradient(torch.cat([source, unlabeled]), strength))
+        domain = F.binary_cross_entropy_with_logits(domains, domain_labels(source, unlabeled))
+        labeled = self.labeled_loss(batch, source, target)
+        loss = labeled + self.config.domain_weight * domain
+        minimize(loss)
+        return {"loss": loss.item(), "labeled": labeled.item(), "domain": domain.item()}

@@ -1,0 +1,28 @@
+"""ENT: entropy minimisation on the unlabelled target."""
+
+from __future__ import annotations
+
+from qurate.data.batches import Batch
+from qurate.losses import entropy_loss
+from qurate.methods.base import Method, Minimize
+
+
+class EntropyMinimization(Method):
+    """Cross-entropy on D_s and D_t plus the entropy of the predictions on D_u.
+
+    L = cross-entropy + alpha * L_ent
+
+    Paper: baseline ENT; Grandvalet and Bengio, "Semi-supervised Learning by Entropy Minimization", 2005.
+    TML and CML are this with another supervised part.
+    """
+
+    name = "ent"
+    title = "ENT"
+
+    def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
+        """Minimise L, Eq. (3) where the supervised part is L_tml."""
+        labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
+        entropy = entropy_loss(self.network.classifier(self.encode_unlabeled(batch)))
+        loss = labeled + self.config.entropy_weight * entropy
+        minimize(loss)
+        return {"loss": loss.item(), "labeled": labeled.item(), "entropy": entropy.item()}

@@ -1,0 +1,34 @@
+"""TML: target margin loss and entropy, the paper's base model."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from qurate.data.batches import Batch
+from qurate.losses import target_margin_loss
+from qurate.methods.ent import EntropyMinimization
+
+
+class TargetMargin(EntropyMinimization):
+    """Target margin loss on D_s and D_t plus the entropy on D_u.
+
+    L = L_tml + alpha * L_ent
+
+    Paper: Eq. (3), row TML.
+    """
+
+    name = "tml"
+    title = "TML"
+
+    def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
+        """L_tml, Eq. (1)."""
+        cosines = self.network.classifier.cosines
+        return target_margin_loss(
+            cosines(source),
+            batch.source_labels,
+            cosines(target),
+            batch.target_labels,
+            scale=self.network.classifier.scale,
+            margin=self.config.margin,
+            monotone=self.config.monotone,
+        )

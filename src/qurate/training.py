@@ -1,0 +1,186 @@
+"""The one training loop: any method, on embeddings or on image files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from qurate.config import RunConfig, TrainingConfig
+from qurate.data.batches import Batch, TrainingData, stream_batches
+from qurate.data.samples import Inputs, Labeled, Split
+from qurate.methods import Method, Minimize, build_method
+from qurate.networks import build_network
+from qurate.randomness import seeded
+
+OnStep = Callable[[int, dict[str, float]], None]
+"""Called after each step with its number and the terms of the loss."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says at which step, why, and what to try."""
+
+
+class Update(Protocol):
+    """What a step does: `Method.update`, or `Method.update_labeled` for a trial epoch."""
+
+    def __call__(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
+        """Learn from one batch."""
+        ...
+
+
+def make_fabric(config: TrainingConfig) -> Fabric:
+    """Device and precision of a run."""
+    try:
+        return Fabric(accelerator=config.device, devices=1, precision=config.precision)
+    except Exception as error:  # Fabric raises its own kinds for a device that is not there
+        raise TrainingError(
+            f"TrainingConfig.device={config.device!r} with precision={config.precision!r} cannot be used "
+            f"here ({error}). Use device='cpu' and precision='32-true'."
+        ) from error
+
+
+def train(
+    method: Method,
+    data: TrainingData,
+    config: TrainingConfig,
+    *,
+    steps: int,
+    seed: int,
+    fabric: Fabric,
+    first_step: int = 0,
+    update: Update | None = None,
+    on_step: OnStep | None = None,
+) -> dict[str, float]:
+    """Train a method in place.
+
+    Args:
+        method: Holds the network; changed by training.
+        data: What the method may see.
+        config: Optimiser, schedule, batch sizes.
+        steps: How many steps.
+        seed: Decides batches, crops and dropout.
+        fabric: Device and precision.
+        first_step: Where in the learning-rate schedule to start.
+        update: What a step does; `method.update` unless given.
+        on_step: Called after every step.
+
+    Returns:
+        The terms of the loss, averaged over the last tenth of the steps.
+
+    Raises:
+        TrainingError: If the loss is not finite or explodes.
+    """
+    method.to(fabric.device).train()
+    update = update or method.update
+    optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
+    minimize = _Minimizer(optimizer, fabric, config.largest_loss)
+    batches = stream_batches(
+        _moved(data, fabric.device), config, steps=steps, seed=seed, transform=method.network.transform
+    )
+    recent: list[dict[str, float]] = []
+    with seeded(seed):
+        for step, batch in enumerate(batches):
+            minimize.step = first_step + step
+            _set_rates(optimizer, config, first_step + step)
+            with fabric.autocast():
+                terms = update(Batch(*(part.to(fabric.device) for part in batch)), step / steps, minimize)
+            if step >= steps - max(1, steps // 10):
+                recent.append(terms)
+            if on_step is not None:
+                on_step(step + 1, terms)
+    return {name: sum(terms[name] for terms in recent) / len(recent) for name in recent[0]}
+
+
+def fit(split: Split, config: RunConfig, *, on_step: OnStep | None = None) -> Method:
+    """Build the network and method of a config and train them on a split.
+
+    Args:
+        split: The data; its sealed labels and validation are not touched.
+        config: What to build, how to train it, and the seed.
+        on_step: Called after every step with its number and the terms of the loss.
+
+    Returns:
+        The trained method; `predict` gives probabilities.
+    """
+    inputs = split.source.inputs
+    width = inputs.shape[1] if isinstance(inputs, Tensor) else None
+    network = build_network(config.network, n_classes=split.n_classes, input_width=width, seed=config.seed)
+    method = build_method(config.method, network, seed=config.seed)
+    train(
+        method,
+        TrainingData.of(split),
+        config.training,
+        steps=config.training.steps,
+        seed=config.seed,
+        fabric=make_fabric(config.training),
+        on_step=on_step,
+    )
+    return method
+
+
+def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
+    """SGD with Nesterov momentum; a pretrained backbone learns at its own smaller rate."""
+    backbone = set(method.network.backbone.parameters()) if method.network.pretrained else set()
+    groups = [
+        ([p for p in method.parameters() if p not in backbone], config.learning_rate),
+        ([p for p in method.parameters() if p in backbone], config.backbone_learning_rate),
+    ]
+    return torch.optim.SGD(
+        [{"params": parameters, "lr": rate, "base": rate} for parameters, rate in groups if parameters],
+        momentum=config.momentum,
+        nesterov=config.momentum > 0,
+        weight_decay=config.weight_decay,
+    )
+
+
+def scheduled_rate(base: float, config: TrainingConfig, step: int) -> float:
+    """lr(step) = base * (1 + decay_rate * step) ** -decay_power (Ganin et al., 2016)."""
+    return float(base * (1 + config.decay_rate * step) ** -config.decay_power)
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = scheduled_rate(group["base"], config, step)
+
+
+def _moved(data: TrainingData, device: torch.device) -> TrainingData:
+    def move(inputs: Inputs) -> Inputs:
+        return inputs.to(device) if isinstance(inputs, Tensor) else inputs
+
+    return TrainingData(
+        Labeled(move(data.source.inputs), data.source.labels.to(device)),
+        Labeled(move(data.target.inputs), data.target.labels.to(device)),
+        move(data.unlabeled),
+    )
+
+
+class _Minimizer:
+    """`Minimize` over one optimiser, watching the loss."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, fabric: Fabric, largest: float) -> None:
+        self.optimizer = optimizer
+        self.fabric = fabric
+        self.largest = largest
+        self.step = 0
+
+    def __call__(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+        value = loss.item()
+        if not math.isfinite(value) or abs(value) > self.largest:
+            raise TrainingError(
+                f"The loss is {value:g} at step {self.step} (allowed: finite and below {self.largest:g}). "
+                "Lower learning_rate, check the inputs for NaN or huge values, or use precision='32-true'."
+            )
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        if only is not None:
+            chosen = set(only)
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter not in chosen:
+                        parameter.grad = None  # a parameter without gradient is not stepped
+        self.optimizer.step()

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("qurate", deadline=None)  # a busy machine is no failure
+settings.load_profile("qurate")
+
+
+@pytest.fixture(scope="session")
+def office31() -> Path:
+    """The Office-31 images and the public lists, which are no part of the repository."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    root = Path(os.environ.get("QURATE_DATA") or beside) / "office31"
+    if not (root / "splits").is_dir():
+        pytest.skip(f"Office-31 is not at {root}; set QURATE_DATA to the folder that holds office31/")
+    return root
+
+
+@pytest.fixture(scope="session")
+def office31_weights(office31: Path) -> Path:
+    """Pretrained weights of timm's tf_efficientnet_lite0, which are no part of the repository."""
+    path = office31.parents[1] / "weights" / "tf_efficientnet_lite0.safetensors"
+    if not path.is_file():
+        pytest.skip(f"the weights are not at {path}")
+    return path

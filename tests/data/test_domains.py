@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from qurate.data.domains import DataError, DataWarning, Domain, from_arrays, match_classes, verify_images
+from qurate.data.images import ImageFiles, image_files
+
+
+def _domain(name: str, labels: list[int], classes: tuple[str, ...]) -> Domain:
+    return Domain(name, torch.arange(len(labels)).float()[:, None], torch.tensor(labels), classes)
+
+
+def _names(domain: Domain) -> list[str | None]:
+    return [None if label < 0 else domain.classes[label] for label in domain.labels.tolist()]
+
+
+def _truncated(path: Path) -> Path:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:1500])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "message"),
+    [
+        (torch.tensor([0, 1, 0]), ("a", "b"), "2 inputs and 3 labels"),
+        (torch.tensor([0, 2]), ("a", "b"), "between -1 .* got 0 to 2"),
+        (torch.tensor([0, -2]), ("a", "b"), "got -2 to 0"),
+        (torch.tensor([0.0, 1.0]), ("a", "b"), "must be one-dimensional int64, got torch.float32"),
+        (torch.tensor([0, 1]), ("a", "a"), "class names must differ"),
+    ],
+)
+def test_domain_refuses_labels_that_do_not_fit(labels: torch.Tensor, classes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Domain("d", torch.zeros(2, 1), labels, classes)
+
+
+def test_class_sizes_leave_out_the_unlabelled() -> None:
+    assert _domain("d", [0, 2, -1, 2], ("a", "b", "c")).class_sizes().tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        ([5, 2, -1], None, ["5", "2", None]),
+        (np.array([10, 9, 10], dtype=np.uint8), None, ["10", "9", "10"]),
+        (torch.tensor([1, 0, -1]), ["x", "y"], ["y", "x", None]),
+        (["dog", "", "cat"], None, ["dog", None, "cat"]),
+        (np.array(["b", "a", "a"], dtype=object), ["b", "a"], ["b", "a", "a"]),
+        (None, None, [None, None, None]),
+        (None, ["x", "y"], [None, None, None]),
+    ],
+)
+def test_arrays_keep_the_meaning_of_their_labels(
+    labels: Any, classes: list[str] | None, expected: list[str | None]
+) -> None:
+    domain = from_arrays(np.zeros((3, 2)), labels, classes)
+    assert _names(domain) == expected
+    assert classes is None or domain.classes == tuple(classes)
+
+
+def test_integer_labels_are_ordered_by_value() -> None:
+    assert from_arrays(np.zeros((2, 1)), [10, 9]).classes == ("9", "10")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        np.array([[0, 255]], dtype=np.uint8),
+        np.array([[0.0, 255.0]]),
+        torch.tensor([[0, 255]]),
+        torch.tensor([[0.0, 255.0]], dtype=torch.float64),
+    ],
+)
+def test_arrays_become_float32_with_the_same_values(inputs: Any) -> None:
+    domain = from_arrays(inputs, [0])
+    assert torch.equal(torch.as_tensor(domain.inputs), torch.tensor([[0.0, 255.0]]))
+
+
+def test_a_read_only_array_is_copied() -> None:
+    array = np.ones((2, 2), dtype=np.float32)
+    array.flags.writeable = False
+    domain = from_arrays(array, [0, 1])
+    assert isinstance(domain.inputs, torch.Tensor)
+    domain.inputs.zero_()
+    assert array.sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (np.zeros((2, 1)), [0], r"labels of 'arrays' must have shape \(2,\).*got \(1,\)"),
+        (np.zeros(2), [0, 1], r"must have shape \(samples, ...\).*got \(2,\)"),
+        (np.zeros((0, 4)), [], "at least one sample"),
+        (np.array([[np.nan], [0], [np.inf]]), [0, 1, 1], "NaN or infinity in 2 of 3"),
+        (np.array([["a"], ["b"]]), [0, 1], "must be real numbers, got dtype <U1"),
+        (np.zeros((2, 1)), [0.0, 1.0], "must be integers .* got dtype float64"),
+        (np.zeros((2, 1)), [0, -2], "at least 0, got -2"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_named(inputs: Any, labels: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_arrays(inputs, labels)
+
+
+def test_a_label_outside_the_classes_is_named() -> None:
+    with pytest.raises(DataError, match=r"must be among classes \('cat'\), got 'dog'"):
+        from_arrays(np.zeros((2, 1)), ["cat", "dog"], ["cat"])
+    with pytest.raises(DataError, match="got 0 to 1"):
+        from_arrays(np.zeros((2, 1)), [0, 1], ["cat"])
+
+
+def test_verify_raises_naming_the_broken_files(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(tmp_path / "good.png")
+    files = image_files([tmp_path / "good.png", _truncated(tmp_path / "half.jpg")])
+    with pytest.raises(DataError, match=r"1 of 2 images of 'd' cannot be decoded: '.*half.jpg'"):
+        verify_images(Domain("d", files, torch.tensor([0, 1]), ("a", "b")))
+
+
+def test_verify_skips_broken_files_when_asked(tmp_path: Path) -> None:
+    paths = [_truncated(tmp_path / "0.jpg"), tmp_path / "1.png", tmp_path / "2.jpg", tmp_path / "3.png"]
+    Image.new("RGB", (2, 2)).save(paths[1])
+    paths[2].write_text("no image")
+    Image.new("L", (1, 1)).save(paths[3])
+    domain = Domain("d", image_files(paths), torch.tensor([0, 1, 0, -1]), ("a", "b"))
+    with pytest.warns(DataWarning, match="2 of 4 images"):
+        verified = verify_images(domain, on_unreadable="skip")
+    assert verified.inputs == image_files([paths[1], paths[3]])
+    assert verified.labels.tolist() == [1, -1]
+    assert [skipped.path for skipped in verified.skipped] == [paths[0], paths[2]]
+    assert all("cannot be decoded" in skipped.reason for skipped in verified.skipped)
+
+
+def test_verify_does_not_return_an_empty_domain(tmp_path: Path) -> None:
+    domain = Domain("d", image_files([tmp_path / "gone.png"]), torch.tensor([0]), ("a",))
+    with pytest.raises(DataError, match="1 of 1"):
+        verify_images(domain, on_unreadable="skip")
+
+
+def test_verify_returns_sound_domains_as_they_are(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(tmp_path / "good.png")
+    files = Domain("d", image_files([tmp_path / "good.png"]), torch.tensor([0]), ("a",))
+    arrays = _domain("d", [0], ("a",))
+    assert verify_images(files) is files
+    assert verify_images(arrays) is arrays
+
+
+def test_verify_refuses_an_unknown_choice() -> None:
+    with pytest.raises(DataError, match="must be 'error' or 'skip', got 'ignore'"):
+        verify_images(_domain("d", [0], ("a",)), on_unreadable="ignore")  # type: ignore[arg-type]
+
+
+def test_classes_are_matched_by_name_in_the_source_order() -> None:
+    source = _domain("s", [0, 1, 2], ("c", "a", "b"))
+    target = _domain("t", [0, 1, 2, -1], ("a", "b", "c"))
+    matched_source, matched_target = match_classes(source, target)
+    assert matched_source is source
+    assert matched_target.classes == ("c", "a", "b")
+    assert _names(matched_target) == _names(target)
+    assert torch.equal(torch.as_tensor(matched_target.inputs), torch.as_tensor(target.inputs))
+
+
+def test_a_class_on_one_side_only_is_an_error() -> None:
+    source = _domain("s", [0, 1], ("a", "b"))
+    target = _domain("t", [0, 1, 1], ("a", "z"))
+    with pytest.raises(DataError) as caught:
+        match_classes(source, target)
+    assert "only 's' has 'b' (1 classes, 1 samples)" in str(caught.value)
+    assert "only 't' has 'z' (1 classes, 2 samples)" in str(caught.value)
+
+
+def test_dropping_a_class_counts_its_samples() -> None:
+    source = _domain("s", [0, 1, 2, 1], ("a", "b", "c"))
+    target = _domain("t", [0, 1, 1, -1, 2], ("c", "z", "a"))
+    with pytest.warns(DataWarning, match=r"'b' \(1 classes, 2 samples\).*'z' \(1 classes, 2 samples\)"):
+        matched = match_classes(source, target, missing="drop")
+    assert [domain.classes for domain in matched] == [("a", "c")] * 2
+    assert [_names(domain) for domain in matched] == [["a", "c"], ["c", None, "a"]]
+    assert torch.as_tensor(matched[1].inputs).flatten().tolist() == [0, 3, 4]
+
+
+def test_no_common_class_is_an_error_even_when_dropping() -> None:
+    with pytest.raises(DataError, match="must have the same class names"):
+        match_classes(_domain("s", [0], ("a",)), _domain("t", [0], ("0",)), missing="drop")
+
+
+def test_matching_says_nothing_when_nothing_is_wrong() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        match_classes(_domain("s", [0], ("a",)), _domain("t", [0], ("a",)), missing="drop")
+
+
+def test_keep_takes_files_and_labels_together() -> None:
+    domain = Domain("d", image_files(["x", "y", "z"]), torch.tensor([0, 1, -1]), ("a", "b"))
+    kept = domain.keep(torch.tensor([2, 1]))
+    assert kept.inputs == ImageFiles((Path("z"), Path("y")))
+    assert kept.labels.tolist() == [-1, 1]

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from qurate.data.images import ImageDataset, Transform, UnreadableImageError, image_files, read_image
+
+
+def _saved(path: Path, image: Image.Image, **options: Any) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def _pixel(image: Image.Image, x: int = 0, y: int = 0) -> tuple[int, ...]:
+    value = image.getpixel((x, y))
+    assert isinstance(value, tuple)
+    return tuple(int(v) for v in value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "color", "suffix", "expected"),
+    [
+        ("RGB", (200, 10, 30), "png", (200, 10, 30)),
+        ("L", 77, "png", (77, 77, 77)),
+        ("1", 1, "png", (255, 255, 255)),
+        ("RGBA", (0, 0, 0, 0), "png", (255, 255, 255)),
+        ("RGBA", (9, 8, 7, 255), "png", (9, 8, 7)),
+        ("LA", (40, 255), "png", (40, 40, 40)),
+        ("P", 0, "gif", (0, 0, 0)),
+        ("CMYK", (0, 0, 0, 255), "tif", (0, 0, 0)),
+    ],
+)
+def test_every_colour_mode_becomes_rgb(
+    tmp_path: Path, mode: str, color: int | tuple[int, ...], suffix: str, expected: tuple[int, ...]
+) -> None:
+    image = read_image(_saved(tmp_path / f"a.{suffix}", Image.new(mode, (3, 2), color)))
+    assert image.mode == "RGB"
+    assert image.size == (3, 2)
+    assert _pixel(image) == expected
+
+
+def test_a_cmyk_jpeg_is_read_without_inversion(tmp_path: Path) -> None:
+    image = read_image(_saved(tmp_path / "a.jpg", Image.new("CMYK", (8, 8), (0, 255, 255, 0)), quality=95))
+    red, green, blue = _pixel(image)
+    assert red > 240
+    assert green < 15
+    assert blue < 15
+
+
+@pytest.mark.parametrize(("value", "expected"), [(65535, 255), (32768, 127), (200, 0), (0, 0)])
+def test_16_bit_grey_keeps_its_range(tmp_path: Path, value: int, expected: int) -> None:
+    image = Image.fromarray(np.full((2, 2), value, dtype=np.uint16))
+    assert _pixel(read_image(_saved(tmp_path / "a.png", image))) == (expected,) * 3
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.5, 127), (100.0, 100), (65535.0, 255), (np.nan, 0), (-3.0, 0)])
+def test_float_grey_is_scaled_by_its_range(tmp_path: Path, value: float, expected: int) -> None:
+    image = Image.fromarray(np.full((2, 2), value, dtype=np.float32))
+    assert _pixel(read_image(_saved(tmp_path / "a.tif", image))) == (expected,) * 3
+
+
+def test_exif_turns_the_image_upright(tmp_path: Path) -> None:
+    image = Image.new("RGB", (4, 2), "white")
+    image.putpixel((0, 0), (255, 0, 0))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise to view
+    upright = read_image(_saved(tmp_path / "a.png", image, exif=exif))
+    assert upright.size == (2, 4)
+    assert _pixel(upright, 1, 0) == (255, 0, 0)
+
+
+def test_a_damaged_exif_tag_does_not_cost_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Image.Image) -> Image.Image:
+        raise SyntaxError("not a TIFF file")
+
+    path = _saved(tmp_path / "a.jpg", Image.new("RGB", (4, 2)))
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", fail)
+    assert read_image(path).size == (4, 2)
+
+
+def _text(path: Path) -> None:
+    path.write_text("no image")
+
+
+def _empty(path: Path) -> None:
+    path.touch()
+
+
+def _truncated(path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:1500])
+
+
+def _missing(_: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize("spoil", [_text, _empty, _truncated, _missing, Path.mkdir])
+def test_an_unreadable_file_is_named(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    path = tmp_path / "tür auf.jpg"
+    spoil(path)
+    with pytest.raises(UnreadableImageError, match=r"tür auf\.jpg"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (500, 20)])
+def test_any_size_fits_the_network(size: tuple[int, int]) -> None:
+    tensor = Transform(resize=32, crop=24).for_testing(Image.new("RGB", size, "white"))
+    assert tensor.shape == (3, 24, 24)
+    assert tensor.dtype == torch.float32
+
+
+def test_test_transform_is_the_normalised_centre() -> None:
+    pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+    pixels[2:6, 2:6] = 255
+    transform = Transform(resize=8, crop=4, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    assert torch.equal(transform.for_testing(Image.fromarray(pixels)), torch.full((3, 4, 4), 2.0))
+
+
+def test_training_crops_are_windows_of_the_image_or_of_its_mirror() -> None:
+    ramp = np.tile(np.arange(6, dtype=np.uint8)[:, None, None], (1, 6, 3)) * 6
+    ramp += np.arange(6, dtype=np.uint8)[None, :, None]  # each pixel's value is its place
+    transform = Transform(resize=6, crop=4, mean=(0, 0, 0), std=(1, 1, 1))
+    image = Image.fromarray(ramp)
+    seen = set()
+    for seed in range(60):
+        crop = transform.for_training(image, torch.Generator().manual_seed(seed))
+        values = (crop[0] * 255).round().to(torch.int64)
+        flipped = bool(values[0, 0] > values[0, -1])
+        upright = values.flip(-1) if flipped else values
+        top, left = divmod(int(upright[0, 0]), 6)
+        assert upright.tolist() == ramp[top : top + 4, left : left + 4, 0].tolist()
+        seen.add((top, left, flipped))
+    assert len(seen) == 3 * 3 * 2
+
+
+def test_crop_larger_than_resize_is_refused() -> None:
+    with pytest.raises(ValueError, match="crop must be between 1 and resize"):
+        Transform(resize=10, crop=11)
+
+
+def test_the_draw_decides_the_crop(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    files = image_files([_saved(tmp_path / "a.png", Image.fromarray(noise))])
+    dataset = ImageDataset(files, Transform(resize=64, crop=16))
+    assert len(dataset) == 1
+    assert torch.equal(dataset[0, 5], dataset[0, 5])
+    assert not torch.equal(dataset[0, 5], dataset[0, 6])
+    assert torch.equal(dataset[0, -1], dataset.transform.for_testing(Image.fromarray(noise)))
