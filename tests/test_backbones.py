@@ -73,7 +73,7 @@ def test_weights_from_a_local_file(tmp_path: Path, suffix: str) -> None:
 def test_foreign_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     safetensors.torch.save_file({"layer.weight": torch.zeros(2)}, path)
-    with pytest.raises(BackboneError, match="lacks .* of the backbone's"):
+    with pytest.raises(BackboneError, match=r"lacks .* of the backbone's"):
         load_weights(DigitsCNN(), path)
     shaped = {name: torch.zeros(1) if value.ndim else value for name, value in DigitsCNN().state_dict().items()}
     safetensors.torch.save_file(shaped, path)

@@ -47,9 +47,7 @@ def test_discriminator_gives_one_logit_a_sample() -> None:
     assert DomainDiscriminator(10, 16)(torch.zeros(7, 10)).shape == (7,)
 
 
-@pytest.mark.parametrize(
-    ("bottleneck", "width", "layers"), [("none", 20, 0), ("linear", 12, 1), ("normalized", 12, 4)]
-)
+@pytest.mark.parametrize(("bottleneck", "width", "layers"), [("none", 20, 0), ("linear", 12, 1), ("normalized", 12, 4)])
 def test_bottlenecks(bottleneck: str, width: int, layers: int) -> None:
     config = NetworkConfig(bottleneck=bottleneck, features=12)  # type: ignore[arg-type]  # parametrised literal
     network = build_network(config, n_classes=3, input_width=20, seed=0)

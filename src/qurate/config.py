@@ -107,6 +107,9 @@ class TrainingConfig:
     """A loss above this, or one that is not finite, stops the run. Our choice."""
     workers: int = 0
     """Processes that decode images. Our choice; the result does not depend on it."""
+    threads: int = 0
+    """CPU threads of a step; 0 chooses: 1 for tensors in memory (small heads lose by
+    more), all cores for image files."""
     device: str = "auto"
     """Where to train: 'auto', 'cpu', 'cuda', 'mps'."""
     precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true"
@@ -118,7 +121,8 @@ class TrainingConfig:
         for name in ("learning_rate", "backbone_learning_rate", "largest_loss"):
             _check(getattr(self, name) > 0, f"TrainingConfig.{name}", "positive", getattr(self, name))
         _check(0 <= self.momentum < 1, "TrainingConfig.momentum", "in [0, 1)", self.momentum)
-        _check(self.workers >= 0, "TrainingConfig.workers", "0 or more", self.workers)
+        for name in ("workers", "threads"):
+            _check(getattr(self, name) >= 0, f"TrainingConfig.{name}", "0 or more", getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from qurate.data.samples import Inputs, Labeled, Split
 from qurate.methods import Method, Minimize, build_method
 from qurate.networks import build_network
 from qurate.randomness import seeded
+from qurate.threads import using_threads
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""
@@ -83,7 +84,8 @@ def train(
         _moved(data, fabric.device), config, steps=steps, seed=seed, transform=method.network.transform
     )
     recent: list[dict[str, float]] = []
-    with seeded(seed):
+    in_memory = isinstance(data.source.inputs, Tensor)
+    with seeded(seed), using_threads(config.threads or int(in_memory)):
         for step, batch in enumerate(batches):
             minimize.step = first_step + step
             _set_rates(optimizer, config, first_step + step)

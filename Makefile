@@ -1,0 +1,43 @@
+# `make demo` and `make test` do all the set-up themselves.
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= demo
+SEED ?= 0
+BIN := $(VENV)/bin
+# A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
+DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
+
+.PHONY: install demo test check format clean
+
+install: $(DEPS)
+	@# The environment may be shared by several checkouts; point it to this one.
+	@test "$$(cat $(DEPS))" = "$(CURDIR)" || { \
+	  $(BIN)/python -m pip install --quiet --no-deps -e . && echo "$(CURDIR)" > $(DEPS); }
+
+$(DEPS):
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'qurate needs Python 3.11 or newer; set PYTHON=')"
+	@echo "Setting up $(VENV): torch and friends, about 5.5 GB; this takes a few minutes once."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@rm -f $(VENV)/.deps-*
+	@echo "$(CURDIR)" > $(DEPS)
+
+demo: install
+	$(BIN)/qurate demo --out $(OUT) --seed $(SEED) --force
+
+test: install
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Methods compared on the same data: rows of results, and the demo that needs no download."""

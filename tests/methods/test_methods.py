@@ -1,0 +1,230 @@
+"""Every method of the registry, picked up by being listed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qurate.config import MethodConfig, NetworkConfig
+from qurate.data.batches import Batch
+from qurate.losses import entropy_loss
+from qurate.methods import METHODS, Method, build_method
+from qurate.methods.adr import symmetric_divergence
+from qurate.methods.base import warmup
+from qurate.methods.cdan import OuterProduct, RandomizedMap, balance_domains
+from qurate.methods.dann import domain_labels
+from qurate.networks import build_network
+from qurate.randomness import seeded
+
+K, WIDTH = 4, 20
+
+
+def make(name: str, **numbers: float | bool) -> Method:
+    network = build_network(NetworkConfig(bottleneck="linear", features=16), n_classes=K, input_width=WIDTH, seed=0)
+    return build_method(MethodConfig(name=name, **numbers), network, seed=0)  # type: ignore[arg-type]  # mixed numbers
+
+
+def make_batch(seed: int = 0) -> Batch:
+    rng = torch.Generator().manual_seed(seed)
+    return Batch(
+        source=torch.randn(6, WIDTH, generator=rng),
+        source_labels=torch.randint(K, (6,), generator=rng),
+        target=torch.randn(5, WIDTH, generator=rng),
+        target_labels=torch.randint(K, (5,), generator=rng),
+        unlabeled=torch.randn(8, WIDTH, generator=rng),
+    )
+
+
+class Recorder:
+    """`minimize` that takes no step and keeps the gradients instead."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.losses: list[float] = []
+        self.gradients: list[dict[str, Tensor]] = []
+
+    def __call__(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+        named = dict(self.method.named_parameters())
+        chosen = set(only) if only is not None else set(named.values())
+        gradients = torch.autograd.grad(loss, list(named.values()), retain_graph=True, allow_unused=True)
+        self.losses.append(loss.item())
+        self.gradients.append(
+            {
+                name: torch.zeros_like(parameter) if gradient is None else gradient
+                for (name, parameter), gradient in zip(named.items(), gradients, strict=True)
+                if parameter in chosen
+            }
+        )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_updates_stays_finite_and_predicts(name: str) -> None:
+    method = make(name)
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.01)
+
+    def minimize(loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    before = copy.deepcopy(method.network.state_dict())
+    with seeded(0):
+        for step in range(20):
+            terms = method.update(make_batch(step), step / 20, minimize)
+            assert "loss" in terms
+            assert all(math.isfinite(value) for value in terms.values())
+    assert any(not torch.equal(value, before[key]) for key, value in method.network.state_dict().items())
+    probabilities = method.predict(torch.randn(7, WIDTH))
+    assert probabilities.shape == (7, K)
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(7))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_title_and_a_reference(name: str) -> None:
+    assert METHODS[name].title
+    assert "Paper:" in (METHODS[name].__doc__ or "")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_trial_update_does_not_depend_on_unlabeled_samples(name: str) -> None:
+    method, batch = make(name), make_batch()
+    recorders = Recorder(method), Recorder(method)
+    method.update_labeled(batch, 0.5, recorders[0])
+    method.update_labeled(batch._replace(unlabeled=batch.unlabeled * 9), 0.5, recorders[1])
+    assert recorders[0].losses == recorders[1].losses
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "source_target"])
+def test_every_method_but_source_target_learns_from_unlabeled_samples(name: str) -> None:
+    method, batch = make(name), make_batch()
+    gradients = []
+    for factor in (1.0, -1.0):
+        recorder = Recorder(method)
+        with seeded(0):
+            method.update(batch._replace(unlabeled=batch.unlabeled * factor), 0.5, recorder)
+        gradients.append(torch.cat([g.flatten() for step in recorder.gradients for g in step.values()]))
+    assert not torch.allclose(gradients[0], gradients[1])
+
+
+def test_predict_is_in_evaluation_mode_and_leaves_the_mode_as_found() -> None:
+    network = build_network(NetworkConfig(bottleneck="normalized"), n_classes=K, input_width=WIDTH, seed=0)
+    method = build_method(MethodConfig(name="tml"), network, seed=0).train()
+    inputs = torch.randn(9, WIDTH)
+    assert torch.equal(method.predict(inputs), method.predict(inputs))
+    assert method.training
+
+
+def test_mme_turns_the_entropy_gradient_for_features_only() -> None:
+    method, batch = make("mme", entropy_weight=0.7), make_batch()
+    recorder = Recorder(method)
+    method.update(batch, 0.0, recorder)
+    labeled = method.labeled_loss(batch, *method.encode_labeled(batch))
+    entropy = entropy_loss(method.network(batch.unlabeled))
+    for name, parameter in method.named_parameters():
+        supervised, unsupervised = (torch.autograd.grad(x, parameter, retain_graph=True)[0] for x in (labeled, entropy))
+        sign = -1 if "classifier" in name else 1  # C ascends the entropy, F descends it
+        torch.testing.assert_close(recorder.gradients[0][name], supervised + sign * 0.7 * unsupervised)
+
+
+def test_dann_reverses_the_domain_gradient_for_features_by_the_warmup() -> None:
+    method, batch = make("dann", domain_weight=0.5), make_batch()
+    recorder = Recorder(method)
+    method.update(batch, 0.3, recorder)
+    source, target = method.encode_labeled(batch)
+    unlabeled = method.encode_unlabeled(batch)
+    domains = method.discriminator(torch.cat([source, unlabeled]))  # type: ignore[operator]  # a module of DANN
+    domain = F.binary_cross_entropy_with_logits(domains, torch.tensor([1.0] * 6 + [0.0] * 8))
+    labeled = method.labeled_loss(batch, source, target)
+    for name in ("network.bottleneck.weight", "discriminator.layers.0.weight"):
+        parameter = dict(method.named_parameters())[name]
+        supervised = torch.autograd.grad(labeled, parameter, retain_graph=True, allow_unused=True)[0]
+        adversarial = torch.autograd.grad(domain, parameter, retain_graph=True)[0]
+        factor = 0.5 if "discriminator" in name else -0.5 * warmup(0.3, 10.0)
+        expected = factor * adversarial + (0 if supervised is None else supervised)
+        torch.testing.assert_close(recorder.gradients[0][name], expected)
+
+
+def test_warmup_goes_from_zero_to_one() -> None:
+    assert warmup(0.0, 10.0) == 0
+    assert warmup(0.5, 10.0) == pytest.approx(2 / (1 + math.exp(-5)) - 1)
+    assert 0.999 < warmup(1.0, 10.0) < 1
+
+
+def test_adr_steps_all_then_the_classifier_then_the_features() -> None:
+    method = make("adr", feature_steps=3)
+    recorder = Recorder(method)
+    with seeded(0):
+        method.update(make_batch(), 0.0, recorder)
+    touched = [set(step) for step in recorder.gradients]
+    classifier = {"network.classifier.weight"}
+    features = {"network.bottleneck.weight", "network.bottleneck.bias"}
+    assert touched == [classifier | features, classifier, features, features, features]
+    assert recorder.losses[1] < recorder.losses[0]  # the critic's objective has the divergence subtracted
+
+
+def test_symmetric_divergence_equals_the_plain_loop() -> None:
+    rng = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(5, 3, generator=rng, dtype=torch.float64) for _ in range(2))
+    total = 0.0
+    for p, q in zip(first.softmax(1).tolist(), second.softmax(1).tolist(), strict=True):
+        total += sum(a * math.log(a / b) + b * math.log(b / a) for a, b in zip(p, q, strict=True)) / 2
+    assert symmetric_divergence(first, second).item() == pytest.approx(total / 5)
+    assert symmetric_divergence(first, first).item() == 0
+
+
+def test_cdan_multiplies_every_feature_with_every_prediction() -> None:
+    features, predictions = torch.randn(3, 2), torch.randn(3, 4)
+    joint = OuterProduct(2, 4)(features, predictions)
+    for i in range(3):
+        for a in range(2):
+            for b in range(4):
+                assert joint[i, a * 4 + b] == features[i, a] * predictions[i, b]
+
+
+def test_the_randomised_map_keeps_inner_products_on_average() -> None:
+    rng = torch.Generator().manual_seed(0)
+    features, predictions = torch.randn(2, 30, generator=rng), torch.rand(2, 10, generator=rng)
+    exact = OuterProduct(30, 10)(features, predictions)
+    with seeded(0):
+        sketch = RandomizedMap(30, 10, 20_000)(features, predictions)
+    assert float(sketch[0] @ sketch[0]) == pytest.approx(float(exact[0] @ exact[0]), rel=0.15)
+
+
+@pytest.mark.parametrize(("features", "kind"), [(16, OuterProduct), (2048, RandomizedMap)])
+def test_cdan_uses_the_random_map_where_the_product_is_wide(features: int, kind: type) -> None:
+    network = build_network(
+        NetworkConfig(bottleneck="linear", features=features), n_classes=K, input_width=WIDTH, seed=0
+    )
+    method = build_method(MethodConfig(name="cdan"), network, seed=0)
+    assert isinstance(method.joint, kind)
+
+
+def test_cdan_weighs_each_domain_to_one() -> None:
+    labels = domain_labels(torch.zeros(3, 1), torch.zeros(5, 1))
+    assert labels.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]  # source = 1, target = 0
+    weights = balance_domains(torch.rand(8, generator=torch.Generator().manual_seed(0)) + 1, labels)
+    assert float(weights[:3].sum()) == pytest.approx(1)
+    assert float(weights[3:].sum()) == pytest.approx(1)
+
+
+def test_cdan_without_conditioning_is_the_mean_over_both_domains() -> None:
+    method, batch = make("cdan", entropy_conditioning=False), make_batch()
+    source, unlabeled = method.network.features(batch.source), method.encode_unlabeled(batch)
+    loss = method.domain_loss(source, unlabeled, 1.0)  # type: ignore[operator]  # a function of CDAN
+    by_hand = 0.0
+    for features, domain in ((source, 1.0), (unlabeled, 0.0)):
+        predictions = method.network.classifier(features).softmax(1)
+        logits = method.discriminator((features[:, :, None] * predictions[:, None, :]).flatten(1))  # type: ignore[operator]
+        by_hand += F.binary_cross_entropy_with_logits(logits, torch.full((len(features),), domain)).item() / 2
+    assert loss.item() == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_an_unknown_method_says_what_is_allowed() -> None:
+    with pytest.raises(ValueError, match="one of source_target, dann, adr, cdan, ent, mme, tml, cml, got 'nope'"):
+        make("nope")

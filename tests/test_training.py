@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.data.batches import TrainingData, draw_batches, stream_batches
+from qurate.data.images import ImageFiles
+from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, take
+from qurate.data.splits import read_mme_split
+from qurate.evaluation import evaluate
+from qurate.methods import METHODS, build_method
+from qurate.networks import build_network
+from qurate.training import TrainingError, build_optimizer, fit, make_fabric, scheduled_rate, train
+
+
+def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:
+    """Gaussian classes whose target is shifted."""
+    rng = torch.Generator().manual_seed(seed)
+    means = torch.randn(k, width, generator=rng) * 2
+
+    def draw(count: int, shift: float) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % k
+        return means[labels] + shift + torch.randn(count, width, generator=rng), labels
+
+    source, labeled, unlabeled = draw(n, 0.0), draw(2 * k, 0.5), draw(n, 0.5)
+    return Split(tuple("abc"), Labeled(*source), Labeled(*labeled), Unlabeled(unlabeled[0], SealedLabels(unlabeled[1])))
+
+
+def config(method: str = "tml", steps: int = 30, **training: float) -> RunConfig:
+    return RunConfig(
+        NetworkConfig(bottleneck="normalized", features=8),
+        MethodConfig(name=method),
+        TrainingConfig(steps=steps, **training),  # type: ignore[arg-type]  # mixed numbers
+        seed=3,
+    )
+
+
+def weights(method: torch.nn.Module) -> Tensor:
+    return torch.cat([value.flatten().double() for value in method.state_dict().values()])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_twice_is_identical_and_another_seed_is_not(name: str) -> None:
+    split = blobs()
+    first, second = fit(split, config(name)), fit(split, config(name))
+    assert torch.equal(weights(first), weights(second))
+    assert evaluate(first, split.target_unlabeled) == evaluate(second, split.target_unlabeled)
+    other = fit(split, dataclasses.replace(config(name), seed=4))
+    assert not torch.equal(weights(first), weights(other))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_poisoned_labels_of_the_unlabelled_part_change_nothing(name: str) -> None:
+    split = blobs()
+    poison = SealedLabels((torch.arange(len(split.target_unlabeled)) + 1) % 3)
+    poisoned = dataclasses.replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs, poison))
+    honest, fooled = fit(split, config(name)), fit(poisoned, config(name))
+    assert torch.equal(weights(honest), weights(fooled))
+    assert evaluate(honest, split.target_unlabeled) != evaluate(fooled, poisoned.target_unlabeled)
+
+
+def test_only_evaluation_opens_the_seal() -> None:
+    package = Path(__file__).parents[1] / "src" / "qurate"
+    opening = {
+        str(path.relative_to(package)) for path in package.rglob("*.py") if "open_for_evaluation" in path.read_text()
+    }
+    assert opening == {os.path.join("data", "samples.py"), "evaluation.py"}  # noqa: PTH118  # a relative name
+
+
+def test_training_leaves_global_state_alone() -> None:
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    fit(blobs(), config(steps=3))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_way_out() -> None:
+    split = blobs()
+    assert isinstance(split.source.inputs, Tensor)
+    split.source.inputs[5] = float("nan")
+    with pytest.raises(TrainingError, match=r"The loss is nan at step \d+ .*Lower learning_rate"):
+        fit(split, config())
+
+
+def test_an_exploding_loss_stops() -> None:
+    with pytest.raises(TrainingError, match=r"allowed: finite and below 0\.0001"):
+        fit(blobs(), config(largest_loss=1e-4))
+
+
+def test_an_absent_device_says_what_to_use() -> None:
+    with pytest.raises(TrainingError, match="Use device='cpu'"):
+        make_fabric(TrainingConfig(device="abacus"))
+
+
+def test_the_schedule_is_ganins() -> None:
+    training = TrainingConfig()
+    assert scheduled_rate(0.01, training, 0) == 0.01
+    assert scheduled_rate(0.01, training, 10_000) == pytest.approx(0.01 * 2**-0.75)
+
+
+def test_a_pretrained_backbone_learns_at_its_own_rate() -> None:
+    network = build_network(NetworkConfig(backbone="digits"), n_classes=3, input_width=None, seed=0)
+    method = build_method(MethodConfig(name="dann"), network, seed=0)
+    assert [group["lr"] for group in build_optimizer(method, TrainingConfig()).param_groups] == [0.01]
+    network.pretrained = True
+    groups = build_optimizer(method, TrainingConfig()).param_groups
+    assert [group["lr"] for group in groups] == [0.01, 0.001]
+    assert set(groups[1]["params"]) == set(network.backbone.parameters())
+    assert sum(len(group["params"]) for group in groups) == len(list(method.parameters()))
+
+
+def test_training_in_two_halves_follows_one_schedule() -> None:
+    split, training = blobs(), TrainingConfig(steps=4)
+    network = build_network(NetworkConfig(), n_classes=3, input_width=12, seed=0)
+    method = build_method(MethodConfig(), network, seed=0)
+    fabric, seen = make_fabric(training), []
+    for first in (0, 4):
+        train(
+            method,
+            TrainingData.of(split),
+            training,
+            steps=4,
+            seed=first,
+            fabric=fabric,
+            first_step=first,
+            on_step=lambda step, terms: seen.append(step),
+        )
+    assert seen == [1, 2, 3, 4] * 2
+
+
+def test_batches_take_every_sample_before_any_twice() -> None:
+    rows = draw_batches(10, 4, 5, torch.Generator().manual_seed(0))
+    assert rows.shape == (5, 4)
+    assert sorted(rows.flatten()[:10].tolist()) == list(range(10))
+    assert sorted(rows.flatten()[10:].tolist()) == list(range(10))
+
+
+def test_a_batch_is_full_even_from_few_samples() -> None:
+    assert draw_batches(3, 8, 2, torch.Generator().manual_seed(0)).shape == (2, 8)
+
+
+def office31_sample(root: Path) -> Split:
+    """A few real images of each part, cheap enough to decode in a test."""
+    split = read_mme_split(root, "webcam", "amazon", 3)
+    some = torch.arange(0, 90, 15)
+
+    def few(part: Labeled) -> Labeled:
+        return Labeled(take(part.inputs, some), part.labels[some])
+
+    unlabeled = Unlabeled(take(split.target_unlabeled.inputs, some))
+    return Split(split.classes, few(split.source), few(split.target_labeled), unlabeled)
+
+
+def test_image_batches_do_not_depend_on_the_number_of_workers(office31: Path) -> None:
+    split = office31_sample(office31)
+    network = build_network(NetworkConfig("torchvision/resnet34"), n_classes=31, input_width=None, seed=0)
+    streams = [
+        stream_batches(
+            TrainingData.of(split),
+            TrainingConfig(batch_source=2, batch_target=2, batch_unlabeled=3, workers=workers),
+            steps=2,
+            seed=0,
+            transform=network.transform,
+        )
+        for workers in (0, 1)
+    ]
+    for one, two in zip(*streams, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "bottleneck", "width"), [("torchvision/resnet34", "linear", 512), ("torchvision/vgg16", "none", 4096)]
+)
+def test_one_full_fine_tuning_step_from_real_image_files(
+    office31: Path, backbone: str, bottleneck: str, width: int
+) -> None:
+    split = office31_sample(office31)
+    assert isinstance(split.source.inputs, ImageFiles)
+    run = RunConfig(
+        NetworkConfig(backbone=backbone, bottleneck=bottleneck),  # type: ignore[arg-type]  # parametrised literal
+        MethodConfig(name="tml"),
+        TrainingConfig(steps=1, batch_source=2, batch_target=2, batch_unlabeled=2),
+    )
+    before = build_network(run.network, n_classes=31, input_width=None, seed=0)
+    method = fit(split, run)
+    assert method.network.n_features == width
+    moved = [
+        not torch.equal(a, b)
+        for a, b in zip(before.backbone.parameters(), method.network.backbone.parameters(), strict=True)
+    ]
+    assert all(moved)  # the step reached every layer of the backbone
+    assert 0 <= evaluate(method, split.target_labeled).accuracy <= 1
