@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
-from qurate.data.batches import TrainingData, draw_batches, stream_batches
+from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_batches
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS, build_method
 from qurate.networks import build_network
-from qurate.training import TrainingError, build_optimizer, fit, make_fabric, scheduled_rate, train
+from qurate.training import TrainingError, build_optimizer, fit, make_fabric, scheduled_rate, start
 
 
 def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:
@@ -116,22 +116,29 @@ def test_a_pretrained_backbone_learns_at_its_own_rate() -> None:
 
 
 def test_training_in_two_halves_follows_one_schedule() -> None:
-    split, training = blobs(), TrainingConfig(steps=4)
-    network = build_network(NetworkConfig(), n_classes=3, input_width=12, seed=0)
-    method = build_method(MethodConfig(), network, seed=0)
-    fabric, seen = make_fabric(training), []
-    for first in (0, 4):
-        train(
-            method,
-            TrainingData.of(split),
-            training,
-            steps=4,
-            seed=first,
-            fabric=fabric,
-            first_step=first,
-            on_step=lambda step, terms: seen.append(step),
+    split, seen = blobs(), []
+    trainer = start(split, config(steps=4))
+    for seed in (0, 1):
+        trainer.run(
+            TrainingData.of(split), steps=4, seed=seed, on_step=lambda step, _: seen.append((step, trainer.step))
         )
-    assert seen == [1, 2, 3, 4] * 2
+    assert seen == [(1, 1), (2, 2), (3, 3), (4, 4), (1, 5), (2, 6), (3, 7), (4, 8)]
+    assert trainer.optimizer.param_groups[0]["lr"] == scheduled_rate(0.01, trainer.config, 7)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 4), (0.25, 2)])
+def test_a_share_of_each_target_batch_is_positives(share: float, expected: int) -> None:
+    data = TrainingData.of(blobs()).with_positives(torch.tensor([3, 7]), torch.tensor([2, 2]))
+    pool, rows = draw_target(data, TrainingConfig(batch_target=8, positive_share=share), 5, torch.Generator())
+    assert len(pool) == 6 + 2
+    assert ((rows >= 6).sum(dim=1) == expected).all()
+    assert torch.equal(pool.labels[6:], torch.tensor([2, 2]))
+
+
+def test_without_a_share_labelled_and_positives_are_drawn_alike() -> None:
+    data = TrainingData.of(blobs()).with_positives(torch.arange(12), torch.zeros(12, dtype=torch.int64))
+    _, rows = draw_target(data, TrainingConfig(batch_target=9), 4, torch.Generator())
+    assert sorted(rows.flatten().tolist()) == sorted(list(range(18)) * 2)
 
 
 def test_batches_take_every_sample_before_any_twice() -> None:

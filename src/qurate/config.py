@@ -91,6 +91,9 @@ class TrainingConfig:
     """Labelled target samples a step. Paper (MME reference code): 24."""
     batch_unlabeled: int = 48
     """Unlabelled target samples a step. Paper (MME reference code): 48."""
+    positive_share: float | None = None
+    """Share of positives (D_p) in a target batch, once there are any; None draws from D_t and D_p alike (decision 19).
+    Our choice."""
     learning_rate: float = 0.01
     """Learning rate of new layers. Paper (MME reference code): 0.01."""
     backbone_learning_rate: float = 0.001
@@ -120,6 +123,8 @@ class TrainingConfig:
             _check(getattr(self, name) > 0, f"TrainingConfig.{name}", "positive", getattr(self, name))
         for name in ("learning_rate", "backbone_learning_rate", "largest_loss"):
             _check(getattr(self, name) > 0, f"TrainingConfig.{name}", "positive", getattr(self, name))
+        share = self.positive_share
+        _check(share is None or 0 < share < 1, "TrainingConfig.positive_share", "None or in (0, 1)", share)
         _check(0 <= self.momentum < 1, "TrainingConfig.momentum", "in [0, 1)", self.momentum)
         for name in ("workers", "threads"):
             _check(getattr(self, name) >= 0, f"TrainingConfig.{name}", "0 or more", getattr(self, name))

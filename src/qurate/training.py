@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData, stream_batches
-from qurate.data.samples import Inputs, Labeled, Split
+from qurate.data.samples import Split
 from qurate.methods import Method, Minimize, build_method
 from qurate.networks import build_network
 from qurate.randomness import seeded
@@ -45,57 +45,95 @@ def make_fabric(config: TrainingConfig) -> Fabric:
         ) from error
 
 
-def train(
-    method: Method,
-    data: TrainingData,
-    config: TrainingConfig,
-    *,
-    steps: int,
-    seed: int,
-    fabric: Fabric,
-    first_step: int = 0,
-    update: Update | None = None,
-    on_step: OnStep | None = None,
-) -> dict[str, float]:
-    """Train a method in place.
+class Trainer:
+    """A method in training: its optimiser and how far along the schedule it is.
 
     Args:
         method: Holds the network; changed by training.
-        data: What the method may see.
         config: Optimiser, schedule, batch sizes.
-        steps: How many steps.
-        seed: Decides batches, crops and dropout.
         fabric: Device and precision.
-        first_step: Where in the learning-rate schedule to start.
-        update: What a step does; `method.update` unless given.
-        on_step: Called after every step.
-
-    Returns:
-        The terms of the loss, averaged over the last tenth of the steps.
-
-    Raises:
-        TrainingError: If the loss is not finite or explodes.
+        step: Where in the learning-rate schedule to start.
     """
-    method.to(fabric.device).train()
-    update = update or method.update
-    optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
-    minimize = _Minimizer(optimizer, fabric, config.largest_loss)
-    batches = stream_batches(
-        _moved(data, fabric.device), config, steps=steps, seed=seed, transform=method.network.transform
-    )
-    recent: list[dict[str, float]] = []
-    in_memory = isinstance(data.source.inputs, Tensor)
-    with seeded(seed), using_threads(config.threads or int(in_memory)):
-        for step, batch in enumerate(batches):
-            minimize.step = first_step + step
-            _set_rates(optimizer, config, first_step + step)
-            with fabric.autocast():
-                terms = update(Batch(*(part.to(fabric.device) for part in batch)), step / steps, minimize)
-            if step >= steps - max(1, steps // 10):
-                recent.append(terms)
-            if on_step is not None:
-                on_step(step + 1, terms)
-    return {name: sum(terms[name] for terms in recent) / len(recent) for name in recent[0]}
+
+    def __init__(self, method: Method, config: TrainingConfig, fabric: Fabric, *, step: int = 0) -> None:
+        self.method = method.to(fabric.device)
+        self.config = config
+        self.fabric = fabric
+        self.step = step
+        self.optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
+
+    def run(
+        self,
+        data: TrainingData,
+        *,
+        steps: int,
+        seed: int,
+        update: Update | None = None,
+        on_step: OnStep | None = None,
+    ) -> dict[str, float]:
+        """Train for some steps more.
+
+        Args:
+            data: What the method may see.
+            steps: How many steps.
+            seed: Decides batches, crops and dropout.
+            update: What a step does; the method's own `update` unless given.
+            on_step: Called after every step.
+
+        Returns:
+            The terms of the loss, averaged over the last tenth of the steps.
+
+        Raises:
+            TrainingError: If the loss is not finite or explodes.
+        """
+        update = update or self.method.update
+        self.method.train()
+        transform, device = self.method.network.transform, self.fabric.device
+        batches = stream_batches(data.to(device), self.config, steps=steps, seed=seed, transform=transform)
+        in_memory = isinstance(data.source.inputs, Tensor)
+        recent: list[dict[str, float]] = []
+        with seeded(seed), using_threads(self.config.threads or int(in_memory)):
+            for done, batch in enumerate(batches):
+                self._set_rates()
+                with self.fabric.autocast():
+                    terms = update(batch.to(device), done / steps, self._minimize)
+                self.step += 1
+                if done >= steps - max(1, steps // 10):
+                    recent.append(terms)
+                if on_step is not None:
+                    on_step(done + 1, terms)
+        return {name: sum(terms[name] for terms in recent) / len(recent) for name in recent[0]}
+
+    def _set_rates(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = scheduled_rate(group["base"], self.config, self.step)
+
+    def _minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+        value = loss.item()
+        if not math.isfinite(value) or abs(value) > self.config.largest_loss:
+            raise TrainingError(
+                f"The loss is {value:g} at step {self.step} (allowed: finite and below "
+                f"{self.config.largest_loss:g}). Lower learning_rate, check the inputs for NaN or huge values, "
+                "or use precision='32-true'."
+            )
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        if only is not None:
+            chosen = set(only)
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter not in chosen:
+                        parameter.grad = None  # a parameter without gradient is not stepped
+        self.optimizer.step()
+
+
+def start(split: Split, config: RunConfig) -> Trainer:
+    """The network and method of a config, built for a split and ready to train."""
+    inputs = split.source.inputs
+    width = inputs.shape[1] if isinstance(inputs, Tensor) else None
+    network = build_network(config.network, n_classes=split.n_classes, input_width=width, seed=config.seed)
+    method = build_method(config.method, network, seed=config.seed)
+    return Trainer(method, config.training, make_fabric(config.training))
 
 
 def fit(split: Split, config: RunConfig, *, on_step: OnStep | None = None) -> Method:
@@ -109,20 +147,9 @@ def fit(split: Split, config: RunConfig, *, on_step: OnStep | None = None) -> Me
     Returns:
         The trained method; `predict` gives probabilities.
     """
-    inputs = split.source.inputs
-    width = inputs.shape[1] if isinstance(inputs, Tensor) else None
-    network = build_network(config.network, n_classes=split.n_classes, input_width=width, seed=config.seed)
-    method = build_method(config.method, network, seed=config.seed)
-    train(
-        method,
-        TrainingData.of(split),
-        config.training,
-        steps=config.training.steps,
-        seed=config.seed,
-        fabric=make_fabric(config.training),
-        on_step=on_step,
-    )
-    return method
+    trainer = start(split, config)
+    trainer.run(TrainingData.of(split), steps=config.training.steps, seed=config.seed, on_step=on_step)
+    return trainer.method
 
 
 def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
@@ -143,46 +170,3 @@ def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
 def scheduled_rate(base: float, config: TrainingConfig, step: int) -> float:
     """lr(step) = base * (1 + decay_rate * step) ** -decay_power (Ganin et al., 2016)."""
     return float(base * (1 + config.decay_rate * step) ** -config.decay_power)
-
-
-def _set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = scheduled_rate(group["base"], config, step)
-
-
-def _moved(data: TrainingData, device: torch.device) -> TrainingData:
-    def move(inputs: Inputs) -> Inputs:
-        return inputs.to(device) if isinstance(inputs, Tensor) else inputs
-
-    return TrainingData(
-        Labeled(move(data.source.inputs), data.source.labels.to(device)),
-        Labeled(move(data.target.inputs), data.target.labels.to(device)),
-        move(data.unlabeled),
-    )
-
-
-class _Minimizer:
-    """`Minimize` over one optimiser, watching the loss."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, fabric: Fabric, largest: float) -> None:
-        self.optimizer = optimizer
-        self.fabric = fabric
-        self.largest = largest
-        self.step = 0
-
-    def __call__(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
-        value = loss.item()
-        if not math.isfinite(value) or abs(value) > self.largest:
-            raise TrainingError(
-                f"The loss is {value:g} at step {self.step} (allowed: finite and below {self.largest:g}). "
-                "Lower learning_rate, check the inputs for NaN or huge values, or use precision='32-true'."
-            )
-        self.optimizer.zero_grad()
-        self.fabric.backward(loss)
-        if only is not None:
-            chosen = set(only)
-            for group in self.optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter not in chosen:
-                        parameter.grad = None  # a parameter without gradient is not stepped
-        self.optimizer.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
-from qurate.data.samples import Inputs, Labeled, Split
+from qurate.data.samples import Inputs, Labeled, Split, move, take
 from qurate.randomness import generator
 
 _TEST_DRAW = -1
@@ -27,6 +27,10 @@ class Batch(NamedTuple):
     target_labels: Tensor
     unlabeled: Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device."""
+        return Batch(*(part.to(device) for part in self))
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
@@ -34,13 +38,15 @@ class TrainingData:
 
     Args:
         source: D_s.
-        target: D_t, or D_t and the positives D_p.
+        target: D_t.
         unlabeled: The inputs of D_u.
+        positives: D_p, target samples with trusted pseudo-labels; None before any was chosen.
     """
 
     source: Labeled
     target: Labeled
     unlabeled: Inputs
+    positives: Labeled | None = None
 
     def __post_init__(self) -> None:
         for name, size in (
@@ -56,6 +62,15 @@ class TrainingData:
         """The training side of a split; sealed labels and validation stay behind."""
         return cls(split.source, split.target_labeled, split.target_unlabeled.inputs)
 
+    def with_positives(self, indices: Tensor, labels: Tensor) -> TrainingData:
+        """The same data with these samples of D_u, under these labels, as D_p."""
+        return replace(self, positives=Labeled(take(self.unlabeled, indices), labels))
+
+    def to(self, device: torch.device) -> TrainingData:
+        """Tensors moved to a device; image files stay files."""
+        positives = None if self.positives is None else self.positives.to(device)
+        return TrainingData(self.source.to(device), self.target.to(device), move(self.unlabeled, device), positives)
+
 
 def draw_batches(n: int, size: int, steps: int, rng: torch.Generator) -> Tensor:
     """Positions for `steps` batches: passes over a fresh shuffle each, cut into rows.
@@ -70,6 +85,23 @@ def draw_batches(n: int, size: int, steps: int, rng: torch.Generator) -> Tensor:
     return order[: steps * size].view(steps, size)
 
 
+def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: torch.Generator) -> tuple[Labeled, Tensor]:
+    """The labelled target samples, D_t then D_p, and positions in them for `steps` batches.
+
+    By `positive_share` a batch holds a fixed share of positives, or whatever falls to them when D_t and D_p
+    are drawn from alike.
+    """
+    if data.positives is None or len(data.positives) == 0:
+        return data.target, draw_batches(len(data.target), config.batch_target, steps, rng)
+    pool = data.target.joined_with(data.positives)
+    if config.positive_share is None:
+        return pool, draw_batches(len(pool), config.batch_target, steps, rng)
+    n_positive = round(config.positive_share * config.batch_target)
+    target = draw_batches(len(data.target), config.batch_target - n_positive, steps, rng)
+    positive = draw_batches(len(data.positives), n_positive, steps, rng)
+    return pool, torch.cat([target, positive + len(data.target)], dim=1)
+
+
 def stream_batches(
     data: TrainingData, config: TrainingConfig, *, steps: int, seed: int, transform: Transform | None = None
 ) -> Iterator[Batch]:
@@ -82,14 +114,14 @@ def stream_batches(
         seed: Decides order, crops and flips.
         transform: Needed where inputs are image files.
     """
+    pool, target = draw_target(data, config, steps, generator(seed, 2))
     source = draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1))
-    target = draw_batches(len(data.target), config.batch_target, steps, generator(seed, 2))
     unlabeled = draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3))
     streams = zip(
         _stream(data.source.inputs, source, config.workers, transform, generator(seed, 4)),
         data.source.labels[source],
-        _stream(data.target.inputs, target, config.workers, transform, generator(seed, 5)),
-        data.target.labels[target],
+        _stream(pool.inputs, target, config.workers, transform, generator(seed, 5)),
+        pool.labels[target],
         _stream(data.unlabeled, unlabeled, config.workers, transform, generator(seed, 6)),
         strict=True,
     )

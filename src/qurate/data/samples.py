@@ -21,6 +21,11 @@ def take(inputs: Inputs, indices: Tensor) -> Inputs:
     return ImageFiles(tuple(inputs.paths[i] for i in indices.tolist()))
 
 
+def move(inputs: Inputs, device: torch.device) -> Inputs:
+    """Tensors on a device; image files as they are."""
+    return inputs.to(device) if isinstance(inputs, Tensor) else inputs
+
+
 def join(first: Inputs, second: Inputs) -> Inputs:
     """One sequence of inputs after the other; both must be tensors or both files."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
@@ -55,6 +60,10 @@ class Labeled:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def to(self, device: torch.device) -> Labeled:
+        """The samples on a device; image files stay files."""
+        return Labeled(move(self.inputs, device), self.labels.to(device))
 
     def joined_with(self, other: Labeled) -> Labeled:
         """These samples, then the other's."""
