@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Bottleneck = Literal["none", "linear", "normalized"]
@@ -131,14 +132,207 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class RewardConfig:
+    """What makes a pseudo-labelled sample good: phi (Eq. 4) and its threshold."""
+
+    center_weight: float = 1.0
+    """Weight beta of log p_f. Paper: 1."""
+    entropy_drop_weight: float = 0.1
+    """Weight lambda of the drop in entropy. Paper: 0.1."""
+    threshold_prob: float = 0.9
+    """The threshold is tau = (1 + beta) * log(threshold_prob). Paper: 0.9."""
+    threshold: Literal["fixed", "class_median"] = "fixed"
+    """'fixed': tau as above (paper). 'class_median': the median of phi within the sample's pseudo-class, so that half
+    of every class is good whatever the calibration (decision 23; our choice)."""
+    network: Literal["trial", "round"] = "trial"
+    """Whose p_c and p_f: the trial network after it trained on the sample (paper), or the network and centres of the
+    round, which have not seen it (decision 18; our choice)."""
+    leave_one_out_centers: bool = False
+    """Take a sample out of its own class centre (decision 10). Paper: no."""
+    center: Literal["centers", "neighbors"] = "centers"
+    """p_f from the class centres (paper), or from the predictions of the nearest target samples (decision 22; our
+    choice; needs network='round')."""
+    neighbors: int = 10
+    """How many nearest target samples. Our choice."""
+    neighbor_floor: float = 0.01
+    """Added to the neighbours' probability before its logarithm, which else is -inf where none agrees. Our choice."""
+
+    def __post_init__(self) -> None:
+        _check(0 < self.threshold_prob < 1, "RewardConfig.threshold_prob", "in (0, 1)", self.threshold_prob)
+        _check(self.neighbors > 0, "RewardConfig.neighbors", "positive", self.neighbors)
+        _check(
+            self.center == "centers" or self.network == "round",
+            "RewardConfig.network",
+            "'round' when center is 'neighbors'",
+            self.network,
+        )
+
+    @property
+    def tau(self) -> float:
+        """(1 + beta) * log(threshold_prob)."""
+        return (1 + self.center_weight) * math.log(self.threshold_prob)
+
+
+@dataclass(frozen=True)
+class EpisodeConfig:
+    """The selection problem as the agent meets it: candidates, trial network, state."""
+
+    candidates: int = 100
+    """N_c, candidates an episode. Our choice."""
+    even_candidates: bool = False
+    """Draw candidates evenly over pseudo-classes (decision 20). Paper: at random from D_u."""
+    actions: int = 100
+    """Most actions a round, over all its episodes. Our choice; with one episode of N_c candidates no bound."""
+    repeat_episodes: bool = False
+    """Start new episodes until `actions` are used up. Paper: one episode a round."""
+    trial_steps: int = 0
+    """Steps of the trial network an action; 0 for one epoch over D_s (paper; decision 9)."""
+    entropy_samples: int = 0
+    """Samples of D_u that the drop in entropy is measured on; 0 for all (paper)."""
+    state_network: Literal["trial", "frozen"] = "trial"
+    """Who makes the states: the trial network after its epoch (paper, line 12), or the round's network (decision 8)."""
+    state_features: int = 0
+    """Project the d features of the state to so many by a fixed random matrix; 0 keeps them (paper)."""
+    agent: Literal["flat", "relational"] = "flat"
+    """'flat': fully connected layers on the whole state (paper). 'relational': the same layers on each candidate's
+    relations to the parts of the state (decision 21; our choice)."""
+    keep_rejected: bool = True
+    """Keep the sample that earned -1 in D_p (decision 5). Paper: yes."""
+    harvest: bool = False
+    """After the episodes of a round, let the agent choose D_p anew from all of D_u, class by class (decision 24; our
+    choice). Paper: D_p is what the episodes chose."""
+
+    def __post_init__(self) -> None:
+        for name in ("candidates", "actions"):
+            _check(getattr(self, name) > 0, f"EpisodeConfig.{name}", "positive", getattr(self, name))
+        for name in ("trial_steps", "entropy_samples", "state_features"):
+            _check(getattr(self, name) >= 0, f"EpisodeConfig.{name}", "0 or more", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class QLearningConfig:
+    """The Q-network, its updates, the exploration and the experience pool."""
+
+    hidden: tuple[int, ...] = (1024, 512)
+    """Widths of the hidden layers. Paper: 1024 and 512."""
+    output_relu: bool = False
+    """A ReLU after the last layer too (decision 1). Our choice: no, since rewards include -1. Paper: yes."""
+    discount: float = 0.9
+    """Weight gamma of the future in Eq. (9). Paper: 0.9."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """How Eq. (10) steps along its gradient. Our choice: 'adam'. Paper: plain gradient descent, 'sgd'."""
+    learning_rate: float = 1e-3
+    """Step size of Eq. (10), on the mean over the batch. Our choice."""
+    batch_size: int = 16
+    """Transitions sampled for each update. Our choice."""
+    target_update: int = 0
+    """Updates between copies into a target network that makes the max of Eq. (9) (decision 3); 0 is none.
+    Paper: none."""
+    exploration_start: float = 1.0
+    """Probability of a random action at first. Paper: 1."""
+    exploration_end: float = 0.0
+    """Probability of a random action at last. Paper: 0."""
+    exploration_steps: int = 500
+    """Actions over which exploration falls linearly from start to end. Our choice."""
+    pool_bytes: int = 512 * 2**20
+    """Upper bound of the experience pool. Our choice: 512 MiB."""
+
+    def __post_init__(self) -> None:
+        _check(
+            len(self.hidden) > 0 and all(width > 0 for width in self.hidden),
+            "QLearningConfig.hidden",
+            "one or more positive widths",
+            self.hidden,
+        )
+        for name in ("discount", "exploration_start", "exploration_end"):
+            _check(0 <= getattr(self, name) <= 1, f"QLearningConfig.{name}", "in [0, 1]", getattr(self, name))
+        for name in ("learning_rate", "batch_size", "exploration_steps", "pool_bytes"):
+            _check(getattr(self, name) > 0, f"QLearningConfig.{name}", "positive", getattr(self, name))
+        _check(self.target_update >= 0, "QLearningConfig.target_update", "0 or more", self.target_update)
+        _check(self.optimizer in ("adam", "sgd"), "QLearningConfig.optimizer", "'adam' or 'sgd'", self.optimizer)
+
+
+@dataclass(frozen=True)
+class SelectionConfig:
+    """Which pseudo-labels to trust, and the rounds of Algorithm 1."""
+
+    selector: str = "none"
+    """none, confidence (the paper's SPL), quality, balanced, random, or dqn."""
+    rounds: int = 8
+    """Most rounds (lines 4-21). Our choice."""
+    round_steps: int = 200
+    """Training steps of F and C a round (line 20). Our choice."""
+    patience: int = 3
+    """Stop when D_p did not change for so many rounds (decision 13). Our choice."""
+    confidence: float = 0.9
+    """Least probability that selector 'confidence' takes. Paper: 0.9."""
+    share_start: float = 0.2
+    """Share of D_u that 'balanced', 'random' and a harvesting agent take in the first round. Our choice."""
+    share_end: float = 0.9
+    """The same in the last round. Our choice."""
+    relabel_positives: bool = False
+    """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    episode: EpisodeConfig = field(default_factory=EpisodeConfig)
+    q_learning: QLearningConfig = field(default_factory=QLearningConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "round_steps", "patience"):
+            _check(getattr(self, name) > 0, f"SelectionConfig.{name}", "positive", getattr(self, name))
+        _check(0 < self.confidence < 1, "SelectionConfig.confidence", "in (0, 1)", self.confidence)
+        _check(
+            self.episode.agent == "relational" or not self.episode.harvest,
+            "EpisodeConfig.agent",
+            "'relational' when harvest is on (a flat agent cannot score all of D_u)",
+            self.episode.agent,
+        )
+        shares = (self.share_start, self.share_end)
+        _check(
+            0 < shares[0] <= shares[1] <= 1, "SelectionConfig.share_start, share_end", "0 < start <= end <= 1", shares
+        )
+
+
+@dataclass(frozen=True)
 class RunConfig:
-    """One run: network, method, training and the seed that decides everything random."""
+    """One run: network, method, training, selection and the seed that decides everything random."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
     seed: int = 0
     """Seed of weights, batches, crops and dropout."""
+
+
+def with_preset(config: RunConfig, name: str) -> RunConfig:
+    """The config with deep Q-learning set up by a preset.
+
+    Args:
+        config: Its network, method, seed and training are kept, but for the share of positives in a batch.
+        name: 'paper', Algorithm 1 as printed, or 'qurate', our own, whose differences docs/paper.md names and measures.
+    """
+    if name == "paper":
+        selection = SelectionConfig(selector="dqn", rounds=40, round_steps=50, episode=EpisodeConfig(candidates=64))
+        return replace(config, selection=selection, training=replace(config.training, positive_share=None))
+    if name != "qurate":
+        raise ValueError(f"with_preset: name must be 'paper' or 'qurate', got {name!r}.")
+    selection = SelectionConfig(
+        selector="dqn",
+        reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
+        episode=EpisodeConfig(
+            candidates=62,
+            even_candidates=True,
+            actions=64,
+            repeat_episodes=True,
+            trial_steps=1,
+            entropy_samples=128,
+            state_network="frozen",
+            agent="relational",
+            harvest=True,
+        ),
+        q_learning=QLearningConfig(exploration_steps=256),
+    )
+    return replace(config, selection=selection, training=replace(config.training, positive_share=0.5))
 
 
 def to_dict(config: Any) -> dict[str, Any]:

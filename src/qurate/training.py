@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from qurate.config import RunConfig, TrainingConfig
-from qurate.data.batches import Batch, TrainingData, stream_batches
+from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
-from qurate.methods import Method, Minimize, build_method
+from qurate.methods import Method, build_method
 from qurate.networks import build_network
 from qurate.randomness import seeded
 from qurate.threads import using_threads
@@ -24,14 +24,6 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says at which step, why, and what to try."""
-
-
-class Update(Protocol):
-    """What a step does: `Method.update`, or `Method.update_labeled` for a trial epoch."""
-
-    def __call__(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
-        """Learn from one batch."""
-        ...
 
 
 def make_fabric(config: TrainingConfig) -> Fabric:
@@ -68,7 +60,7 @@ class Trainer:
         *,
         steps: int,
         seed: int,
-        update: Update | None = None,
+        labeled_only: bool = False,
         on_step: OnStep | None = None,
     ) -> dict[str, float]:
         """Train for some steps more.
@@ -77,7 +69,7 @@ class Trainer:
             data: What the method may see.
             steps: How many steps.
             seed: Decides batches, crops and dropout.
-            update: What a step does; the method's own `update` unless given.
+            labeled_only: Learn from labelled samples alone: `update_labeled`, line 11 of Algorithm 1.
             on_step: Called after every step.
 
         Returns:
@@ -86,10 +78,12 @@ class Trainer:
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
-        update = update or self.method.update
+        update = self.method.update_labeled if labeled_only else self.method.update
         self.method.train()
         transform, device = self.method.network.transform, self.fabric.device
-        batches = stream_batches(data.to(device), self.config, steps=steps, seed=seed, transform=transform)
+        batches = stream_batches(
+            data.to(device), self.config, steps=steps, seed=seed, transform=transform, labeled_only=labeled_only
+        )
         in_memory = isinstance(data.source.inputs, Tensor)
         recent: list[dict[str, float]] = []
         with seeded(seed), using_threads(self.config.threads or int(in_memory)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -103,7 +104,13 @@ def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: tor
 
 
 def stream_batches(
-    data: TrainingData, config: TrainingConfig, *, steps: int, seed: int, transform: Transform | None = None
+    data: TrainingData,
+    config: TrainingConfig,
+    *,
+    steps: int,
+    seed: int,
+    transform: Transform | None = None,
+    labeled_only: bool = False,
 ) -> Iterator[Batch]:
     """The batches of `steps` steps; all randomness comes from the seed.
 
@@ -113,16 +120,18 @@ def stream_batches(
         steps: How many batches.
         seed: Decides order, crops and flips.
         transform: Needed where inputs are image files.
+        labeled_only: Leave the unlabelled part of every batch empty.
     """
     pool, target = draw_target(data, config, steps, generator(seed, 2))
     source = draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1))
     unlabeled = draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3))
+    nothing = repeat(torch.empty(0), steps)
     streams = zip(
         _stream(data.source.inputs, source, config.workers, transform, generator(seed, 4)),
         data.source.labels[source],
         _stream(pool.inputs, target, config.workers, transform, generator(seed, 5)),
         pool.labels[target],
-        _stream(data.unlabeled, unlabeled, config.workers, transform, generator(seed, 6)),
+        nothing if labeled_only else _stream(data.unlabeled, unlabeled, config.workers, transform, generator(seed, 6)),
         strict=True,
     )
     return (Batch(*parts) for parts in streams)

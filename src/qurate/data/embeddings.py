@@ -1,0 +1,268 @@
+"""Images through a frozen backbone once, into a memory-mapped cache keyed by content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from qurate.data.contents import read_contents
+from qurate.data.embedding_cache import EmbeddingCache
+from qurate.data.frozen import Embed, FrozenBackbone, View, choose_device, embedder, freeze_backbone, view_of
+from qurate.data.images import ImageFiles, read_image
+from qurate.data.samples import Inputs, Labeled, Split, Unlabeled
+
+OnProgress = Callable[[int, int], None]
+"""Called with how many embeddings there are and how many are wanted: at the start and after each batch."""
+
+SHARD_ROWS = 512
+"""Rows a shard: what is lost, at most, when the process is killed. Our choice."""
+CPU_BATCH = 8
+"""Images a forward pass of one CPU worker: 4 to 16 were about equally fast, larger ones only took more memory.
+Our choice."""
+DEVICE_BATCH = 64
+"""Images a forward pass on an accelerator. Our choice."""
+
+
+class EmbeddingError(RuntimeError):
+    """Images cannot be embedded; the message says why and what to do."""
+
+
+def default_cache() -> Path:
+    """The cache of this user: `QURATE_CACHE`, or `qurate/embeddings` in the user's cache folder."""
+    if named := os.environ.get("QURATE_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qurate" / "embeddings"
+
+
+def embed_images(
+    files: ImageFiles,
+    backbone: str,
+    weights: str,
+    *,
+    cache: Path | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Tensor:
+    """Embeddings of image files under the test transform; made once, then read from the cache.
+
+    Args:
+        files: N images.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'.
+        weights: 'pretrained', or the path of a weight file.
+        cache: Folder of the cache; `default_cache()` unless given.
+        device: 'auto', 'cpu', 'cuda', 'mps'.
+        batch_size: Images a forward pass; chosen for the device unless given.
+        on_progress: Called at the start and after each batch.
+
+    Returns:
+        (N, width) float32, in memory.
+
+    Raises:
+        UnreadableImageError: If an image is missing or cannot be decoded; what was embedded before is kept.
+        BackboneError: If the backbone takes no image files or its weights cannot be had.
+
+    Example:
+        >>> embed_images(files, "timm/resnet34.tv_in1k", "pretrained").shape  # doctest: +SKIP
+        torch.Size([4110, 512])
+    """
+    return _embed([(files, 1)], backbone, weights, cache, device, batch_size, on_progress)[0].squeeze(1)
+
+
+def embed_views(
+    files: ImageFiles,
+    backbone: str,
+    weights: str,
+    *,
+    views: int,
+    cache: Path | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Tensor:
+    """Embeddings of several views of each image: the test view, then random crops, flipped half of the time.
+
+    A view depends on the image's content and the view's number alone, so that it can be cached.
+
+    Args:
+        files: N images.
+        backbone: See `embed_images`, as for the arguments and errors that are not named here.
+        weights: See `embed_images`.
+        views: V, at least 1.
+        cache: See `embed_images`.
+        device: See `embed_images`.
+        batch_size: See `embed_images`.
+        on_progress: See `embed_images`.
+
+    Returns:
+        (N, V, width) float32, in memory; `[:, 0]` is what `embed_images` returns.
+    """
+    return _embed([(files, views)], backbone, weights, cache, device, batch_size, on_progress)[0]
+
+
+def embed_split(
+    split: Split,
+    backbone: str,
+    weights: str,
+    *,
+    views: int = 1,
+    cache: Path | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Split:
+    """The same split with embeddings in place of image files; sealed labels stay sealed.
+
+    All parts go through in one pass, an image that is in several of them once. Parts that are tensors stay.
+
+    Args:
+        split: Image files in some or all of its parts.
+        backbone: See `embed_images`, as for the arguments and errors that are not named here.
+        weights: See `embed_images`.
+        views: Rows a sample in source and target_labeled: with more than one, all samples' test views come
+            first, then all second views, and so on, each with its label. D_u and validation keep one.
+        cache: See `embed_images`.
+        device: See `embed_images`.
+        batch_size: See `embed_images`.
+        on_progress: See `embed_images`.
+    """
+    inputs: dict[str, tuple[Inputs, int]] = {
+        "source": (split.source.inputs, views),
+        "target_labeled": (split.target_labeled.inputs, views),
+        "target_unlabeled": (split.target_unlabeled.inputs, 1),
+    }
+    if split.validation is not None:
+        inputs["validation"] = (split.validation.inputs, 1)
+    files = {name: (part, count) for name, (part, count) in inputs.items() if isinstance(part, ImageFiles)}
+    if not files:
+        return split
+    rows = _embed(list(files.values()), backbone, weights, cache, device, batch_size, on_progress)
+    parts = {name: _embedded(getattr(split, name), part) for name, part in zip(files, rows, strict=True)}
+    return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
+
+
+def _embedded(part: Labeled | Unlabeled, rows: Tensor) -> Labeled | Unlabeled:
+    """The part with rows (N, V, width) in place of its files, the first views of all samples first."""
+    inputs = rows.transpose(0, 1).flatten(0, 1).contiguous()
+    if isinstance(part, Unlabeled):
+        return Unlabeled(inputs, part.sealed)
+    return Labeled(inputs, part.labels.repeat(rows.shape[1]))
+
+
+def _embed(
+    parts: Sequence[tuple[ImageFiles, int]],
+    backbone: str,
+    weights: str,
+    cache: Path | None,
+    device: str,
+    batch_size: int | None,
+    on_progress: OnProgress | None,
+) -> list[Tensor]:
+    """Rows of several parts, each (N, V, width), in one pass over what is not in the cache."""
+    for name, value in (("views", min(views for _, views in parts)), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be positive, got {value}.")
+    root = cache or default_cache()
+    frozen = freeze_backbone(backbone, weights)
+    store = _open_cache(root, frozen)
+    contents = read_contents([path for files, _ in parts for path in files.paths], root / "digests.sqlite")
+    rows = [[view_of(contents[path], view) for path in files.paths for view in range(views)] for files, views in parts]
+    work = _Work(store, {row.key: row for part in rows for row in part}, on_progress)
+    work.complete(frozen, choose_device(device), batch_size)
+    return [
+        store.take([row.key for row in part]).view(len(files), views, frozen.width)
+        for (files, views), part in zip(parts, rows, strict=True)
+    ]
+
+
+def _open_cache(root: Path, frozen: FrozenBackbone) -> EmbeddingCache:
+    if root.exists() and not root.is_dir():
+        raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another path.")
+    about = frozen.describe()
+    space = hashlib.sha256(about.encode()).hexdigest()
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
+    return EmbeddingCache(root / f"{readable}-{space[:16]}", space, frozen.width, about)
+
+
+class _Work:
+    """Rows that are wanted, and the making of those that are missing.
+
+    Args:
+        store: Where rows are looked up and put.
+        wanted: The rows by key.
+        on_progress: Told how far it is.
+    """
+
+    def __init__(self, store: EmbeddingCache, wanted: dict[bytes, View], on_progress: OnProgress | None) -> None:
+        self.store = store
+        self.wanted = wanted
+        self.on_progress = on_progress
+
+    def complete(self, frozen: FrozenBackbone, device: torch.device, batch_size: int | None) -> None:
+        """Embed what is missing, beside other processes that may be doing the same."""
+        size = batch_size or (CPU_BATCH if device.type == "cpu" else DEVICE_BATCH)
+        for _ in range(3):  # once, unless a shard goes bad between being written and being read
+            missing = self.store.missing(list(self.wanted))
+            self._report(len(missing))
+            if not missing:
+                return
+            views = [view for key, view in self.wanted.items() if key in missing]
+            _check_headers(views)
+            with embedder(frozen, device, size) as embed:
+                self._embed(views, embed)
+        raise EmbeddingError(
+            f"{self.store.folder}: embeddings disappear or change after they were written. "
+            "Check the disk, or pass another cache folder."
+        )
+
+    def _embed(self, views: list[View], embed: Embed) -> None:
+        """All shards that no other process is making; then, once they are done with, the others."""
+        shards = [views[start : start + SHARD_ROWS] for start in range(0, len(views), SHARD_ROWS)]
+        others: list[list[View]] = []
+        left = len(views)
+        for wait in (False, True):
+            for shard in others if wait else shards:
+                with self.store.claim([view.key for view in shard], wait=wait) as mine:
+                    if mine:
+                        self._embed_shard(shard, embed, left)
+                        left -= len(shard)
+                    else:
+                        others.append(shard)
+
+    def _embed_shard(self, shard: list[View], embed: Embed, left: int) -> None:
+        """Embed one shard's rows and write them; on an error, those that came before it."""
+        missing = self.store.missing([view.key for view in shard])
+        views = [view for view in shard if view.key in missing]
+        left -= len(shard) - len(views)
+        batches: list[Tensor] = []
+        try:
+            for batch in embed(views):
+                batches.append(batch)
+                left -= len(batch)
+                self._report(left)
+        finally:
+            if batches:
+                vectors = torch.cat(batches)
+                self.store.add([view.key for view in views[: len(vectors)]], vectors)
+
+    def _report(self, left: int) -> None:
+        if self.on_progress is not None:
+            self.on_progress(len(self.wanted) - left, len(self.wanted))
+
+
+def _check_headers(views: Sequence[View]) -> None:
+    """Find files that are no images before the work on the others begins; damage deeper inside shows later."""
+    for path in {view.path for view in views}:
+        try:
+            with Image.open(path):
+                pass
+        except Exception:  # say it as the reader of images does
+            read_image(path)

@@ -1,0 +1,64 @@
+"""What is asked of the machine: how many threads, and what becomes of freed memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+# Numbers of glibc's <malloc.h>.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
+_GIB = 1 << 30
+
+
+def available_cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let each operation use `count` threads inside the block, also in threads started there."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def reused_buffers() -> Iterator[None]:
+    """Inside the block, keep freed buffers for the next allocation; give them back at its end.
+
+    glibc returns every large buffer to the kernel, which hands it out again page by page, zeroed: up to
+    half of the time of a network on a CPU. The settings cannot be read, so they stay after the block; what is free then
+    goes back to the system. Does nothing where the C library is not glibc.
+    """
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    libc.mallopt(_TRIM_THRESHOLD, 2 * _GIB - 1)
+    libc.mallopt(_TOP_PAD, _GIB // 16)
+    libc.mallopt(_ARENA_MAX, 1)  # a thread's own arena is made of pieces too small for these buffers
+    if not libc.mallopt(_MMAP_THRESHOLD, _GIB):  # older ones refuse more than 32 MiB
+        libc.mallopt(_MMAP_MAX, 0)
+    try:
+        yield
+    finally:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    try:
+        libc = ctypes.CDLL(None)
+        return libc if hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt") else None
+    except (OSError, TypeError):  # no such way to open the C library here
+        return None

@@ -1,0 +1,331 @@
+"""Algorithm 1: selective pseudo-labelling by deep Q-learning, line by line.
+
+`adapt` holds lines 1-5 and 20, `DQNSelector.select` lines 6-19. The comments number the lines of the paper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from qurate.config import RunConfig, SelectionConfig
+from qurate.data.batches import TrainingData
+from qurate.data.samples import Split
+from qurate.methods import Method
+from qurate.randomness import generator
+from qurate.selection.episode import SelectionEnv, observation_shape, relations_of_all
+from qurate.selection.pool import pool_slots
+from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
+from qurate.selection.q_learning import DeepQAgent
+from qurate.selection.selectors import (
+    BalancedSelector,
+    ConfidenceSelector,
+    NoneSelector,
+    QualitySelector,
+    RandomSelector,
+    Selector,
+    share_now,
+)
+from qurate.threads import using_threads
+from qurate.training import OnStep, Trainer, start
+
+RULES: dict[str, Callable[[SelectionConfig], Selector]] = {
+    "none": NoneSelector,
+    "confidence": ConfidenceSelector,
+    "quality": QualitySelector,
+    "balanced": BalancedSelector,
+    "random": RandomSelector,
+}
+"""Selectors that are a rule; 'dqn' is the agent below."""
+
+SELECTORS = (*RULES, "dqn")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of Algorithm 1 was carried out.
+
+    Args:
+        line: Its number in the paper.
+        what: The line in a few words.
+        data: What came of it.
+    """
+
+    line: int
+    what: str
+    data: dict[str, Any]
+
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round in numbers."""
+
+    round: int
+    positives: int
+    new: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """What `adapt` gives back.
+
+    Args:
+        method: The trained F and C.
+        positives: D_p at the end, each with why it was trusted.
+        stopped: Why the rounds ended.
+        rounds: One record a round.
+    """
+
+    method: Method
+    positives: Positives
+    stopped: str
+    rounds: tuple[RoundRecord, ...]
+
+
+def adapt(
+    split: Split,
+    config: RunConfig,
+    *,
+    selector: Selector | None = None,
+    on_event: OnEvent | None = None,
+    on_step: OnStep | None = None,
+) -> Adaptation:
+    """Algorithm 1 with any method and any selector.
+
+    Args:
+        split: D_s, D_t, D_u; sealed labels and validation are not touched.
+        config: Network, method, training, selection, seed.
+        selector: One of your own in place of `config.selection.selector`.
+        on_event: Called after each line.
+        on_step: Called after each training step of lines 1 and 20.
+    """
+    tell = _teller(on_event)
+    chosen = config.selection
+    data = TrainingData.of(split)
+    trainer = start(split, config)
+    if selector is None:
+        selector = build_selector(chosen, trainer, data, config.seed, on_event)
+    # 1: pre-train F and C with D_s, D_t and D_u
+    terms = trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=on_step)
+    tell(1, "pre-train F and C", terms=terms)
+    # 2: D_p is empty
+    positives = Positives.none()
+    tell(2, "D_p is empty")
+    # 3: the experience pool M is empty; it is the agent's
+    tell(3, "the pool is empty")
+    if isinstance(selector, NoneSelector):
+        return Adaptation(trainer.method, positives, "no selector: the base model is the result", ())
+    neighbors = None
+    if chosen.reward.center == "neighbors":
+        neighbors = nearest_neighbors(trainer.method, data.target.inputs, data.unlabeled, chosen.reward.neighbors)
+    records: list[RoundRecord] = []
+    unchanged, stopped = 0, f"the budget of {chosen.rounds} rounds is used up"
+    # 4: while not converged
+    for number in range(chosen.rounds):
+        began = time.perf_counter()
+        # 5: pseudo-labels of D_u by the current F and C
+        round = pseudo_label(trainer, data, positives, number, config, neighbors)
+        tell(5, "pseudo-label D_u", round=number)
+        # 6-19: which of them to trust
+        previous, positives = round.positives, selector.select(round)
+        # 20: update F and C with D_s, D_t, D_u and D_p
+        terms = trainer.run(
+            data.with_positives(positives.indices, positives.labels),
+            steps=chosen.round_steps,
+            seed=_stream_seed(config.seed, 20, number),
+            on_step=on_step,
+        )
+        new = len(positives.pairs() - previous.pairs())
+        records.append(RoundRecord(number, len(positives), new, time.perf_counter() - began))
+        tell(20, "update F and C", round=number, positives=len(positives), new=new, terms=terms)
+        unchanged = unchanged + 1 if positives.same_as(previous) else 0
+        if unchanged >= chosen.patience:
+            stopped = f"D_p did not change for {chosen.patience} rounds"
+            break
+    return Adaptation(trainer.method, positives, stopped, tuple(records))
+
+
+def pseudo_label(
+    trainer: Trainer,
+    data: TrainingData,
+    positives: Positives,
+    number: int,
+    config: RunConfig,
+    neighbors: Tensor | None,
+) -> Round:
+    """Line 5: label D_u by F and C, and gather what selectors need."""
+    unlabeled = view(trainer.method, data.unlabeled)
+    labels = unlabeled.probabilities.argmax(dim=1)
+    return Round(
+        number=number,
+        progress=number / max(1, config.selection.rounds - 1),
+        trainer=trainer,
+        data=data,
+        target=view(trainer.method, data.target.inputs),
+        unlabeled=unlabeled,
+        pseudo_labels=labels,
+        positives=positives.relabeled(labels) if config.selection.relabel_positives else positives,
+        neighbors=neighbors,
+        config=config.selection.reward,
+        rng=generator(config.seed, 5, number),
+    )
+
+
+class DQNSelector:
+    """A deep Q-network chooses: lines 6-19. The paper's TML_DQNPL with method 'tml'.
+
+    Args:
+        config: Episodes, reward, Q-learning.
+        n_unlabeled: Samples in D_u.
+        n_features: d.
+        n_classes: K.
+        seed: Decides candidates, exploration, Q's weights and batches.
+        on_event: Called after each line.
+
+    Raises:
+        OversizeStateError: If state, network and pool do not fit in memory.
+    """
+
+    def __init__(
+        self,
+        config: SelectionConfig,
+        *,
+        n_unlabeled: int,
+        n_features: int,
+        n_classes: int,
+        seed: int,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.config = config
+        self.seed = seed
+        self._tell = _teller(on_event)
+        shape = observation_shape(config.episode, n_unlabeled, n_features, n_classes)
+        n_actions = min(config.episode.candidates, n_unlabeled)
+        self.agent = DeepQAgent(
+            "shared" if config.episode.agent == "relational" else "flat",
+            shape,
+            n_actions,
+            _with_pool_for_the_run(config, shape, n_actions).q_learning,
+            seed,
+        )
+        self._tell(0, "memory", lines=self.agent.cost.lines())
+
+    def select(self, round: Round) -> Positives:
+        """Lines 6-19, then the harvest if the config asks for one."""
+        config, agent, tell = self.config.episode, self.agent, self._tell
+        positives, actions = round.positives, 0
+        with using_threads(1):
+            while actions < config.actions:
+                # 6: copy F and C to F' and C'    7: draw D_c, build s_0
+                env = SelectionEnv(
+                    dataclasses.replace(round, positives=positives),
+                    config,
+                    seed=_stream_seed(self.seed, 6, round.number, actions),
+                    limit=config.actions - actions,
+                    on_line=tell,
+                )
+                observation, info = env.reset()
+                if not info["action_mask"].any():
+                    break
+                ended = False
+                # 8: while D_c is not empty
+                while not ended:
+                    # 9: choose an action
+                    action = agent.act(observation, info["action_mask"])
+                    tell(9, "choose an action", action=action)
+                    # 10: update D_c and D_p    11: train F', C'    12: next state    13: reward
+                    following, gain, terminated, truncated, info = env.step(np.int64(action))
+                    ended = terminated or truncated
+                    # 14: insert the recording into M
+                    agent.remember(
+                        observation,
+                        action,
+                        gain,
+                        following,
+                        info["action_mask"],
+                        terminated=terminated,
+                        last=ended,
+                    )
+                    tell(14, "remember")
+                    # 15: sample recordings from M, update Q
+                    loss = agent.learn()
+                    tell(15, "update Q", loss=loss)
+                    observation, actions = following, actions + 1
+                    # 16-18: a negative reward ends the episode
+                    if gain < 0:
+                        tell(17, "break")
+                positives = env.positives
+                if not config.repeat_episodes:
+                    break
+        if config.harvest:
+            scores = agent.q_values(relations_of_all(round))
+            positives = harvest(round, scores, share_now(self.config, round.progress))
+            tell(19, "harvest", positives=len(positives))
+        return positives
+
+
+def harvest(round: Round, scores: Tensor, share: float) -> Positives:
+    """D_p chosen anew from all of D_u by score: as many from each pseudo-class as balance allows (decision 24).
+
+    Each class may give ceil(share * N_u / K) samples, so that no class outweighs another, and none from the
+    worst (1 - share) / 2 of it by phi.
+
+    Args:
+        round: Pseudo-labels and their quality.
+        scores: The higher the sooner chosen, (N_u,).
+        share: Share of D_u wanted.
+    """
+    most = math.ceil(share * len(scores) / round.n_classes)
+    good = round.phi >= round.class_quantile(round.phi, (1 - share) / 2)
+    chosen = round.best_of_each_class(scores.masked_fill(~good, -math.inf), count=most)
+    return round.positives_at(chosen[good[chosen]])
+
+
+def build_selector(
+    config: SelectionConfig, trainer: Trainer, data: TrainingData, seed: int, on_event: OnEvent | None = None
+) -> Selector:
+    """The selector of a config."""
+    if config.selector in RULES:
+        return RULES[config.selector](config)
+    if config.selector != "dqn":
+        raise ValueError(f"SelectionConfig.selector must be one of {', '.join(SELECTORS)}, got {config.selector!r}.")
+    network = trainer.method.network
+    return DQNSelector(
+        config,
+        n_unlabeled=len(data.unlabeled),
+        n_features=network.n_features,
+        n_classes=network.n_classes,
+        seed=seed,
+        on_event=on_event,
+    )
+
+
+def _with_pool_for_the_run(config: SelectionConfig, shape: tuple[int, ...], n_actions: int) -> SelectionConfig:
+    """The pool no larger than all transitions of the run need."""
+    _, slot = pool_slots(config.q_learning.pool_bytes, shape, n_actions)
+    most = max(2 * config.rounds * config.episode.actions, 2 * config.q_learning.batch_size) + 2
+    pool = min(config.q_learning.pool_bytes, most * slot)
+    return dataclasses.replace(config, q_learning=dataclasses.replace(config.q_learning, pool_bytes=pool))
+
+
+def _stream_seed(seed: int, *stream: int) -> int:
+    return generator(seed, *stream).initial_seed()
+
+
+def _teller(on_event: OnEvent | None) -> Callable[..., None]:
+    def tell(line: int, what: str, **data: Any) -> None:
+        if on_event is not None:
+            on_event(Event(line, what, data))
+
+    return tell

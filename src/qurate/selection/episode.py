@@ -1,0 +1,281 @@
+"""Lines 6-19 as a Gymnasium environment; knows nothing of Q-learning."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.config import EpisodeConfig
+from qurate.data.samples import take
+from qurate.selection import reward
+from qurate.selection.pseudo_labels import Positives, Round, view
+from qurate.selection.state import RELATIONS, State, View, build_state, project, relate, state_size
+from qurate.training import Trainer
+
+Observation = NDArray[np.float32]
+
+
+class SelectionEnv(gymnasium.Env[Observation, np.int64]):
+    """Choosing pseudo-labelled samples one by one, as a Markov decision process.
+
+    State: three parts (see `state.State`): [F(x), C(x)] of the N_c candidates, spent ones zero; class means of the
+    same over D_t and D_p; class means over D_u by pseudo-label. The observation is that state, flat:
+    (N_c + 2K)(d + K) numbers; with `agent="relational"` it is each candidate's relations to it, (N_c, 9).
+
+    Actions: a in {0, ..., N_c - 1} moves the a-th candidate from D_c to D_p. A spent candidate is no legal action:
+    `info["action_mask"]` is 1 where an action is legal, and an illegal one is an error.
+
+    Transition: the trial network F', C' trains on D_s, D_t and D_p with the labelled loss only (line 11).
+
+    Reward: +1 if phi > tau, else -1 (Eq. 4-8); `info` holds phi and its three terms.
+
+    Episode end: terminated after a reward of -1 or when no candidate is left; truncated when `limit` actions were
+    taken, which says nothing about the state.
+
+    Args:
+        round: F, C, their pseudo-labels and view of D_u; the network is copied at every reset, never changed.
+        config: Candidates, trial steps, state.
+        seed: For episodes that are reset without one.
+        limit: Most actions an episode; `config.actions` unless given.
+        on_line: Called with the number and the words of each line of Algorithm 1 carried out here.
+    """
+
+    def __init__(
+        self,
+        round: Round,
+        config: EpisodeConfig,
+        *,
+        seed: int,
+        limit: int | None = None,
+        on_line: Callable[..., None] | None = None,
+    ) -> None:
+        self.round = round
+        self.config = config
+        self.limit = limit or config.actions
+        self._tell = on_line or (lambda *_, **__: None)
+        self._rng = torch.Generator().manual_seed(seed)
+        self._standard = _Standard.of(round) if config.agent == "relational" else None
+        self._projection = _projection(round, config)
+        n_unlabeled, d = round.unlabeled.features.shape
+        shape = observation_shape(config, n_unlabeled, d, round.n_classes)
+        self.action_space = gymnasium.spaces.Discrete(min(config.candidates, n_unlabeled))
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Lines 6-7: copy F and C, draw D_c, build s_0."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._rng = torch.Generator().manual_seed(seed)
+        trainer = self.round.trainer
+        method = copy.deepcopy(trainer.method)
+        self.trial = Trainer(method, trainer.config, trainer.fabric, step=trainer.step)
+        self.candidates, self.spent = draw_candidates(self.round, self.config, self._rng)
+        self.positives = self.round.positives
+        self._actions = 0
+        self._entropy_at = self._draw_entropy_samples()
+        self._target, self._unlabeled = self.round.target, self.round.unlabeled
+        self._entropy = self._measure_entropy()
+        self._tell(6, "copy F and C")
+        self._tell(7, "draw candidates, build the state", candidates=int((~self.spent).sum()))
+        return self._observe(), {"action_mask": self._mask()}
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Lines 10-13: move the candidate, train the trial network, build s', judge."""
+        slot = int(action)
+        if bool(self.spent[slot]):
+            raise ValueError(f"SelectionEnv.step: candidate {slot} is spent; legal are those with action_mask 1.")
+        index = self.candidates[slot : slot + 1]
+        self.spent[slot] = True
+        before = self.positives.take(self.positives.indices != index)  # a harvest may offer it again
+        # 10: update D_c and D_p
+        self.positives = before.joined_with(self.round.positives_at(index))
+        self._tell(10, "move the candidate to D_p", sample=int(index))
+        # 11: update F' and C' with D_s, D_t and D_p by the labelled loss
+        self._train_trial()
+        self._tell(11, "train the trial network")
+        # 12: the next state s'
+        self._look()
+        following = self._observe()
+        self._tell(12, "build the next state")
+        # 13: the reward, with F' and C'
+        entropy = self._measure_entropy()
+        judged = self._judge(index, drop=self._entropy - entropy)
+        self._tell(13, "reward", reward=float(judged.rewards), phi=float(judged.phi))
+        self._entropy = entropy
+        rejected = bool(judged.rewards[0] < 0)
+        keep = self.config.keep_rejected or not rejected
+        self.positives = before.joined_with(judged) if keep else before
+        self._actions += 1
+        terminated = rejected or bool(self.spent.all())
+        truncated = not terminated and self._actions >= self.limit
+        info = {"action_mask": self._mask(), **judged.first()}
+        return following, float(judged.rewards[0]), terminated, truncated, info
+
+    def _train_trial(self) -> None:
+        size = self.trial.config.batch_source
+        steps = self.config.trial_steps or math.ceil(len(self.round.data.source) / size)
+        data = self.round.data.with_positives(self.positives.indices, self.positives.labels)
+        seed = int(torch.randint(2**31, (1,), generator=self._rng))
+        self.trial.run(data, steps=steps, seed=seed, labeled_only=True)
+
+    def _look(self) -> None:
+        """The trial network's view of D_t and D_u, where state or reward are made of it."""
+        if self.config.state_network == "trial" or self.round.config.network == "trial":
+            self._target = view(self.trial.method, self.round.data.target.inputs)
+            self._unlabeled = view(self.trial.method, self.round.data.unlabeled)
+
+    def _measure_entropy(self) -> float:
+        """H of Eq. (7): the mean entropy of F', C' on D_u, or on some of it."""
+        if self._entropy_at is None and self._unlabeled is not self.round.unlabeled:
+            probabilities = self._unlabeled.probabilities
+        else:
+            inputs = self.round.data.unlabeled
+            chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
+            probabilities = view(self.trial.method, chosen).probabilities
+        return float(-torch.xlogy(probabilities, probabilities).sum(dim=1).mean())
+
+    def _draw_entropy_samples(self) -> Tensor | None:
+        n = len(self.round.pseudo_labels)
+        if self.config.entropy_samples in (0, n):
+            return None
+        return torch.randperm(n, generator=self._rng)[: self.config.entropy_samples]
+
+    def _judge(self, index: Tensor, drop: float) -> Positives:
+        """The chosen sample with phi, its terms and its reward, Eq. (4)-(8)."""
+        positive = self.round.positives_at(index)
+        classifier_prob, center_prob = positive.classifier_prob, positive.center_prob
+        if self.round.config.network == "trial":
+            classifier_prob, center_prob = self._trial_probabilities(index)
+        phi = self.round.quality(classifier_prob, center_prob, drop)
+        gain = reward.reward(float(phi), float(self.round.threshold[index]))
+        return Positives(
+            positive.indices,
+            positive.labels,
+            positive.rounds,
+            rewards=torch.tensor([gain]),
+            phi=phi,
+            classifier_prob=classifier_prob,
+            center_prob=center_prob,
+            entropy_drop=torch.tensor([drop]),
+        )
+
+    def _trial_probabilities(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """p_c and p_f of the chosen sample by F', C', with centres over D_t and D_p (Eq. 5, 6)."""
+        label = self.round.pseudo_labels[index]
+        labeled, labels = self._labeled_view(self._target, self._unlabeled)
+        features = self._unlabeled.features[index]
+        sums, counts = reward.class_sums(labeled.features, labels, self.round.n_classes)
+        if self.round.config.leave_one_out_centers:
+            center = reward.leave_one_out_center_probabilities(features, label, sums, counts, self.round.scale)
+        else:
+            center = reward.center_probabilities(features, sums / counts.clamp_min(1).unsqueeze(1), self.round.scale)
+        return self._unlabeled.probabilities[index, label], center[:, label].squeeze(1)
+
+    def _labeled_view(self, target: View, unlabeled: View) -> tuple[View, Tensor]:
+        labels = torch.cat([self.round.data.target.labels.cpu(), self.positives.labels])
+        return target.joined_with(unlabeled.take(self.positives.indices)), labels
+
+    def _observe(self) -> Observation:
+        frozen = self.config.state_network == "frozen"
+        target = self.round.target if frozen else self._target
+        unlabeled = self.round.unlabeled if frozen else self._unlabeled
+        state = build_state(
+            unlabeled.take(self.candidates),
+            self.spent,
+            *self._labeled_view(target, unlabeled),
+            unlabeled,
+            self.round.pseudo_labels,
+        )
+        return self._encode(state)
+
+    def _encode(self, state: State) -> Observation:
+        if self._standard is not None:
+            rows = self._standard(relate(state, self.round.scale))
+            return rows.masked_fill(self.spent.unsqueeze(1), 0.0).numpy()
+        if self._projection is not None:
+            state = project(state, self._projection)
+        return state.flat().numpy()
+
+    def _mask(self) -> NDArray[np.int8]:
+        return (~self.spent).numpy().astype(np.int8)
+
+
+def observation_shape(config: EpisodeConfig, n_unlabeled: int, features: int, classes: int) -> tuple[int, ...]:
+    """What the agent is shown: the flat state, or a row of relations for each candidate."""
+    candidates = min(config.candidates, n_unlabeled)
+    if config.agent == "relational":
+        return (candidates, RELATIONS)
+    return (state_size(candidates, config.state_features or features, classes),)
+
+
+def draw_candidates(round: Round, config: EpisodeConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Line 7: positions in D_u of N_c candidates, and which slots are empty and so spent from the start.
+
+    Candidates come from D_u without D_p (decision 6), or from all of D_u when the round ends with a harvest, which
+    chooses D_p anew. Even candidates take the same number from each pseudo-class as far as it has them.
+    """
+    n = min(config.candidates, len(round.pseudo_labels))
+    open_to_choice = torch.ones(len(round.pseudo_labels), dtype=torch.bool)
+    if not config.harvest:
+        open_to_choice[round.positives.indices] = False
+    available = open_to_choice.nonzero().squeeze(1)
+    order = available[torch.randperm(len(available), generator=rng)]
+    if config.even_candidates:
+        labels = round.pseudo_labels[order]
+        rank = torch.empty_like(labels)  # how many of its class come before it
+        for label in labels.unique():
+            members = labels == label
+            rank[members] = torch.arange(int(members.sum()))
+        order = order[rank.argsort(stable=True)]
+    chosen = order[:n]
+    spent = torch.zeros(n, dtype=torch.bool)
+    spent[len(chosen) :] = True
+    return F.pad(chosen, (0, n - len(chosen))), spent
+
+
+def relations_of_all(round: Round) -> Tensor:
+    """The standardised relations of every sample of D_u, as if all were candidates, (N_u, 9)."""
+    return _Standard.of(round)(_relate_all(round))
+
+
+def _relate_all(round: Round) -> Tensor:
+    spent = torch.zeros(len(round.pseudo_labels), dtype=torch.bool)
+    state = build_state(round.unlabeled, spent, *round.labeled, round.unlabeled, round.pseudo_labels)
+    return relate(state, round.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class _Standard:
+    """Relations shifted and scaled to mean 0 and deviation 1 over D_u at the start of the round."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, round: Round) -> _Standard:
+        relations = _relate_all(round)
+        return cls(relations.mean(dim=0), relations.std(dim=0).clamp_min(1e-6))
+
+    def __call__(self, relations: Tensor) -> Tensor:
+        return (relations - self.mean) / self.deviation
+
+
+def _projection(round: Round, config: EpisodeConfig) -> Tensor | None:
+    """A fixed random matrix (d, state_features) that keeps lengths on average; the same in every round and run."""
+    if config.state_features == 0:
+        return None
+    d = round.unlabeled.features.shape[1]
+    rng = torch.Generator().manual_seed(0)
+    return torch.randn(d, config.state_features, generator=rng) / math.sqrt(config.state_features)

@@ -1,0 +1,201 @@
+"""The experience pool M of Algorithm 1: a ring of transitions, bounded in bytes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array: TypeAlias = Tensor | NDArray[Any]
+
+# Beside the observation and the mask: slot, action (int64 each), reward (float32), terminated (bool).
+_RECORD_BYTES = 8 + 8 + 4 + 1
+
+
+class OversizeStateError(ValueError):
+    """A state too large for the memory it was given; says how much is needed and the ways out."""
+
+
+class Transitions(NamedTuple):
+    """A batch of B recordings (s_i, a_i, r_i, s'_i).
+
+    Attributes:
+        observations: s, (B, *observation_shape).
+        actions: a, (B,) int64.
+        rewards: r, (B,).
+        next_observations: s', (B, *observation_shape).
+        next_masks: The actions that are legal in s', (B, n_actions) bool.
+        terminated: s' is terminal, (B,) bool. A truncated step is not.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_observations: Tensor
+    next_masks: Tensor
+    terminated: Tensor
+
+
+def as_tensor(values: Array, dtype: torch.dtype) -> Tensor:
+    """A tensor on the CPU, without gradient, of an array of any kind."""
+    if isinstance(values, Tensor):
+        return values.detach().to("cpu", dtype)
+    return torch.tensor(np.asarray(values), dtype=dtype)
+
+
+def pool_slots(capacity_bytes: int, observation_shape: tuple[int, ...], n_actions: int) -> tuple[int, int]:
+    """How many observations a pool of that many bytes holds, and the bytes of each with its record."""
+    slot_bytes = 4 * math.prod(observation_shape) + n_actions + _RECORD_BYTES
+    return capacity_bytes // slot_bytes, slot_bytes
+
+
+class ExperiencePool:
+    """The newest transitions that fit in a number of bytes.
+
+    The next observation of a step is the observation of the following step, so each is stored once: they
+    stand in a ring in the order they came, and a transition is the slot of its observation, its next one
+    being in the slot after it. An episode of n steps takes n + 1 slots. Slots are overwritten in order,
+    hence a transition's next observation outlives it, and those retained are always the newest ones.
+
+    Paper: Algorithm 1, lines 3, 14 and 15.
+
+    Args:
+        capacity_bytes: Upper bound of all buffers together.
+        observation_shape: Shape of one observation; stored as float32.
+        n_actions: Length of the action masks.
+        needed: Transitions that must fit at least.
+
+    Raises:
+        OversizeStateError: Fewer than `needed` transitions fit.
+
+    Example:
+        >>> pool = ExperiencePool(1000, (3,), n_actions=2)
+        >>> mask = torch.tensor([True, False])
+        >>> pool.add(torch.zeros(3), 1, 1.0, torch.ones(3), mask, terminated=False, last=True)
+        >>> pool.sample(4, torch.Generator()).next_observations.shape
+        torch.Size([4, 3])
+    """
+
+    def __init__(
+        self, capacity_bytes: int, observation_shape: tuple[int, ...], n_actions: int, *, needed: int = 1
+    ) -> None:
+        slots, slot_bytes = pool_slots(capacity_bytes, observation_shape, n_actions)
+        check_capacity(slots - 1, needed, capacity_bytes, slot_bytes)
+        self.observation_shape = tuple(observation_shape)
+        self.n_actions = n_actions
+        self._slots = slots
+        # Memory that is not written to is not taken from the machine: a short run pays for what it stores.
+        self._observations = torch.empty(slots, *observation_shape)
+        self._where = torch.empty(slots, dtype=torch.int64)
+        self._actions = torch.empty(slots, dtype=torch.int64)
+        self._rewards = torch.empty(slots)
+        self._next_masks = torch.empty(slots, n_actions, dtype=torch.bool)
+        self._terminated = torch.empty(slots, dtype=torch.bool)
+        self._written = 0  # observations ever written; the newest is in slot (written - 1) % slots
+        self._oldest = 0  # transitions are counted from 0; those in [oldest, added) are retained
+        self._added = 0
+        self._episode_goes_on = False
+
+    def __len__(self) -> int:
+        return self._added - self._oldest
+
+    @property
+    def capacity(self) -> int:
+        """Transitions the pool holds at most, when they are of one episode."""
+        return self._slots - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        buffers = (
+            self._observations,
+            self._where,
+            self._actions,
+            self._rewards,
+            self._next_masks,
+            self._terminated,
+        )
+        return sum(buffer.nbytes for buffer in buffers)
+
+    def add(
+        self,
+        observation: Array,
+        action: int,
+        reward: float,
+        next_observation: Array,
+        next_mask: Array,
+        *,
+        terminated: bool,
+        last: bool,
+    ) -> None:
+        """Insert the recording (s, a, r, s'), at the expense of the oldest ones once the pool is full.
+
+        Args:
+            observation: s. Written only if it is not the next observation of the step before.
+            action: a.
+            reward: r.
+            next_observation: s'.
+            next_mask: The actions that are legal in s', (n_actions,) bool.
+            terminated: s' is terminal.
+            last: The episode ends here, by termination or by truncation.
+        """
+        before = self._check("observation", as_tensor(observation, torch.float32), self.observation_shape)
+        after = self._check("next_observation", as_tensor(next_observation, torch.float32), self.observation_shape)
+        mask = self._check("next_mask", as_tensor(next_mask, torch.bool), (self.n_actions,))
+        if not 0 <= action < self.n_actions:
+            raise ValueError(f"ExperiencePool.add: action must be in [0, {self.n_actions}), got {action}.")
+        newest = (self._written - 1) % self._slots
+        if not (self._episode_goes_on and torch.equal(self._observations[newest], before)):
+            newest = self._write(before)
+        record = self._added % self._slots
+        self._where[record] = newest
+        self._actions[record] = action
+        self._rewards[record] = reward
+        self._next_masks[record] = mask
+        self._terminated[record] = terminated
+        self._added += 1
+        self._write(after)
+        self._episode_goes_on = not (last or terminated)
+
+    def sample(self, batch_size: int, rng: torch.Generator) -> Transitions:
+        """Draw transitions uniformly, with replacement, from those retained."""
+        if len(self) == 0:
+            raise ValueError("ExperiencePool.sample: the pool is empty; add a transition first.")
+        records = torch.randint(self._oldest, self._added, (batch_size,), generator=rng) % self._slots
+        where = self._where[records]
+        return Transitions(
+            observations=self._observations[where],
+            actions=self._actions[records],
+            rewards=self._rewards[records],
+            next_observations=self._observations[(where + 1) % self._slots],
+            next_masks=self._next_masks[records],
+            terminated=self._terminated[records],
+        )
+
+    def _write(self, observation: Tensor) -> int:
+        slot = self._written % self._slots
+        if len(self) and int(self._where[self._oldest % self._slots]) == slot:
+            self._oldest += 1
+        self._observations[slot] = observation
+        self._written += 1
+        return slot
+
+    def _check(self, name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if values.shape != shape:
+            raise ValueError(f"ExperiencePool.add: {name} must have shape {shape}, got {tuple(values.shape)}.")
+        return values
+
+
+def check_capacity(transitions: int, needed: int, capacity_bytes: int, slot_bytes: int) -> None:
+    """Refuse a pool in which fewer than `needed` transitions fit."""
+    if transitions < needed:
+        raise OversizeStateError(
+            f"The experience pool of {capacity_bytes:,} bytes holds {max(transitions, 0):,} transitions of "
+            f"{slot_bytes:,} bytes each, and {needed:,} are needed ({(needed + 1) * slot_bytes:,} bytes). Ways out: "
+            "a larger pool_bytes, a smaller batch_size, fewer candidates, or narrower states by state_features "
+            "(a fixed projection)."
+        )

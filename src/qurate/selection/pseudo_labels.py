@@ -1,0 +1,261 @@
+"""Line 5: pseudo-labels of D_u, and the sets that are chosen from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.config import RewardConfig
+from qurate.data.batches import TrainingData, stream_in_order
+from qurate.data.samples import Inputs
+from qurate.methods import Method
+from qurate.selection import reward
+from qurate.selection.state import View
+from qurate.threads import using_threads
+from qurate.training import Trainer
+
+
+@torch.no_grad()
+def view(method: Method, inputs: Inputs) -> View:
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU."""
+    device = next(method.parameters()).device
+    in_memory = isinstance(inputs, Tensor)
+    was_training = method.training
+    method.eval()
+    features, probabilities = [], []
+    with using_threads(int(in_memory)):
+        size = 4096 if in_memory else 32
+        for batch in stream_in_order(inputs, batch_size=size, transform=method.network.transform):
+            features.append(method.network.features(batch.to(device)))
+            probabilities.append(F.softmax(method.network.classifier(features[-1]), dim=1))
+    method.train(was_training)
+    return View(torch.cat(features).float().cpu(), torch.cat(probabilities).float().cpu())
+
+
+@torch.no_grad()
+def nearest_neighbors(method: Method, labeled: Inputs, unlabeled: Inputs, count: int) -> Tensor:
+    """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
+
+    Returns:
+        Positions in D_t followed by D_u, (N_u, count) int64.
+    """
+    device = next(method.parameters()).device
+    method.eval()
+    vectors = [
+        method.network.backbone(batch.to(device)).float().cpu()
+        for inputs in (labeled, unlabeled)
+        for batch in stream_in_order(inputs, batch_size=256, transform=method.network.transform)
+    ]
+    directions = F.normalize(torch.cat(vectors).flatten(1), dim=1)
+    n_labeled, found = len(labeled), []
+    for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
+        cosines = directions[start : start + 1024] @ directions.T
+        own = torch.arange(start, start + len(cosines))
+        cosines[torch.arange(len(cosines)), own] = -2.0
+        found.append(cosines.topk(min(count, len(directions) - 1), dim=1).indices)
+    return torch.cat(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """D_p: samples of D_u with trusted pseudo-labels, and why each was trusted.
+
+    Args:
+        indices: Positions in D_u, (N_p,) int64.
+        labels: Pseudo-labels, (N_p,) int64.
+        rounds: The round each came in, (N_p,) int64.
+        rewards: +1 or -1 where an agent was rewarded, else NaN, (N_p,).
+        phi: Quality, Eq. (4), (N_p,).
+        classifier_prob: p_c, (N_p,).
+        center_prob: p_f, (N_p,).
+        entropy_drop: Delta_e, 0 where it was not measured, (N_p,).
+    """
+
+    indices: Tensor
+    labels: Tensor
+    rounds: Tensor
+    rewards: Tensor
+    phi: Tensor
+    classifier_prob: Tensor
+    center_prob: Tensor
+    entropy_drop: Tensor
+
+    @classmethod
+    def none(cls) -> Positives:
+        """The empty set, line 2."""
+        numbers = torch.empty(0)
+        places = torch.empty(0, dtype=torch.int64)
+        return cls(places, places, places, *[numbers] * 5)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def joined_with(self, other: Positives) -> Positives:
+        """These, then the other's."""
+        names = [field.name for field in fields(self)]
+        return Positives(*(torch.cat([getattr(self, name), getattr(other, name)]) for name in names))
+
+    def first(self) -> dict[str, float]:
+        """The first positive as plain numbers, by name of the field."""
+        return {field.name: getattr(self, field.name)[0].item() for field in fields(self)}
+
+    def take(self, chosen: Tensor) -> Positives:
+        """The positives at these positions, or where this mask is true."""
+        return Positives(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def relabeled(self, pseudo_labels: Tensor) -> Positives:
+        """The same samples under the current pseudo-labels of D_u."""
+        return replace(self, labels=pseudo_labels[self.indices])
+
+    def same_as(self, other: Positives) -> bool:
+        """Whether both hold the same samples under the same labels."""
+        return self.pairs() == other.pairs()
+
+    def pairs(self) -> set[tuple[int, int]]:
+        """The set of (position in D_u, label)."""
+        return set(zip(self.indices.tolist(), self.labels.tolist(), strict=True))
+
+    def table(self, classes: tuple[str, ...]) -> pd.DataFrame:
+        """One row a positive, as it is saved beside the model."""
+        columns = {field.name: getattr(self, field.name).tolist() for field in fields(self)}
+        frame = pd.DataFrame(columns).rename(columns={"indices": "sample", "labels": "label", "rounds": "round"})
+        frame["label"] = [classes[label] for label in self.labels.tolist()]
+        return frame.rename(columns={"rewards": "reward"})
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What a selector sees in one round: pseudo-labels of D_u and everything needed to judge them.
+
+    Args:
+        number: 0, 1, ...
+        progress: 0 in the first round, 1 in the last of the budget.
+        trainer: F and C of the round.
+        data: D_s, D_t, D_u without positives.
+        target: The network's view of D_t.
+        unlabeled: Its view of D_u.
+        pseudo_labels: Line 5, (N_u,) int64.
+        positives: D_p so far.
+        neighbors: Of each sample of D_u among D_t and D_u, (N_u, k); None unless the reward asks for them.
+        config: How quality is measured.
+        rng: For random choices.
+    """
+
+    number: int
+    progress: float
+    trainer: Trainer
+    data: TrainingData
+    target: View
+    unlabeled: View
+    pseudo_labels: Tensor
+    positives: Positives
+    neighbors: Tensor | None
+    config: RewardConfig
+    rng: torch.Generator
+
+    @property
+    def n_classes(self) -> int:
+        """Number K of classes."""
+        return self.unlabeled.probabilities.shape[1]
+
+    @property
+    def scale(self) -> float:
+        """Logit scale s of the classifier."""
+        return self.trainer.method.network.classifier.scale
+
+    @property
+    def labeled(self) -> tuple[View, Tensor]:
+        """The view of D_t and D_p, and their labels."""
+        labels = torch.cat([self.data.target.labels.cpu(), self.positives.labels])
+        return self.target.joined_with(self.unlabeled.take(self.positives.indices)), labels
+
+    @cached_property
+    def classifier_prob(self) -> Tensor:
+        """p_c of each pseudo-label in D_u, (N_u,)."""
+        return self._of_pseudo_label(self.unlabeled.probabilities)
+
+    @cached_property
+    def center_prob(self) -> Tensor:
+        """p_f of each pseudo-label in D_u by the network of the round, (N_u,)."""
+        if self.config.center == "neighbors":
+            return self._neighbor_prob()
+        labeled, labels = self.labeled
+        sums, counts = reward.class_sums(labeled.features, labels, self.n_classes)
+        centers = sums / counts.clamp_min(1).unsqueeze(1)
+        probabilities = reward.center_probabilities(self.unlabeled.features, centers, self.scale)
+        if self.config.leave_one_out_centers and len(self.positives):
+            inside = self.positives.indices
+            probabilities[inside] = reward.leave_one_out_center_probabilities(
+                self.unlabeled.features[inside], self.positives.labels, sums, counts, self.scale
+            )
+        return self._of_pseudo_label(probabilities)
+
+    @cached_property
+    def phi(self) -> Tensor:
+        """Quality of each pseudo-label in D_u with no drop in entropy, Eq. (4), (N_u,)."""
+        return self.quality(self.classifier_prob, self.center_prob, 0.0)
+
+    @cached_property
+    def threshold(self) -> Tensor:
+        """What phi must exceed, (N_u,)."""
+        if self.config.threshold == "fixed":
+            return torch.full_like(self.phi, self.config.tau)
+        return self.class_quantile(self.phi, 0.5)
+
+    def quality(self, classifier_prob: Tensor, center_prob: Tensor, entropy_drop: float) -> Tensor:
+        """Eq. (4) with the weights of the config."""
+        return reward.quality(
+            classifier_prob,
+            center_prob,
+            entropy_drop,
+            center_weight=self.config.center_weight,
+            entropy_drop_weight=self.config.entropy_drop_weight,
+        )
+
+    def class_quantile(self, values: Tensor, level: float) -> Tensor:
+        """The quantile of a sample's own pseudo-class, for each sample: (N_u,) to (N_u,)."""
+        quantiles = torch.zeros_like(values)
+        for label in self.pseudo_labels.unique():
+            members = self.pseudo_labels == label
+            quantiles[members] = values[members].quantile(level)
+        return quantiles
+
+    def best_of_each_class(self, scores: Tensor, count: int | None = None, share: float | None = None) -> Tensor:
+        """Positions of the best by score within each pseudo-class, at most `count` or a share of it, rounded up."""
+        chosen = []
+        for label in self.pseudo_labels.unique():
+            members = (self.pseudo_labels == label).nonzero().squeeze(1)
+            most = count if count is not None else math.ceil((share or 1.0) * len(members))
+            chosen.append(members[scores[members].argsort(descending=True, stable=True)[:most]])
+        return torch.cat(chosen)
+
+    def positives_at(self, indices: Tensor, rewards: Tensor | None = None) -> Positives:
+        """These samples of D_u as positives of this round, with their quality by the network of the round."""
+        n = len(indices)
+        return Positives(
+            indices=indices,
+            labels=self.pseudo_labels[indices],
+            rounds=torch.full((n,), self.number),
+            rewards=torch.full((n,), float("nan")) if rewards is None else rewards,
+            phi=self.phi[indices],
+            classifier_prob=self.classifier_prob[indices],
+            center_prob=self.center_prob[indices],
+            entropy_drop=torch.zeros(n),
+        )
+
+    def _neighbor_prob(self) -> Tensor:
+        assert self.neighbors is not None, "a round with center='neighbors' is built with its neighbours"
+        certain = F.one_hot(self.data.target.labels.cpu(), self.n_classes).float()
+        known = torch.cat([certain, self.unlabeled.probabilities])
+        mean = self._of_pseudo_label(reward.neighbor_probabilities(known, self.neighbors))
+        floor = self.config.neighbor_floor
+        return (mean + floor) / (1 + floor)
+
+    def _of_pseudo_label(self, probabilities: Tensor) -> Tensor:
+        return probabilities.gather(1, self.pseudo_labels.unsqueeze(1)).squeeze(1)

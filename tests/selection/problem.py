@@ -1,0 +1,63 @@
+"""A small problem with a domain gap that selection tests share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qurate.config import (
+    EpisodeConfig,
+    MethodConfig,
+    NetworkConfig,
+    QLearningConfig,
+    RewardConfig,
+    RunConfig,
+    SelectionConfig,
+    TrainingConfig,
+)
+from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+
+K = 4
+
+
+def blobs(seed: int = 0, n: int = 80, width: int = 16, noise: float = 1.0) -> Split:
+    """Gaussian classes whose target is shifted and wider."""
+    rng = torch.Generator().manual_seed(seed)
+    means = torch.randn(K, width, generator=rng) * 1.2
+    shift = torch.randn(width, generator=rng) * 0.8
+
+    def draw(count: int, target: bool) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % K
+        spread = noise * (1.3 if target else 1.0)
+        values = means[labels] + torch.randn(count, width, generator=rng) * spread
+        return values + shift * target, labels
+
+    source, labeled, unlabeled = draw(n, False), draw(2 * K, True), draw(n, True)
+    return Split(
+        tuple("abcd"), Labeled(*source), Labeled(*labeled), Unlabeled(unlabeled[0], SealedLabels(unlabeled[1]))
+    )
+
+
+def config(
+    selector: str = "dqn",
+    *,
+    reward: RewardConfig | None = None,
+    episode: EpisodeConfig | None = None,
+    method: str = "tml",
+    rounds: int = 2,
+    seed: int = 1,
+) -> RunConfig:
+    return RunConfig(
+        NetworkConfig(bottleneck="normalized", features=8),
+        MethodConfig(name=method),
+        TrainingConfig(steps=60, batch_source=12, batch_target=8, batch_unlabeled=12),
+        SelectionConfig(
+            selector=selector,
+            rounds=rounds,
+            round_steps=10,
+            reward=reward or RewardConfig(),
+            episode=episode or EpisodeConfig(candidates=6, actions=6),
+            q_learning=QLearningConfig(hidden=(32, 16), exploration_steps=10, pool_bytes=1 << 20),
+        ),
+        seed=seed,
+    )

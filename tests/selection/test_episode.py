@@ -1,0 +1,212 @@
+"""The selection problem as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from tests.selection.problem import K, blobs, config
+
+from qurate.config import EpisodeConfig, RewardConfig
+from qurate.data.batches import TrainingData
+from qurate.methods import Method
+from qurate.selection.algorithm import pseudo_label
+from qurate.selection.episode import SelectionEnv, draw_candidates, relations_of_all
+from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
+from qurate.selection.state import state_size
+from qurate.training import start
+
+
+def make_round(reward: RewardConfig | None = None, noise: float = 1.0) -> Round:
+    split, run = blobs(noise=noise), config(reward=reward)
+    trainer, data = start(split, run), TrainingData.of(blobs(noise=noise))
+    trainer.run(data, steps=60, seed=0)
+    neighbors = nearest_neighbors(trainer.method, data.target.inputs, data.unlabeled, 5)
+    return pseudo_label(trainer, data, Positives.none(), 0, run, neighbors)
+
+
+def weights(method: Method) -> torch.Tensor:
+    return torch.cat([value.flatten().double() for value in method.state_dict().values()])
+
+
+@pytest.mark.parametrize(
+    "episode",
+    [
+        EpisodeConfig(candidates=5, actions=9),
+        EpisodeConfig(candidates=5, actions=9, state_features=3, trial_steps=2, entropy_samples=20),
+        EpisodeConfig(candidates=5, actions=9, agent="relational", state_network="frozen", trial_steps=1),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the checker remarks on unbounded observations
+def test_gymnasiums_contract_holds(episode: EpisodeConfig) -> None:
+    env = SelectionEnv(make_round(), episode, seed=0)
+    check_env(_OnlyLegal(env), skip_render_check=True)
+
+
+class _OnlyLegal(SelectionEnv):
+    """The checker samples any action; take the first legal one in place of an illegal one."""
+
+    def __init__(self, env: SelectionEnv) -> None:
+        self.__dict__.update(env.__dict__)
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+        legal = np.flatnonzero(self._mask())
+        return super().step(action if action in legal else legal[0])
+
+
+def test_the_first_state_is_the_rounds_and_has_its_documented_size() -> None:
+    round = make_round()
+    env = SelectionEnv(round, EpisodeConfig(candidates=6), seed=0)
+    observation, info = env.reset(seed=3)
+    assert observation.shape == (state_size(6, 8, K),)
+    assert info["action_mask"].tolist() == [1] * 6
+    first = round.unlabeled.take(env.candidates[:1]).rows().flatten()
+    torch.testing.assert_close(torch.from_numpy(observation[: 8 + K]), first)
+
+
+def test_a_step_moves_the_candidate_trains_the_copy_and_leaves_the_original() -> None:
+    round = make_round()
+    before = weights(round.trainer.method)
+    env = SelectionEnv(round, EpisodeConfig(candidates=6), seed=0)
+    env.reset(seed=3)
+    observation, gain, _, _, info = env.step(np.int64(2))
+    assert torch.equal(weights(round.trainer.method), before)
+    assert not torch.equal(weights(env.trial.method), before)
+    assert env.trial.step == round.trainer.step + math.ceil(80 / 12)  # one epoch over D_s
+    assert env.positives.indices.tolist() == [int(env.candidates[2])]
+    assert info["action_mask"].tolist() == [1, 1, 0, 1, 1, 1]
+    width = 8 + K
+    assert observation[2 * width : 3 * width].tolist() == [0.0] * width
+    assert gain in (1.0, -1.0)
+    assert len(round.positives) == 0
+
+
+def test_phi_is_made_of_its_terms_by_the_trial_network() -> None:
+    round = make_round()
+    env = SelectionEnv(round, EpisodeConfig(candidates=6), seed=0)
+    env.reset(seed=3)
+    before = view(env.trial.method, round.data.unlabeled).probabilities
+    _, gain, _, _, info = env.step(np.int64(1))
+    i, y = info["indices"], info["labels"]
+    after = view(env.trial.method, round.data.unlabeled)
+    target = view(env.trial.method, round.data.target.inputs)
+    drop = float(
+        (before * -before.log()).sum(1).mean() - (after.probabilities * -after.probabilities.log()).sum(1).mean()
+    )
+    centers = []
+    for j in range(K):
+        members = [f for f, label in zip(target.features, round.data.target.labels, strict=True) if label == j]
+        members += [after.features[i]] if j == y else []
+        centers.append(torch.stack(members).mean(0))
+    cosines = torch.nn.functional.cosine_similarity(after.features[i], torch.stack(centers))
+    center_prob = (30 * cosines).softmax(0)[y]
+    assert info["entropy_drop"] == pytest.approx(drop, abs=1e-5)
+    assert info["classifier_prob"] == pytest.approx(float(after.probabilities[i, y]), rel=1e-4)
+    assert info["center_prob"] == pytest.approx(float(center_prob), rel=1e-4)
+    phi = math.log(after.probabilities[i, y]) + math.log(center_prob) + 0.1 * drop
+    assert info["phi"] == pytest.approx(phi, abs=1e-4)
+    assert gain == (1.0 if phi > 2 * math.log(0.9) else -1.0)
+
+
+def test_a_spent_candidate_is_no_legal_action() -> None:
+    env = SelectionEnv(make_round(), EpisodeConfig(candidates=6, trial_steps=1), seed=0)
+    env.reset(seed=3)
+    env.step(np.int64(2))
+    with pytest.raises(ValueError, match="candidate 2 is spent"):
+        env.step(np.int64(2))
+
+
+def always(sign: float) -> RewardConfig:
+    """A threshold that every sample passes (+1), or none (-1)."""
+    return RewardConfig(threshold_prob=1e-9 if sign > 0 else 1 - 1e-12, entropy_drop_weight=0.0)
+
+
+def test_a_negative_reward_terminates() -> None:
+    env = SelectionEnv(make_round(always(-1), noise=3.0), EpisodeConfig(candidates=6, trial_steps=1), seed=0)
+    env.reset()
+    _, gain, terminated, truncated, _ = env.step(np.int64(0))
+    assert (gain, terminated, truncated) == (-1.0, True, False)
+    assert len(env.positives) == 1  # as printed, it has entered D_p (decision 5)
+
+
+def test_a_rejected_sample_can_be_left_out() -> None:
+    episode = EpisodeConfig(candidates=6, trial_steps=1, keep_rejected=False)
+    env = SelectionEnv(make_round(always(-1), noise=3.0), episode, seed=0)
+    env.reset()
+    env.step(np.int64(0))
+    assert len(env.positives) == 0
+
+
+def test_an_empty_candidate_set_terminates_and_a_spent_budget_truncates() -> None:
+    round = make_round(always(+1))
+    env = SelectionEnv(round, EpisodeConfig(candidates=2, trial_steps=1), seed=0)
+    env.reset()
+    assert env.step(np.int64(0))[1:4] == (1.0, False, False)
+    assert env.step(np.int64(1))[1:4] == (1.0, True, False)
+    env = SelectionEnv(round, EpisodeConfig(candidates=2, trial_steps=1), seed=0, limit=1)
+    env.reset()
+    assert env.step(np.int64(0))[1:4] == (1.0, False, True)
+
+
+def test_candidates_are_not_positives_and_empty_slots_are_spent() -> None:
+    round = make_round()
+    taken = round.positives_at(torch.arange(76))
+    round = dataclasses.replace(round, positives=taken)
+    candidates, spent = draw_candidates(round, EpisodeConfig(candidates=6), torch.Generator())
+    assert spent.tolist() == [False] * 4 + [True] * 2
+    assert sorted(candidates[:4].tolist()) == [76, 77, 78, 79]
+
+
+def test_a_harvest_offers_all_of_d_u_again() -> None:
+    round = make_round()
+    round = dataclasses.replace(round, positives=round.positives_at(torch.arange(80)))
+    episode = EpisodeConfig(candidates=6, harvest=True, agent="relational", trial_steps=1)
+    _, spent = draw_candidates(round, episode, torch.Generator())
+    assert not bool(spent.any())
+    env = SelectionEnv(round, episode, seed=0)
+    env.reset()
+    env.step(np.int64(0))
+    assert len(env.positives) == 80  # no sample is in D_p twice
+
+
+def test_even_candidates_come_from_all_classes() -> None:
+    round = make_round()
+    lopsided = torch.zeros(80, dtype=torch.int64)
+    lopsided[:3], lopsided[3] = 1, 2
+    round = dataclasses.replace(round, pseudo_labels=lopsided)
+    candidates, _ = draw_candidates(round, EpisodeConfig(candidates=9, even_candidates=True), torch.Generator())
+    assert torch.bincount(lopsided[candidates]).tolist() == [5, 3, 1]
+
+
+def test_relations_are_standardised_over_d_u() -> None:
+    rows = relations_of_all(make_round())
+    torch.testing.assert_close(rows.mean(dim=0), torch.zeros(9), atol=1e-4, rtol=0)
+    torch.testing.assert_close(rows.std(dim=0), torch.ones(9), atol=1e-3, rtol=0)
+
+
+def test_neighbours_are_the_nearest_and_not_the_sample_itself() -> None:
+    round = make_round()
+    target, unlabeled = round.data.target.inputs, round.data.unlabeled
+    assert isinstance(target, torch.Tensor)
+    assert isinstance(unlabeled, torch.Tensor)
+    assert round.neighbors is not None
+    everything = torch.cat([target, unlabeled])
+    for i in (0, 17, 79):
+        cosines = [
+            (float(torch.nn.functional.cosine_similarity(unlabeled[i], x, dim=0)), j)
+            for j, x in enumerate(everything)
+            if j != len(target) + i
+        ]
+        assert set(round.neighbors[i].tolist()) == {j for _, j in sorted(cosines)[-5:]}
+
+
+def test_class_quantiles_are_those_of_the_own_class() -> None:
+    round = make_round(RewardConfig(network="round", threshold="class_median"))
+    for label in range(K):
+        members = round.pseudo_labels == label
+        expected = float(np.median(round.phi[members].numpy()))
+        assert round.threshold[members].tolist() == pytest.approx([expected] * int(members.sum()), abs=1e-5)

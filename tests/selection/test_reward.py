@@ -1,0 +1,98 @@
+"""Eq. (4)-(8) against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from qurate.selection.reward import (
+    center_probabilities,
+    class_means,
+    class_sums,
+    leave_one_out_center_probabilities,
+    neighbor_probabilities,
+    quality,
+    reward,
+)
+
+
+def draw(n: int = 12, d: int = 5, k: int = 4) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    return torch.randn(n, d, generator=rng, dtype=torch.float64), torch.randint(k - 1, (n,), generator=rng)
+
+
+def plain_centers(features: list[list[float]], labels: list[int], k: int) -> list[list[float]]:
+    """Eq. (6) by hand; the last class has no samples."""
+    centers = []
+    for j in range(k):
+        members = [x for x, y in zip(features, labels, strict=True) if y == j]
+        centers.append([sum(column) / len(members) for column in zip(*members, strict=True)] if members else [0.0] * 5)
+    return centers
+
+
+def plain_center_prob(x: list[float], centers: list[list[float]], scale: float) -> list[float]:
+    """Eq. (5) by hand."""
+
+    def cosine(a: list[float], b: list[float]) -> float:
+        lengths = math.sqrt(sum(v * v for v in a)) * math.sqrt(sum(v * v for v in b))
+        return sum(v * w for v, w in zip(a, b, strict=True)) / lengths if lengths else 0.0
+
+    masses = [math.exp(scale * cosine(x, z)) for z in centers]
+    return [mass / sum(masses) for mass in masses]
+
+
+def test_centres_equal_the_plain_loop_and_an_empty_class_is_zero() -> None:
+    features, labels = draw()
+    expected = plain_centers(features.tolist(), labels.tolist(), 4)
+    torch.testing.assert_close(class_means(features, labels, 4), torch.tensor(expected, dtype=torch.float64))
+    assert class_means(features, labels, 4)[3].abs().sum() == 0
+
+
+def test_centre_probabilities_equal_the_plain_loop() -> None:
+    features, labels = draw()
+    centers = class_means(features, labels, 4)
+    probabilities = center_probabilities(features, centers, scale=7.0)
+    for x, row in zip(features.tolist(), probabilities.tolist(), strict=True):
+        assert row == pytest.approx(plain_center_prob(x, centers.tolist(), 7.0))
+
+
+def test_leaving_one_out_equals_centres_computed_without_it() -> None:
+    features, labels = draw()
+    sums, counts = class_sums(features, labels, 4)
+    fast = leave_one_out_center_probabilities(features, labels, sums, counts, scale=7.0)
+    for i in range(len(labels)):
+        others = [j for j in range(len(labels)) if j != i]
+        centers = plain_centers(features[others].tolist(), labels[others].tolist(), 4)
+        assert fast[i].tolist() == pytest.approx(plain_center_prob(features[i].tolist(), centers, 7.0))
+
+
+def test_a_sample_alone_in_its_class_has_no_centre_left() -> None:
+    features = torch.eye(3)
+    sums, counts = class_sums(features, torch.tensor([0, 1, 2]), 3)
+    probabilities = leave_one_out_center_probabilities(features, torch.tensor([0, 1, 2]), sums, counts, scale=5.0)
+    torch.testing.assert_close(probabilities, torch.full((3, 3), 1 / 3))
+
+
+def test_neighbours_vote_by_their_mean() -> None:
+    probabilities = torch.tensor([[1.0, 0.0], [0.2, 0.8], [0.6, 0.4]])
+    votes = neighbor_probabilities(probabilities, torch.tensor([[1, 2], [0, 2]]))
+    torch.testing.assert_close(votes, torch.tensor([[0.4, 0.6], [0.8, 0.2]]))
+
+
+def test_quality_is_the_sum_of_its_three_terms() -> None:
+    phi = quality(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 1.0]), 0.3, center_weight=2.0, entropy_drop_weight=0.1)
+    assert phi.tolist() == pytest.approx([math.log(0.5) + 2 * math.log(0.25) + 0.03, 0.03])
+
+
+def test_quality_of_an_impossible_label_is_finite() -> None:
+    phi = quality(torch.tensor([0.0]), torch.tensor([0.0]), 0.0, center_weight=1.0, entropy_drop_weight=0.1)
+    assert bool(phi.isfinite().all())
+
+
+def test_the_reward_is_strict() -> None:
+    assert reward(-0.1, -0.2) == 1.0
+    assert reward(-0.3, -0.2) == -1.0
+    assert reward(-0.2, -0.2) == -1.0  # phi = tau
