@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from qurate.config import NetworkConfig
-from qurate.networks import CosineClassifier, DomainDiscriminator, build_network, reverse_gradient
+from qurate.networks import CosineClassifier, DomainDiscriminator, Dropout, build_network, reverse_gradient
+from qurate.randomness import seeded
 
 
 def test_cosine_classifier_equals_the_plain_loop() -> None:
@@ -69,3 +70,12 @@ def test_same_seed_same_weights_and_the_global_generator_is_left_alone() -> None
 def test_one_class_is_refused() -> None:
     with pytest.raises(ValueError, match="2 or more, got 1"):
         build_network(NetworkConfig(), n_classes=1, input_width=4, seed=0)
+
+
+def test_dropout_zeroes_its_share_keeps_the_mean_and_rests_in_evaluation() -> None:
+    dropout = Dropout(0.3)
+    with seeded(0):
+        dropped = dropout(torch.ones(200, 500))
+    assert float((dropped == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
+    assert float(dropped.mean()) == pytest.approx(1.0, abs=0.02)
+    assert torch.equal(dropout.eval()(torch.ones(3)), torch.ones(3))

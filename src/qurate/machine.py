@@ -24,9 +24,9 @@ def available_cores() -> int:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let each operation use `count` threads inside the block, also in threads started there."""
+    """Let each operation use `count` threads inside the block, also in threads started there; 0 leaves them be."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(count or before)
     try:
         yield
     finally:

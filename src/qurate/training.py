@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
+from qurate.machine import reused_buffers, torch_threads
 from qurate.methods import Method, build_method
 from qurate.networks import build_network
 from qurate.randomness import seeded
-from qurate.threads import using_threads
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""
@@ -86,7 +86,7 @@ class Trainer:
         )
         in_memory = isinstance(data.source.inputs, Tensor)
         recent: list[dict[str, float]] = []
-        with seeded(seed), using_threads(self.config.threads or int(in_memory)):
+        with seeded(seed), torch_threads(self.config.threads or int(in_memory)):
             for done, batch in enumerate(batches):
                 self._set_rates()
                 with self.fabric.autocast():
@@ -130,6 +130,7 @@ def start(split: Split, config: RunConfig) -> Trainer:
     return Trainer(method, config.training, make_fabric(config.training))
 
 
+@reused_buffers()
 def fit(split: Split, config: RunConfig, *, on_step: OnStep | None = None) -> Method:
     """Build the network and method of a config and train them on a split.
 
@@ -158,6 +159,7 @@ def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
         momentum=config.momentum,
         nesterov=config.momentum > 0,
         weight_decay=config.weight_decay,
+        fused=next(method.parameters()).device.type in ("cpu", "cuda"),
     )
 
 

@@ -18,22 +18,17 @@ from torch import Tensor, nn
 from qurate.config import QLearningConfig
 from qurate.randomness import seeded
 from qurate.selection import q_learning
+from qurate.selection.memory import available_memory, check_memory, memory_cost
 from qurate.selection.pool import OversizeStateError, Transitions
 from qurate.selection.q_learning import (
     DeepQAgent,
-    FlatQNetwork,
-    QNetworkKind,
-    SharedQNetwork,
-    available_memory,
     bellman_targets,
-    build_q_network,
-    check_memory,
     choose_action,
     exploration_at,
-    memory_cost,
     q_loss,
     update_q_network,
 )
+from qurate.selection.q_networks import FlatQNetwork, QNetworkKind, SharedQNetwork, build_q_network
 
 KINDS: list[QNetworkKind] = ["flat", "shared"]
 PAPER = QLearningConfig(batch_size=32, pool_bytes=512 * 2**20)

@@ -18,6 +18,7 @@ from torch import Tensor
 from qurate.config import RunConfig, SelectionConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Split
+from qurate.machine import reused_buffers, torch_threads
 from qurate.methods import Method
 from qurate.randomness import generator
 from qurate.selection.episode import SelectionEnv, observation_shape, relations_of_all
@@ -33,7 +34,6 @@ from qurate.selection.selectors import (
     Selector,
     share_now,
 )
-from qurate.threads import using_threads
 from qurate.training import OnStep, Trainer, start
 
 RULES: dict[str, Callable[[SelectionConfig], Selector]] = {
@@ -93,6 +93,7 @@ class Adaptation:
     rounds: tuple[RoundRecord, ...]
 
 
+@reused_buffers()
 def adapt(
     split: Split,
     config: RunConfig,
@@ -225,7 +226,7 @@ class DQNSelector:
         """Lines 6-19, then the harvest if the config asks for one."""
         config, agent, tell = self.config.episode, self.agent, self._tell
         positives, actions = round.positives, 0
-        with using_threads(1):
+        with torch_threads(1):
             while actions < config.actions:
                 # 6: copy F and C to F' and C'    7: draw D_c, build s_0
                 env = SelectionEnv(

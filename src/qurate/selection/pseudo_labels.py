@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from qurate.config import RewardConfig
 from qurate.data.batches import TrainingData, stream_in_order
 from qurate.data.samples import Inputs
+from qurate.machine import torch_threads
 from qurate.methods import Method
 from qurate.selection import reward
 from qurate.selection.state import View
-from qurate.threads import using_threads
 from qurate.training import Trainer
 
 
@@ -29,7 +29,7 @@ def view(method: Method, inputs: Inputs) -> View:
     was_training = method.training
     method.eval()
     features, probabilities = [], []
-    with using_threads(int(in_memory)):
+    with torch_threads(int(in_memory)):
         size = 4096 if in_memory else 32
         for batch in stream_in_order(inputs, batch_size=size, transform=method.network.transform):
             features.append(method.network.features(batch.to(device)))

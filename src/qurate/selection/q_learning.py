@@ -1,4 +1,4 @@
-"""Deep Q-learning with action masks (Eq. 9-11): Q-networks, exploration, the update, and what it costs.
+"""Deep Q-learning with action masks (Eq. 9-11): exploration, the update, the agent.
 
 Knows nothing of images or classifiers: an observation is a tensor, an action a number, a mask says which
 actions are legal.
@@ -7,125 +7,17 @@ actions are legal.
 from __future__ import annotations
 
 import copy
-import itertools
 import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from qurate.config import QLearningConfig
 from qurate.randomness import generator, seeded
-from qurate.selection.pool import (
-    Array,
-    ExperiencePool,
-    OversizeStateError,
-    Transitions,
-    as_tensor,
-    check_capacity,
-    pool_slots,
-)
-
-QNetworkKind: TypeAlias = Literal["flat", "shared"]
-
-
-def _check(condition: bool, where: str, allowed: str, got: object) -> None:
-    if not condition:
-        raise ValueError(f"{where} must be {allowed}, got {got!r}.")
-
-
-# Q-networks
-
-
-def _layers(widths: tuple[int, ...], output_relu: bool) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for n_in, n_out in itertools.pairwise(widths):
-        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
-    return nn.Sequential(*(layers if output_relu else layers[:-1]))
-
-
-class FlatQNetwork(nn.Module):
-    """Fully connected layers on the whole observation, one output for each action.
-
-    Paper: section 3.2, "a three-layer fully connected network", with a linear last layer (decision 1).
-
-    Args:
-        observation_size: Numbers in one observation.
-        n_actions: Outputs.
-        hidden: Widths of the hidden layers.
-        output_relu: Also after the last layer, as printed; Q-values cannot be negative then.
-    """
-
-    def __init__(self, observation_size: int, n_actions: int, hidden: tuple[int, ...], output_relu: bool) -> None:
-        super().__init__()
-        self.layers = _layers((observation_size, *hidden, n_actions), output_relu)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """Q(s, a) of observations (B, *observation_shape), as (B, n_actions)."""
-        values: Tensor = self.layers(observations.flatten(1))
-        return values
-
-
-class SharedQNetwork(nn.Module):
-    """The same layers applied to each action's own row of the observation.
-
-    Actions in another order have their Q-values in that order, and weights do not grow with their number.
-    Ours; the paper's is `FlatQNetwork`.
-
-    Args:
-        width: Numbers in one row.
-        hidden: Widths of the hidden layers.
-        output_relu: See `FlatQNetwork`.
-    """
-
-    def __init__(self, width: int, hidden: tuple[int, ...], output_relu: bool) -> None:
-        super().__init__()
-        self.layers = _layers((width, *hidden, 1), output_relu)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """Q(s, a) of observations (B, n_actions, width), as (B, n_actions)."""
-        values: Tensor = self.layers(observations)
-        return values.squeeze(-1)
-
-
-def _widths(
-    kind: QNetworkKind, observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig
-) -> tuple[int, ...]:
-    _check(n_actions > 0, "n_actions", "positive", n_actions)
-    if kind == "flat":
-        return (math.prod(observation_shape), *config.hidden, n_actions)
-    _check(kind == "shared", "kind", "'flat' or 'shared'", kind)
-    _check(
-        len(observation_shape) == 2 and observation_shape[0] == n_actions,
-        "observation_shape of a shared Q-network",
-        f"(n_actions, width) with n_actions = {n_actions}",
-        observation_shape,
-    )
-    return (observation_shape[1], *config.hidden, 1)
-
-
-def build_q_network(
-    kind: QNetworkKind, observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig
-) -> nn.Module:
-    """A Q-network, (B, *observation_shape) -> (B, n_actions), with freshly drawn weights.
-
-    Args:
-        kind: 'flat' (the paper's) or 'shared' (one row for each action).
-        observation_shape: Shape of one observation; (n_actions, width) for 'shared'.
-        n_actions: Number of actions.
-        config: Its `hidden` and `output_relu`.
-    """
-    n_in = _widths(kind, observation_shape, n_actions, config)[0]
-    if kind == "flat":
-        return FlatQNetwork(n_in, n_actions, config.hidden, config.output_relu)
-    return SharedQNetwork(n_in, config.hidden, config.output_relu)
-
-
-# Eq. (9)-(11)
+from qurate.selection.memory import available_memory, check_memory, memory_cost
+from qurate.selection.pool import Array, ExperiencePool, Transitions, as_tensor
+from qurate.selection.q_networks import QNetworkKind, build_q_network
 
 
 def choose_action(q_values: Tensor, mask: Tensor, exploration: float, rng: torch.Generator) -> int:
@@ -244,134 +136,6 @@ def update_q_network(
     loss.backward()
     optimizer.step()
     return value
-
-
-# What it costs
-
-
-def readable_size(n_bytes: int) -> str:
-    """Bytes as '0.9 MB' or '3.7 GB' (powers of 1000)."""
-    scale, unit = next(
-        ((scale, unit) for scale, unit in ((10**9, "GB"), (10**6, "MB")) if n_bytes >= 0.1 * scale), (10**3, "kB")
-    )
-    return f"{n_bytes / scale:,.1f} {unit}"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a Q-learner needs in memory, in bytes, known before anything is allocated."""
-
-    kind: QNetworkKind
-    """Kind of the Q-network."""
-    state_numbers: int
-    """Numbers in one observation."""
-    state_bytes: int
-    """One observation in float32."""
-    weights: int
-    """Weights of the Q-network."""
-    network_bytes: int
-    """Weights with their gradients, the optimiser's state and the target network."""
-    batch_bytes: int
-    """One update's observations, and the activations kept for the gradient."""
-    pool_bytes: int
-    """The configured bound of all the pool's buffers."""
-    pool_slot_bytes: int
-    """One transition in the pool."""
-    pool_transitions: int
-    """Transitions that fit in the pool."""
-    pool_needed: int
-    """Transitions that must fit: two batches."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Network, batch and pool together."""
-        return self.network_bytes + self.batch_bytes + self.pool_bytes
-
-    def lines(self) -> list[str]:
-        """The cost in words, one line for each part and the total."""
-        weights = f"{self.weights / 1e6:,.0f} M" if self.weights >= 10**7 else f"{self.weights:,}"
-        return [
-            f"state: {self.state_numbers:,} numbers, {readable_size(self.state_bytes)}",
-            f"Q-network ({self.kind}): {weights} weights, {readable_size(self.network_bytes)} "
-            "with gradients and optimiser",
-            f"batch: {readable_size(self.batch_bytes)}",
-            f"pool: {self.pool_transitions:,} transitions, {readable_size(self.pool_bytes)}",
-            f"total: {readable_size(self.total_bytes)}",
-        ]
-
-
-def memory_cost(
-    observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig, kind: QNetworkKind = "flat"
-) -> Cost:
-    """Compute what a Q-learner needs in memory; allocates nothing.
-
-    Args:
-        observation_shape: Shape of one observation.
-        n_actions: Number of actions.
-        config: Widths, optimiser, batch and pool.
-        kind: 'flat' or 'shared'.
-
-    Example:
-        >>> memory_cost((352, 638), 100, QLearningConfig()).lines()[0]
-        'state: 224,576 numbers, 0.9 MB'
-    """
-    widths = _widths(kind, observation_shape, n_actions, config)
-    weights = sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise(widths))
-    copies = 2 + (2 if config.optimizer == "adam" else 0) + (1 if config.target_update else 0)
-    numbers = math.prod(observation_shape)
-    rows = n_actions if kind == "shared" else 1
-    activations = 2 * rows * sum(widths[1:])  # before and after each ReLU
-    slots, slot_bytes = pool_slots(config.pool_bytes, observation_shape, n_actions)
-    return Cost(
-        kind=kind,
-        state_numbers=numbers,
-        state_bytes=4 * numbers,
-        weights=weights,
-        network_bytes=4 * weights * copies,
-        batch_bytes=4 * config.batch_size * (2 * numbers + activations),
-        pool_bytes=config.pool_bytes,
-        pool_slot_bytes=slot_bytes,
-        pool_transitions=max(slots - 1, 0),
-        pool_needed=2 * config.batch_size,
-    )
-
-
-def available_memory() -> int | None:
-    """Bytes of memory this machine has to give, or None where it does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def check_memory(cost: Cost, available_bytes: int | None) -> None:
-    """Stop before training when the Q-learner cannot fit.
-
-    Args:
-        cost: From `memory_cost`.
-        available_bytes: From `available_memory`, or a limit of your own; None skips that comparison.
-
-    Raises:
-        OversizeStateError: Too few transitions fit in the pool, or the total exceeds what is available.
-    """
-    check_capacity(cost.pool_transitions, cost.pool_needed, cost.pool_bytes, cost.pool_slot_bytes)
-    if available_bytes is not None and cost.total_bytes > available_bytes:
-        shared = "" if cost.kind == "shared" else ", a 'shared' Q-network (weights for one row)"
-        raise OversizeStateError(
-            f"Q-learning needs {cost.total_bytes:,} bytes ({readable_size(cost.total_bytes)}) and "
-            f"{available_bytes:,} bytes ({readable_size(available_bytes)}) are available. {'; '.join(cost.lines())}. "
-            "Ways out: fewer candidates, narrower states by state_features (a fixed projection)"
-            f"{shared}, smaller hidden layers, or a smaller pool_bytes."
-        )
-
-
-# The agent
 
 
 class DeepQAgent:

@@ -1,0 +1,103 @@
+"""Q-networks: fully connected layers on the whole state, or shared by the candidates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Literal, TypeAlias
+
+from torch import Tensor, nn
+
+from qurate.config import QLearningConfig
+
+QNetworkKind: TypeAlias = Literal["flat", "shared"]
+
+
+def _check(condition: bool, where: str, allowed: str, got: object) -> None:
+    if not condition:
+        raise ValueError(f"{where} must be {allowed}, got {got!r}.")
+
+
+def _layers(widths: tuple[int, ...], output_relu: bool) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*(layers if output_relu else layers[:-1]))
+
+
+class FlatQNetwork(nn.Module):
+    """Fully connected layers on the whole observation, one output for each action.
+
+    Paper: section 3.2, "a three-layer fully connected network", with a linear last layer (decision 1).
+
+    Args:
+        observation_size: Numbers in one observation.
+        n_actions: Outputs.
+        hidden: Widths of the hidden layers.
+        output_relu: Also after the last layer, as printed; Q-values cannot be negative then.
+    """
+
+    def __init__(self, observation_size: int, n_actions: int, hidden: tuple[int, ...], output_relu: bool) -> None:
+        super().__init__()
+        self.layers = _layers((observation_size, *hidden, n_actions), output_relu)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Q(s, a) of observations (B, *observation_shape), as (B, n_actions)."""
+        values: Tensor = self.layers(observations.flatten(1))
+        return values
+
+
+class SharedQNetwork(nn.Module):
+    """The same layers applied to each action's own row of the observation.
+
+    Actions in another order have their Q-values in that order, and weights do not grow with their number.
+    Ours; the paper's is `FlatQNetwork`.
+
+    Args:
+        width: Numbers in one row.
+        hidden: Widths of the hidden layers.
+        output_relu: See `FlatQNetwork`.
+    """
+
+    def __init__(self, width: int, hidden: tuple[int, ...], output_relu: bool) -> None:
+        super().__init__()
+        self.layers = _layers((width, *hidden, 1), output_relu)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Q(s, a) of observations (B, n_actions, width), as (B, n_actions)."""
+        values: Tensor = self.layers(observations)
+        return values.squeeze(-1)
+
+
+def layer_widths(
+    kind: QNetworkKind, observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig
+) -> tuple[int, ...]:
+    """Widths of input, hidden layers and output of a Q-network of that kind."""
+    _check(n_actions > 0, "n_actions", "positive", n_actions)
+    if kind == "flat":
+        return (math.prod(observation_shape), *config.hidden, n_actions)
+    _check(kind == "shared", "kind", "'flat' or 'shared'", kind)
+    _check(
+        len(observation_shape) == 2 and observation_shape[0] == n_actions,
+        "observation_shape of a shared Q-network",
+        f"(n_actions, width) with n_actions = {n_actions}",
+        observation_shape,
+    )
+    return (observation_shape[1], *config.hidden, 1)
+
+
+def build_q_network(
+    kind: QNetworkKind, observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig
+) -> nn.Module:
+    """A Q-network, (B, *observation_shape) -> (B, n_actions), with freshly drawn weights.
+
+    Args:
+        kind: 'flat' (the paper's) or 'shared' (one row for each action).
+        observation_shape: Shape of one observation; (n_actions, width) for 'shared'.
+        n_actions: Number of actions.
+        config: Its `hidden` and `output_relu`.
+    """
+    n_in = layer_widths(kind, observation_shape, n_actions, config)[0]
+    if kind == "flat":
+        return FlatQNetwork(n_in, n_actions, config.hidden, config.output_relu)
+    return SharedQNetwork(n_in, config.hidden, config.output_relu)
