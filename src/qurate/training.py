@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -97,6 +97,30 @@ class Trainer:
                 if on_step is not None:
                     on_step(done + 1, terms)
         return {name: sum(terms[name] for terms in recent) / len(recent) for name in recent[0]}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Weights, momentum and step as a flat dictionary of copies: all that further steps depend on."""
+        state = {f"method.{name}": values for name, values in self.method.state_dict().items()}
+        for index, slots in self.optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
+        state["step"] = torch.tensor(self.step)
+        return {name: values.detach().clone() for name, values in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state_dict` of a trainer of the same config."""
+        parts: dict[str, dict[str, Tensor]] = {"method": {}, "optimizer": {}}
+        for name, values in state.items():
+            part, _, rest = name.partition(".")
+            if rest:
+                parts[part][rest] = values
+        self.method.load_state_dict(parts["method"])
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, values in parts["optimizer"].items():
+            index, _, slot = name.partition(".")
+            slots.setdefault(int(index), {})[slot] = values.clone()
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        self.step = int(state["step"])
 
     def _set_rates(self) -> None:
         for group in self.optimizer.param_groups:

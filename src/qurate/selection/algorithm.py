@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from qurate.data.samples import Split
 from qurate.machine import reused_buffers, torch_threads
 from qurate.methods import Method
 from qurate.randomness import generator
+from qurate.selection.checkpoint import Checkpoint, RoundRecord, below, keep, restore
 from qurate.selection.episode import SelectionEnv, observation_shape, relations_of_all
 from qurate.selection.pool import pool_slots
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
@@ -66,16 +67,6 @@ class Event:
 OnEvent = Callable[[Event], None]
 
 
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round in numbers."""
-
-    round: int
-    positives: int
-    new: int
-    seconds: float
-
-
 @dataclass(frozen=True, eq=False)
 class Adaptation:
     """What `adapt` gives back.
@@ -101,6 +92,7 @@ def adapt(
     selector: Selector | None = None,
     on_event: OnEvent | None = None,
     on_step: OnStep | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Adaptation:
     """Algorithm 1 with any method and any selector.
 
@@ -110,6 +102,7 @@ def adapt(
         selector: One of your own in place of `config.selection.selector`.
         on_event: Called after each line.
         on_step: Called after each training step of lines 1 and 20.
+        checkpoint: Keeps progress after line 1 and after each round; a run goes on from what it holds.
     """
     tell = _teller(on_event)
     chosen = config.selection
@@ -117,24 +110,31 @@ def adapt(
     trainer = start(split, config)
     if selector is None:
         selector = build_selector(chosen, trainer, data, config.seed, on_event)
-    # 1: pre-train F and C with D_s, D_t and D_u
-    terms = trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=on_step)
-    tell(1, "pre-train F and C", terms=terms)
-    # 2: D_p is empty
-    positives = Positives.none()
-    tell(2, "D_p is empty")
-    # 3: the experience pool M is empty; it is the agent's
-    tell(3, "the pool is empty")
+    progress = None if checkpoint is None else checkpoint.load()
+    if progress is None:
+        # 1: pre-train F and C with D_s, D_t and D_u
+        terms = trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=on_step)
+        tell(1, "pre-train F and C", terms=terms)
+        # 2: D_p is empty
+        positives = Positives.none()
+        tell(2, "D_p is empty")
+        # 3: the experience pool M is empty; it is the agent's
+        tell(3, "the pool is empty")
+        neighbors = None
+        if chosen.reward.center == "neighbors" and not isinstance(selector, NoneSelector):
+            neighbors = nearest_neighbors(trainer.method, data.target.inputs, data.unlabeled, chosen.reward.neighbors)
+        records: list[RoundRecord] = []
+        unchanged = 0
+        keep(checkpoint, trainer, selector, positives, neighbors, records, unchanged)
+    else:
+        restore(progress, trainer, selector)
+        positives, neighbors = progress.positives, progress.neighbors
+        records, unchanged = list(progress.rounds), progress.unchanged
     if isinstance(selector, NoneSelector):
         return Adaptation(trainer.method, positives, "no selector: the base model is the result", ())
-    neighbors = None
-    if chosen.reward.center == "neighbors":
-        neighbors = nearest_neighbors(trainer.method, data.target.inputs, data.unlabeled, chosen.reward.neighbors)
-    records: list[RoundRecord] = []
-    unchanged, stopped = 0, f"the budget of {chosen.rounds} rounds is used up"
     # 4: while not converged
-    for number in range(chosen.rounds):
-        began = time.perf_counter()
+    while len(records) < chosen.rounds and unchanged < chosen.patience:
+        began, number = time.perf_counter(), len(records)
         # 5: pseudo-labels of D_u by the current F and C
         round = pseudo_label(trainer, data, positives, number, config, neighbors)
         tell(5, "pseudo-label D_u", round=number)
@@ -151,9 +151,10 @@ def adapt(
         records.append(RoundRecord(number, len(positives), new, time.perf_counter() - began))
         tell(20, "update F and C", round=number, positives=len(positives), new=new, terms=terms)
         unchanged = unchanged + 1 if positives.same_as(previous) else 0
-        if unchanged >= chosen.patience:
-            stopped = f"D_p did not change for {chosen.patience} rounds"
-            break
+        keep(checkpoint, trainer, selector, positives, neighbors, records, unchanged)
+    stopped = f"the budget of {chosen.rounds} rounds is used up"
+    if unchanged >= chosen.patience:
+        stopped = f"D_p did not change for {chosen.patience} rounds"
     return Adaptation(trainer.method, positives, stopped, tuple(records))
 
 
@@ -221,6 +222,15 @@ class DQNSelector:
             seed,
         )
         self._tell(0, "memory", lines=self.agent.cost.lines())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The agent and its pool."""
+        return self.agent.state_dict() | {f"pool.{name}": v for name, v in self.agent.pool.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state_dict`."""
+        self.agent.load_state_dict(state)
+        self.agent.pool.load_state_dict(below("pool.", state))
 
     def select(self, round: Round) -> Positives:
         """Lines 6-19, then the harvest if the config asks for one."""
@@ -291,6 +301,12 @@ def harvest(round: Round, scores: Tensor, share: float) -> Positives:
     good = round.phi >= round.class_quantile(round.phi, (1 - share) / 2)
     chosen = round.best_of_each_class(scores.masked_fill(~good, -math.inf), count=most)
     return round.positives_at(chosen[good[chosen]])
+
+
+def total_steps(config: RunConfig) -> int:
+    """Training steps of lines 1 and 20 if the budget of rounds is used up."""
+    rounds = 0 if config.selection.selector == "none" else config.selection.rounds
+    return config.training.steps + rounds * config.selection.round_steps
 
 
 def build_selector(

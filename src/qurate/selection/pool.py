@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -111,15 +112,7 @@ class ExperiencePool:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        buffers = (
-            self._observations,
-            self._where,
-            self._actions,
-            self._rewards,
-            self._next_masks,
-            self._terminated,
-        )
-        return sum(buffer.nbytes for buffer in buffers)
+        return sum(buffer.nbytes for buffer in (self._observations, *self._records().values()))
 
     def add(
         self,
@@ -175,6 +168,31 @@ class ExperiencePool:
             next_masks=self._next_masks[records],
             terminated=self._terminated[records],
         )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The transitions and where the ring stands, as a flat dictionary of copies without unused slots."""
+        written, added = min(self._written, self._slots), min(self._added, self._slots)
+        counters = torch.tensor([self._written, self._oldest, self._added, int(self._episode_goes_on)])
+        state = {"observations": self._observations[:written], "counters": counters}
+        state |= {name: buffer[:added] for name, buffer in self._records().items()}
+        return {name: values.clone() for name, values in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state_dict` of a pool of the same shape."""
+        self._observations[: len(state["observations"])] = state["observations"]
+        for name, buffer in self._records().items():
+            buffer[: len(state[name])] = state[name]
+        self._written, self._oldest, self._added, goes_on = state["counters"].tolist()
+        self._episode_goes_on = bool(goes_on)
+
+    def _records(self) -> dict[str, Tensor]:
+        return {
+            "where": self._where,
+            "actions": self._actions,
+            "rewards": self._rewards,
+            "next_masks": self._next_masks,
+            "terminated": self._terminated,
+        }
 
     def _write(self, observation: Tensor) -> int:
         slot = self._written % self._slots

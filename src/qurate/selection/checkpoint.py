@@ -1,0 +1,127 @@
+"""How far Algorithm 1 is: what a killed run needs to end as if it had not been killed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from qurate.selection.pseudo_labels import Positives
+from qurate.selection.selectors import Selector
+from qurate.training import Trainer
+
+State: TypeAlias = dict[str, Tensor]
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A selector that carries something from round to round; one without is the same in every round."""
+
+    def state_dict(self) -> State:
+        """All it carries."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from there."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round in numbers."""
+
+    round: int
+    positives: int
+    new: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Everything that what is left of a run depends on, beside its data and config.
+
+    Args:
+        trainer: Weights, optimiser and step.
+        selector: What the selector remembers.
+        positives: D_p.
+        neighbors: Found once, after pre-training; None unless the reward asks for them.
+        rounds: The rounds that are done.
+        unchanged: For how many rounds D_p has not changed.
+    """
+
+    trainer: State
+    selector: State
+    positives: Positives
+    neighbors: Tensor | None
+    rounds: tuple[RoundRecord, ...]
+    unchanged: int
+
+    def tensors(self) -> State:
+        """All of it as one flat dictionary, for a file."""
+        state = {f"trainer.{name}": values for name, values in self.trainer.items()}
+        state |= {f"selector.{name}": values for name, values in self.selector.items()}
+        state |= {f"positives.{part.name}": getattr(self.positives, part.name) for part in fields(Positives)}
+        if self.neighbors is not None:
+            state["neighbors"] = self.neighbors
+        for part in fields(RoundRecord):
+            state[f"rounds.{part.name}"] = torch.tensor(
+                [getattr(record, part.name) for record in self.rounds], dtype=torch.float64
+            )
+        state["unchanged"] = torch.tensor(self.unchanged)
+        return {name: values.detach().cpu().contiguous() for name, values in state.items()}
+
+    @classmethod
+    def of_tensors(cls, state: Mapping[str, Tensor]) -> Progress:
+        """What `tensors` made into a dictionary."""
+        columns = {name: values.tolist() for name, values in below("rounds.", state).items()}
+        counted = zip(columns["round"], columns["positives"], columns["new"], columns["seconds"], strict=True)
+        return cls(
+            trainer=below("trainer.", state),
+            selector=below("selector.", state),
+            positives=Positives(**below("positives.", state)),
+            neighbors=state["neighbors"].clone() if "neighbors" in state else None,
+            rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in counted),
+            unchanged=int(state["unchanged"]),
+        )
+
+
+class Checkpoint(Protocol):
+    """Where progress is kept. `runs.RunFolder` keeps it in a file."""
+
+    def load(self) -> Progress | None:
+        """What was saved last, or None at the beginning."""
+        ...
+
+    def save(self, progress: Progress) -> None:
+        """Replace what was saved before."""
+        ...
+
+
+def keep(
+    checkpoint: Checkpoint | None,
+    trainer: Trainer,
+    selector: Selector,
+    positives: Positives,
+    neighbors: Tensor | None,
+    rounds: Sequence[RoundRecord],
+    unchanged: int,
+) -> None:
+    """Save where a run is, if it has a checkpoint; see `Progress`."""
+    if checkpoint is not None:
+        remembered = selector.state_dict() if isinstance(selector, Remembers) else {}
+        checkpoint.save(Progress(trainer.state_dict(), remembered, positives, neighbors, tuple(rounds), unchanged))
+
+
+def restore(progress: Progress, trainer: Trainer, selector: Selector) -> None:
+    """Put trainer and selector where they were."""
+    trainer.load_state_dict(progress.trainer)
+    if isinstance(selector, Remembers):
+        selector.load_state_dict(progress.selector)
+
+
+def below(prefix: str, state: Mapping[str, Tensor]) -> State:
+    """Copies of the entries under a prefix, without it; copies, for a file's own memory is aligned anyhow."""
+    return {name.removeprefix(prefix): values.clone() for name, values in state.items() if name.startswith(prefix)}
