@@ -7,6 +7,7 @@ from importlib.metadata import version
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+from qurate.estimator import SSDAClassifier
 from qurate.evaluation import Metrics, evaluate, predict_probabilities
 from qurate.methods import METHODS, Method
 from qurate.training import TrainingError, fit
@@ -21,6 +22,7 @@ __all__ = [
     "Metrics",
     "NetworkConfig",
     "RunConfig",
+    "SSDAClassifier",
     "SealedLabels",
     "Split",
     "TrainingConfig",

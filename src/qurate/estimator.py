@@ -1,0 +1,193 @@
+"""The scikit-learn face: fit, predict and score on arrays of features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, TrainingConfig, with_preset
+from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.selection.algorithm import adapt
+
+Mask = NDArray[np.bool_]
+
+
+class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Semi-supervised domain adaptation of a classifier on features, such as the embeddings of a frozen backbone.
+
+    Rows of X are taken as they are; scale them before if their columns differ in size. A row is of one of three parts,
+    by its label and by the sign of its domain:
+
+    - D_s, labelled source: `sample_domain` >= 0;
+    - D_t, labelled target: `sample_domain` < 0;
+    - D_u, unlabelled target: `sample_domain` < 0 and no label.
+
+    The sign is skada's convention, and so is the default without `sample_domain`: unlabelled rows are the target, all
+    others the source. A row without label has y = -1 where labels are numbers, '' or None where they are strings.
+
+    Where a part is missing the others stand in for it, so that the estimator serves the neighbouring problems too:
+    without D_u it learns S+T, plain supervised training on what is labelled; without D_t (unsupervised adaptation) or
+    without D_s (semi-supervised learning) the labelled rows there are count as both.
+
+    Args:
+        method: How the network learns: source_target, dann, adr, cdan, ent, mme, tml, cml.
+        selector: Which pseudo-labels to trust: none, confidence, quality, balanced, random, dqn.
+        preset: 'qurate' or 'paper', the set-up of the selection.
+        bottleneck: Layer before the cosine classifier: 'normalized', 'linear', 'none'.
+        features: Width of the bottleneck.
+        steps: Training steps before selection.
+        rounds: Most rounds of selection; None for the preset's number.
+        round_steps: Training steps a round; None for the preset's number.
+        learning_rate: Of SGD.
+        device: 'auto', 'cpu', 'cuda', 'mps'.
+        random_state: Seed, generator, or None for a new seed at every fit.
+
+    Attributes:
+        classes_: The labels, sorted, (K,).
+        n_features_in_: Width of X.
+        network_: The trained network, on the CPU in double precision.
+        transduction_: y with the trusted pseudo-labels filled in, (n,); rows that none was trusted for stay unlabelled.
+        stopped_: Why selection ended.
+
+    Example:
+        >>> model = SSDAClassifier(steps=300).fit(X, y, sample_domain=np.where(is_source, 1, -2))
+        >>> model.predict_proba(new_rows)
+    """
+
+    def __init__(
+        self,
+        method: str = "tml",
+        selector: str = "dqn",
+        *,
+        preset: str = "qurate",
+        bottleneck: Bottleneck = "normalized",
+        features: int = 512,
+        steps: int = 1500,
+        rounds: int | None = None,
+        round_steps: int | None = None,
+        learning_rate: float = 0.01,
+        device: str = "auto",
+        random_state: int | np.integer[Any] | np.random.RandomState | None = 0,
+    ) -> None:
+        self.method = method
+        self.selector = selector
+        self.preset = preset
+        self.bottleneck = bottleneck
+        self.features = features
+        self.steps = steps
+        self.rounds = rounds
+        self.round_steps = round_steps
+        self.learning_rate = learning_rate
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_domain: ArrayLike | None = None) -> Self:  # noqa: N803
+        """Adapt to the target rows.
+
+        Args:
+            X: Features of all rows, (n, p).
+            y: Labels, (n,); -1, '' or None where unlabelled.
+            sample_domain: Not negative for source, negative for target, (n,); None as the class says.
+        """
+        rows, labels = validate_data(self, X, y, dtype=np.float32)
+        known = ~_is_unlabeled(labels)
+        check_classification_targets(labels[known])
+        self.classes_, codes = np.unique(labels[known], return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"SSDAClassifier.fit: y must have labels of at least two classes, got {len(self.classes_)} class. "
+                "-1 (or '' or None among strings) marks a row without label and is no class."
+            )
+        target = _is_target(sample_domain, known)
+        inputs = torch.from_numpy(np.array(rows))  # a copy: the caller's may be read-only
+        every = torch.full((len(rows),), -1)
+        every[torch.from_numpy(known)] = torch.from_numpy(codes)
+        split = _split_rows(inputs, every, known, target, tuple(map(str, self.classes_)))
+        adaptation = adapt(split, self._config(has_unlabeled=not known.all()))
+        self.network_ = adaptation.method.network.cpu().double().eval()
+        self.stopped_ = adaptation.stopped
+        self.transduction_ = np.array(labels)
+        trusted = np.flatnonzero(~known)[adaptation.positives.indices.numpy()]
+        self.transduction_[trusted] = self.classes_[adaptation.positives.labels.numpy()]
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
+        """Class probabilities in the order of `classes_`, (n, K)."""
+        check_is_fitted(self)
+        # Double precision, so that a row's answer does not depend on which rows it is asked with.
+        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        with torch.no_grad():
+            probabilities = F.softmax(self.network_(torch.from_numpy(np.array(rows))), dim=1)
+        answer: NDArray[np.float64] = probabilities.numpy()
+        return answer
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
+        """The most probable class of each row, (n,)."""
+        probabilities = self.predict_proba(X)
+        predicted: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        return predicted
+
+    def _config(self, *, has_unlabeled: bool) -> RunConfig:
+        given = self.random_state
+        seed = int(given) if isinstance(given, Integral) else int(check_random_state(given).randint(2**31))
+        config = with_preset(
+            RunConfig(
+                NetworkConfig(bottleneck=self.bottleneck, features=self.features),
+                MethodConfig(name=self.method if has_unlabeled else "source_target"),
+                TrainingConfig(steps=self.steps, learning_rate=self.learning_rate, device=self.device),
+                seed=seed,
+            ),
+            self.preset,
+        )
+        selection = replace(
+            config.selection,
+            selector=self.selector if has_unlabeled else "none",
+            rounds=config.selection.rounds if self.rounds is None else self.rounds,
+            round_steps=config.selection.round_steps if self.round_steps is None else self.round_steps,
+        )
+        return replace(config, selection=selection)
+
+
+def _is_unlabeled(labels: NDArray[Any]) -> Mask:
+    """Which labels say that there is none: -1 among numbers, '' or None among strings."""
+    if labels.dtype.kind in "iuf":
+        return np.asarray(labels == -1)
+    if labels.dtype.kind in "OUT":
+        return np.array([label is None or (isinstance(label, str | int) and label in ("", -1)) for label in labels])
+    return np.zeros(len(labels), dtype=bool)
+
+
+def _is_target(sample_domain: ArrayLike | None, known: Mask) -> Mask:
+    if sample_domain is None:
+        return ~known
+    domains = column_or_1d(sample_domain)
+    check_consistent_length(domains, known)
+    target = np.asarray(domains < 0)
+    if strange := int((~known & ~target).sum()):
+        raise ValueError(
+            f"SSDAClassifier.fit: unlabelled rows must be of the target (sample_domain < 0), but {strange} are of the "
+            "source. Leave them out, or give them labels."
+        )
+    return target
+
+
+def _split_rows(inputs: Tensor, labels: Tensor, known: Mask, target: Mask, classes: tuple[str, ...]) -> Split:
+    """D_s, D_t and D_u, with labelled rows standing in for a part that is missing."""
+
+    def labeled(mask: Mask) -> Labeled:
+        chosen = torch.from_numpy(mask if mask.any() else known)
+        return Labeled(inputs[chosen], labels[chosen])
+
+    unlabeled = torch.from_numpy(~known if not known.all() else known)
+    return Split(classes, labeled(known & ~target), labeled(known & target), Unlabeled(inputs[unlabeled]))

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.typing import NDArray
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
+
+from qurate.estimator import SSDAClassifier
+
+QUICK: dict[str, Any] = {"selector": "balanced", "steps": 60, "rounds": 2, "round_steps": 20, "features": 16}
+BARE = QUICK | {"selector": "none"}
+EXPECTED_FAILURES = {
+    "check_classifiers_classes": (
+        "it has a class named -1, which here marks a row without label; scikit-learn excepts its own semi-supervised "
+        "classifiers by name, and the test below runs the check under such a name"
+    )
+}
+
+
+def _expected_failures(estimator: SSDAClassifier) -> dict[str, str]:
+    return EXPECTED_FAILURES
+
+
+@parametrize_with_checks([SSDAClassifier(**QUICK)], expected_failed_checks=_expected_failures)  # type: ignore[untyped-decorator]
+def test_scikit_learns_contract(estimator: SSDAClassifier, check: Any) -> None:
+    check(estimator)
+
+
+def test_the_check_of_classes_passes_as_for_scikit_learns_own_semi_supervised_ones() -> None:
+    check_classifiers_classes("SelfTrainingClassifier", SSDAClassifier(**QUICK))
+
+
+def domains(n: int = 60, shots: int = 2) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Three classes in the plane; the target's are turned by 40 degrees.
+
+    Returns:
+        X, true labels, y with -1 for all but `shots` a class of the target, and domains.
+    """
+    rng = np.random.default_rng(0)
+    true = np.tile(np.arange(3), 2 * n // 3)
+    target = np.arange(2 * n) >= n
+    angles = true * 2 * np.pi / 3 + target * np.deg2rad(40) + rng.normal(0, 0.25, 2 * n)
+    features = np.stack([np.cos(angles), np.sin(angles)], axis=1) * rng.uniform(0.8, 1.2, (2 * n, 1))
+    y = np.where(target & (np.arange(2 * n) >= n + 3 * shots), -1, true)
+    return features, true, y, np.where(target, -2, 1)
+
+
+@pytest.mark.parametrize(("method", "selector"), [("tml", "dqn"), ("mme", "balanced"), ("source_target", "none")])
+def test_it_learns_the_target(method: str, selector: str) -> None:
+    features, true, y, sample_domain = domains()
+    model = SSDAClassifier(method, selector, steps=200, rounds=1, features=32).fit(features, y, sample_domain)
+    hidden = y == -1
+    assert model.score(features[hidden], true[hidden]) > 0.9
+
+
+def test_trusted_pseudo_labels_are_told_and_given_labels_kept() -> None:
+    features, true, y, sample_domain = domains()
+    model = SSDAClassifier(**QUICK).fit(features, y, sample_domain)
+    filled = model.transduction_
+    assert (filled[y != -1] == y[y != -1]).all()
+    trusted = (y == -1) & (filled != -1)
+    assert trusted.sum() > 10
+    assert (filled[trusted] == true[trusted]).mean() > 0.8
+    assert "2 rounds" in model.stopped_
+
+
+def test_the_same_seed_gives_the_same_model_and_the_given_arrays_stay() -> None:
+    features, _, y, sample_domain = domains()
+    copies = features.copy(), y.copy(), sample_domain.copy()
+    first, second = (SSDAClassifier(**QUICK).fit(features, y, sample_domain) for _ in range(2))
+    other = SSDAClassifier(**QUICK, random_state=np.int64(1)).fit(features, y, sample_domain)
+    assert np.array_equal(first.predict_proba(features), second.predict_proba(features))
+    assert not np.array_equal(first.predict_proba(features), other.predict_proba(features))
+    assert all(np.array_equal(a, b) for a, b in zip(copies, (features, y, sample_domain), strict=True))
+
+
+@pytest.mark.parametrize("mark", ["", None])
+def test_strings_are_labels_too(mark: str | None) -> None:
+    features, true, y, sample_domain = domains()
+    words = np.array(["cat", "dog", "elk"], dtype=object)
+    named = np.where(y == -1, mark, words[y])
+    model = SSDAClassifier(**QUICK).fit(features, named, sample_domain)
+    assert model.classes_.tolist() == ["cat", "dog", "elk"]
+    assert model.score(features[y == -1], words[true][y == -1]) > 0.8
+    assert set(model.transduction_) <= {"cat", "dog", "elk", mark}
+
+
+def test_labels_need_not_start_at_zero() -> None:
+    features, _, y, sample_domain = domains()
+    numbers = np.array([7, 40, 1000])
+    model = SSDAClassifier(**QUICK).fit(features, np.where(y == -1, -1, numbers[y]), sample_domain)
+    assert model.classes_.tolist() == [7, 40, 1000]
+    assert set(model.predict(features)) == {7, 40, 1000}
+
+
+def test_without_domains_unlabelled_rows_are_the_target() -> None:
+    features, _, y, _ = domains(shots=0)
+    implied = SSDAClassifier(**QUICK).fit(features, y)
+    said = SSDAClassifier(**QUICK).fit(features, y, np.where(y == -1, -1, 0))
+    assert np.array_equal(implied.predict_proba(features), said.predict_proba(features))
+
+
+def test_a_missing_part_is_stood_in_for() -> None:
+    features, true, y, sample_domain = domains()
+    target = sample_domain < 0
+    only_target = SSDAClassifier(**QUICK).fit(features[target], y[target], sample_domain[target])
+    assert only_target.score(features[target], true[target]) > 0.8
+    all_labelled = SSDAClassifier("mme", **QUICK).fit(features, true, sample_domain)
+    supervised = SSDAClassifier("source_target", **BARE).fit(features, true, sample_domain)
+    assert np.array_equal(all_labelled.predict_proba(features), supervised.predict_proba(features))
+    assert "no selector" in all_labelled.stopped_
+
+
+def test_a_handful_of_rows_is_enough() -> None:
+    features, _, y, sample_domain = domains()
+    few = np.r_[:6, 60:68]  # two unlabelled rows
+    model = SSDAClassifier(**QUICK | {"selector": "dqn"}).fit(features[few], y[few], sample_domain[few])
+    assert model.predict_proba(features).shape == (120, 3)
+
+
+def test_it_lives_among_scikit_learns_tools() -> None:
+    features, true, y, sample_domain = domains()
+    frame = pd.DataFrame(features, columns=["a", "b"])
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = SSDAClassifier("mme", **BARE).set_fit_request(sample_domain=True)
+        pipeline = make_pipeline(StandardScaler(), model).fit(frame, y, sample_domain=sample_domain)
+    assert pipeline.score(frame[y == -1], true[y == -1]) > 0.8
+    assert np.array_equal(pickle.loads(pickle.dumps(pipeline)).predict_proba(frame), pipeline.predict_proba(frame))
+    labelled_target = np.where((sample_domain < 0) & (y != -1), np.arange(len(y)) % 2, -1)
+    search = GridSearchCV(SSDAClassifier("mme", **BARE), {"steps": [5, 60]}, cv=PredefinedSplit(labelled_target))
+    search.fit(features, y, sample_domain=sample_domain)
+    assert search.best_params_["steps"] in (5, 60)
+
+
+def test_errors_say_what_to_do() -> None:
+    features, _, y, sample_domain = domains()
+    with pytest.raises(ValueError, match="at least two classes, got 1 class"):
+        SSDAClassifier(**QUICK).fit(features, np.where(y == 0, 0, -1), sample_domain)
+    with pytest.raises(ValueError, match=r"unlabelled rows must be of the target .* but 60 are of the source"):
+        SSDAClassifier(**QUICK).fit(features, np.where(sample_domain > 0, -1, y), sample_domain)
+    with pytest.raises(ValueError, match="selector must be one of none"):
+        SSDAClassifier(**QUICK | {"selector": "luck"}).fit(features, y, sample_domain)
+    with pytest.raises(ValueError, match="name must be one of source_target"):
+        SSDAClassifier("luck", **QUICK).fit(features, y, sample_domain)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        SSDAClassifier(**QUICK).fit(features, y, sample_domain[:5])
