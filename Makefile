@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install demo test check format clean
+.PHONY: install browser demo test check format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -26,7 +26,16 @@ $(DEPS):
 demo: install
 	$(BIN)/qurate demo --out $(OUT) --seed $(SEED) --force
 
-test: install
+# The report is tested in a real browser; without one those tests are skipped.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing chromium and chromium-driver for the tests of the report."; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver; } >/dev/null \
+	    || echo "They could not be installed; the browser tests will be skipped."; \
+	else echo "No chromium and chromedriver here; the browser tests will be skipped. On Debian: apt-get install chromium chromium-driver"; fi
+
+test: install browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 check: install

@@ -1,0 +1,70 @@
+"""Names on a map: which colours to give, and where to write so that names do not cover each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Points = NDArray[np.float64]
+
+_ROUNDS = 300
+
+
+def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
+    """A colour for each class such that classes of one colour lie far apart, in every map.
+
+    Greedy: each class takes a colour not used yet, else the one whose nearest user is farthest.
+
+    Args:
+        maps: Positions of the same classes, each (K, 2).
+        n_colors: How many colours there are.
+    """
+    colors: list[int] = []
+    for i in range(len(maps[0])):
+        nearest = np.full(n_colors, np.inf)
+        for j, color in enumerate(colors):
+            distance = min(float(np.hypot(*(positions[i] - positions[j]))) for positions in maps)
+            nearest[color] = min(nearest[color], distance)
+        colors.append(int(nearest.argmax()))
+    return colors
+
+
+def place_labels(
+    anchors: Points, widths: Sequence[float], height: float, side: float
+) -> list[tuple[float, float, float]]:
+    """Boxes centred on their anchors, pushed apart until none overlaps, within a square.
+
+    Args:
+        anchors: Where each name belongs, (K, 2).
+        widths: Of the names.
+        height: Of a line.
+        side: Of the square.
+
+    Returns:
+        Left, top and width of each box.
+    """
+    centers = [[float(x), float(y)] for x, y in anchors]
+    sizes = [(width, height) for width in widths]
+    for _ in range(_ROUNDS):
+        moved = [_push_apart(centers, sizes, i, j) for i in range(len(centers)) for j in range(i)]
+        for center, size in zip(centers, sizes, strict=True):
+            for axis in (0, 1):
+                center[axis] = max(size[axis] / 2, min(center[axis], side - size[axis] / 2))
+        if not any(moved):
+            break
+    return [(x - width / 2, y - height / 2, width) for (x, y), width in zip(centers, widths, strict=True)]
+
+
+def _push_apart(centers: list[list[float]], sizes: list[tuple[float, float]], i: int, j: int) -> bool:
+    """Move two overlapping boxes apart, each half of the shorter way; plain numbers, since there are many pairs."""
+    gaps = [centers[i][axis] - centers[j][axis] for axis in (0, 1)]
+    overlaps = [(sizes[i][axis] + sizes[j][axis]) / 2 - abs(gaps[axis]) for axis in (0, 1)]
+    if min(overlaps) <= 0:
+        return False
+    axis = overlaps.index(min(overlaps))
+    push = (overlaps[axis] / 2 + 0.25) * (1.0 if gaps[axis] >= 0 else -1.0)
+    centers[i][axis] += push
+    centers[j][axis] -= push
+    return True
