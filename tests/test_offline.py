@@ -29,9 +29,10 @@ def test_the_weights_of_the_index_are_those_of_timm(office31_weights: Path) -> N
 
 @needs_package
 def test_an_offline_network_is_the_network_of_the_weight_file(office31_weights: Path) -> None:
+    tagged = f"{OFFLINE_BACKBONE}.in1k"
     networks = [
-        build_network(NetworkConfig(OFFLINE_BACKBONE, weights, features=8), n_classes=3, input_width=None, seed=0)
-        for weights in ("offline", str(office31_weights))
+        build_network(NetworkConfig(name, weights, features=8), n_classes=3, input_width=None, seed=0)
+        for name, weights in ((tagged, "offline"), (OFFLINE_BACKBONE, str(office31_weights)))
     ]
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in second)

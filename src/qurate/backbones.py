@@ -105,7 +105,7 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
 
 
 def _load_offline(name: str, module: nn.Module) -> None:
-    if name != OFFLINE_BACKBONE:
+    if name.partition(".")[0] != OFFLINE_BACKBONE:  # with or without timm's tag
         raise BackboneError(
             f"weights='offline' are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
             "pass a local file: weights=PATH.safetensors."
