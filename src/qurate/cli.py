@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
+from qurate import commands
+from qurate.adaptation import SettingError
 from qurate.backbones import BackboneError
-from qurate.benchmark.demo import METHODS as DEMO_METHODS
-from qurate.benchmark.demo import SCENARIO, SHOTS, digits_config, run_method
-from qurate.benchmark.results import write_results
-from qurate.data.digits import digits_split
+from qurate.benchmark.demo import run_demo
 from qurate.data.domains import DataError
-from qurate.display import make_table, step_bar
-from qurate.methods import METHODS
+from qurate.data.embeddings import EmbeddingError
+from qurate.data.images import UnreadableImageError
+from qurate.models import ModelError
+from qurate.offline import OfflineWeightsError
+from qurate.runs import RunError
+from qurate.selection.pool import OversizeStateError
 from qurate.training import TrainingError
 
 
@@ -25,45 +29,49 @@ def demo(
     seed: int = 0,
     force: bool = False,
 ) -> None:
-    """Train four methods from typeset to handwritten digits and compare them. No download.
+    """Compare six methods on adapting from typeset to handwritten digits. No download.
 
     Args:
         out: Folder for results.csv.
         seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
         force: Overwrite DIR/results.csv if it is there.
     """
-    console = Console()
-    results = out / "results.csv"
-    if results.exists() and not force:
-        raise FileExistsError(f"{results} exists. Choose another --out, or pass --force to overwrite it.")
-    split = digits_split(shots=SHOTS, seed=seed)
-    console.print(
-        f"Source: {len(split.source)} typeset digits, all labelled. Target: handwritten digits, "
-        f"{len(split.target_labeled)} labelled ({SHOTS} a class), {len(split.target_unlabeled)} unlabelled."
-    )
-    rows = []
-    for method in DEMO_METHODS:
-        config = digits_config(method, seed=seed)
-        with step_bar(console, METHODS[method].title, config.training.steps) as on_step:
-            rows.append(run_method(split, config, on_step=on_step))
-        console.print(f"{METHODS[method].title:<5} {rows[-1].accuracy:.1%} in {rows[-1].seconds:.0f} s")
-        write_results(rows, results)
-    columns = ("method", "accuracy", "balanced", "seconds")
-    cells = [
-        (METHODS[r.method].title, f"{r.accuracy:.1%}", f"{r.balanced_accuracy:.1%}", f"{r.seconds:.0f}") for r in rows
-    ]
-    console.print(make_table(f"{SCENARIO}, {SHOTS} labels a class, seed {seed}", columns, cells))
-    console.print(f"Accuracy is measured on the hidden labels of the unlabelled target. Results: {results}")
+    run_demo(out, seed=seed, force=force, console=Console())
+
+
+_OURS = (
+    BackboneError,
+    DataError,
+    EmbeddingError,
+    ModelError,
+    OfflineWeightsError,
+    OversizeStateError,
+    RunError,
+    SettingError,
+    TrainingError,
+    UnreadableImageError,
+    FileExistsError,
+)
+"""Errors whose message is all that a person needs."""
 
 
 def main() -> None:
     """Entry point of `qurate`."""
-    verbs = {"demo": demo}
+    verbs: dict[str, Callable[..., Any]] = {
+        "adapt": commands.adapt,
+        "predict": commands.predict,
+        "evaluate": commands.evaluate,
+        "export": commands.export,
+        "check": commands.check,
+        "demo": demo,
+    }
+    errors = Console(stderr=True)
     try:
         tyro.extras.subcommand_cli_from_dict(verbs, prog="qurate", description="Adapt an image classifier.")
-    except (BackboneError, DataError, TrainingError, FileExistsError) as error:
-        Console(stderr=True).print(f"[red]qurate: {error}[/red]", highlight=False)
+    except _OURS as error:
+        message = " ".join(str(error).split())
+        errors.print(f"qurate: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        Console(stderr=True).print("qurate: stopped.")
+        errors.print("qurate: stopped.")
         sys.exit(130)

@@ -313,7 +313,13 @@ def with_preset(config: RunConfig, name: str) -> RunConfig:
         name: 'paper', Algorithm 1 as printed, or 'qurate', our own, whose differences docs/paper.md names and measures.
     """
     if name == "paper":
-        selection = SelectionConfig(selector="dqn", rounds=40, round_steps=50, episode=EpisodeConfig(candidates=64))
+        selection = SelectionConfig(
+            selector="dqn",
+            rounds=12,
+            round_steps=100,
+            episode=EpisodeConfig(candidates=32),
+            q_learning=QLearningConfig(optimizer="sgd", exploration_steps=200),
+        )
         return replace(config, selection=selection, training=replace(config.training, positive_share=None))
     if name != "qurate":
         raise ValueError(f"with_preset: name must be 'paper' or 'qurate', got {name!r}.")

@@ -28,8 +28,8 @@ class StepBar:
         self._task = task
 
     def __call__(self, step: int, terms: dict[str, float]) -> None:
-        """Show that `step` steps are done and the loss of the last one."""
-        self._progress.update(self._task, completed=step, note=f"loss {terms['loss']:.3f}")
+        """Show that one more step is done and its loss."""
+        self._progress.update(self._task, advance=1, note=f"loss {terms['loss']:.3f}")
 
 
 @contextmanager

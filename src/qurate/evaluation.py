@@ -77,3 +77,23 @@ def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:
         labels = part.sealed.open_for_evaluation()
     probabilities = predict_probabilities(method, part.inputs)
     return measure(probabilities.argmax(dim=1), labels.cpu(), method.network.n_classes)
+
+
+def pseudo_label_accuracy(indices: Tensor, labels: Tensor, part: Unlabeled) -> float | None:
+    """Share of right labels among pseudo-labelled samples of D_u; None where there are none or the truth is not known.
+
+    Args:
+        indices: Positions in D_u, (N,) int64.
+        labels: Their pseudo-labels, (N,) int64.
+        part: D_u.
+    """
+    if part.sealed is None or len(indices) == 0:
+        return None
+    return float((part.sealed.open_for_evaluation()[indices] == labels).float().mean())
+
+
+def true_labels(part: Unlabeled) -> Tensor:
+    """The sealed labels of D_u, for an oracle that says so in its name."""
+    if part.sealed is None:
+        raise ValueError("true_labels: the labels of this unlabelled part are not known.")
+    return part.sealed.open_for_evaluation()

@@ -156,7 +156,7 @@ def test_candidates_are_not_positives_and_empty_slots_are_spent() -> None:
     round = make_round()
     taken = round.positives_at(torch.arange(76))
     round = dataclasses.replace(round, positives=taken)
-    candidates, spent = draw_candidates(round, EpisodeConfig(candidates=6), torch.Generator())
+    candidates, spent = draw_candidates(round, round.positives, EpisodeConfig(candidates=6), torch.Generator())
     assert spent.tolist() == [False] * 4 + [True] * 2
     assert sorted(candidates[:4].tolist()) == [76, 77, 78, 79]
 
@@ -165,7 +165,7 @@ def test_a_harvest_offers_all_of_d_u_again() -> None:
     round = make_round()
     round = dataclasses.replace(round, positives=round.positives_at(torch.arange(80)))
     episode = EpisodeConfig(candidates=6, harvest=True, agent="relational", trial_steps=1)
-    _, spent = draw_candidates(round, episode, torch.Generator())
+    _, spent = draw_candidates(round, round.positives, episode, torch.Generator())
     assert not bool(spent.any())
     env = SelectionEnv(round, episode, seed=0)
     env.reset()
@@ -178,7 +178,9 @@ def test_even_candidates_come_from_all_classes() -> None:
     lopsided = torch.zeros(80, dtype=torch.int64)
     lopsided[:3], lopsided[3] = 1, 2
     round = dataclasses.replace(round, pseudo_labels=lopsided)
-    candidates, _ = draw_candidates(round, EpisodeConfig(candidates=9, even_candidates=True), torch.Generator())
+    candidates, _ = draw_candidates(
+        round, round.positives, EpisodeConfig(candidates=9, even_candidates=True), torch.Generator()
+    )
     assert torch.bincount(lopsided[candidates]).tolist() == [5, 3, 1]
 
 

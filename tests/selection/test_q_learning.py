@@ -102,7 +102,7 @@ def test_the_update_is_the_printed_step(kind: QNetworkKind) -> None:
 
 def test_q_loss_by_hand() -> None:
     q = torch.tensor([[1.0, 5.0], [2.0, 8.0]])
-    loss = q_loss(q, torch.tensor([0, 1]), torch.tensor([2.0, 5.0]))
+    loss = q_loss(q.gather(1, torch.tensor([[0], [1]])).squeeze(1), torch.tensor([2.0, 5.0]))
     assert loss.item() == pytest.approx((0.5 * 1 + 0.5 * 9) / 2)
 
 
@@ -114,7 +114,7 @@ def test_a_target_network_makes_the_future() -> None:
     before = copy.deepcopy(other.state_dict())
     loss = update_q_network(network, torch.optim.SGD(network.parameters(), lr=0.0), batch, 0.9, other)
     targets = bellman_targets(batch.rewards, other(batch.next_observations), batch.next_masks, batch.terminated, 0.9)
-    assert loss == pytest.approx(q_loss(network(batch.observations), batch.actions, targets).item())
+    assert loss == pytest.approx(q_loss(network.of_actions(batch.observations, batch.actions), targets).item())
     assert loss != pytest.approx(update_q_network(network, torch.optim.SGD(network.parameters(), lr=0.0), batch, 0.9))
     assert all(torch.equal(before[name], values) for name, values in other.state_dict().items())
 
@@ -516,3 +516,11 @@ def test_greedy_actions_do_not_count() -> None:
     for _ in range(5):
         agent.act(torch.ones(3), mask)
     assert agent.exploration == pytest.approx(1 - 5 / 20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_value_of_an_action_is_its_entry_in_all_values(kind: QNetworkKind) -> None:
+    network = build_q_network(kind, (4, 6), 4, SMALL)
+    observations, actions = torch.randn(9, 4, 6, generator=rng()), torch.randint(4, (9,), generator=rng())
+    expected = network(observations)[torch.arange(9), actions]
+    torch.testing.assert_close(network.of_actions(observations, actions), expected)

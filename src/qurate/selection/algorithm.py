@@ -236,17 +236,12 @@ class DQNSelector:
         """Lines 6-19, then the harvest if the config asks for one."""
         config, agent, tell = self.config.episode, self.agent, self._tell
         positives, actions = round.positives, 0
+        env = SelectionEnv(round, config, seed=_stream_seed(self.seed, 6, round.number), on_line=tell)
         with torch_threads(1):
             while actions < config.actions:
                 # 6: copy F and C to F' and C'    7: draw D_c, build s_0
-                env = SelectionEnv(
-                    dataclasses.replace(round, positives=positives),
-                    config,
-                    seed=_stream_seed(self.seed, 6, round.number, actions),
-                    limit=config.actions - actions,
-                    on_line=tell,
-                )
-                observation, info = env.reset()
+                env.limit = config.actions - actions
+                observation, info = env.reset(options={"positives": positives})
                 if not info["action_mask"].any():
                     break
                 ended = False

@@ -74,15 +74,20 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Lines 6-7: copy F and C, draw D_c, build s_0."""
+        """Lines 6-7: copy F and C, draw D_c, build s_0.
+
+        Args:
+            seed: For this episode and those after it.
+            options: 'positives' is D_p to start from; the round's unless given.
+        """
         super().reset(seed=seed)
         if seed is not None:
             self._rng = torch.Generator().manual_seed(seed)
         trainer = self.round.trainer
         method = copy.deepcopy(trainer.method)
         self.trial = Trainer(method, trainer.config, trainer.fabric, step=trainer.step)
-        self.candidates, self.spent = draw_candidates(self.round, self.config, self._rng)
-        self.positives = self.round.positives
+        self.positives: Positives = (options or {}).get("positives", self.round.positives)
+        self.candidates, self.spent = draw_candidates(self.round, self.positives, self.config, self._rng)
         self._actions = 0
         self._entropy_at = self._draw_entropy_samples()
         self._target, self._unlabeled = self.round.target, self.round.unlabeled
@@ -220,7 +225,9 @@ def observation_shape(config: EpisodeConfig, n_unlabeled: int, features: int, cl
     return (state_size(candidates, config.state_features or features, classes),)
 
 
-def draw_candidates(round: Round, config: EpisodeConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_candidates(
+    round: Round, positives: Positives, config: EpisodeConfig, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Line 7: positions in D_u of N_c candidates, and which slots are empty and so spent from the start.
 
     Candidates come from D_u without D_p (decision 6), or from all of D_u when the round ends with a harvest, which
@@ -229,7 +236,7 @@ def draw_candidates(round: Round, config: EpisodeConfig, rng: torch.Generator) -
     n = min(config.candidates, len(round.pseudo_labels))
     open_to_choice = torch.ones(len(round.pseudo_labels), dtype=torch.bool)
     if not config.harvest:
-        open_to_choice[round.positives.indices] = False
+        open_to_choice[positives.indices] = False
     available = open_to_choice.nonzero().squeeze(1)
     order = available[torch.randperm(len(available), generator=rng)]
     if config.even_candidates:

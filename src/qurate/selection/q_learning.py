@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qurate.config import QLearningConfig
 from qurate.randomness import generator, seeded
 from qurate.selection.memory import available_memory, check_memory, memory_cost
 from qurate.selection.pool import Array, ExperiencePool, Transitions, as_tensor
-from qurate.selection.q_networks import QNetworkKind, build_q_network
+from qurate.selection.q_networks import QNetwork, QNetworkKind, build_q_network
 
 
 def choose_action(q_values: Tensor, mask: Tensor, exploration: float, rng: torch.Generator) -> int:
@@ -82,7 +82,7 @@ def bellman_targets(rewards: Tensor, next_q: Tensor, next_mask: Tensor, terminat
     return rewards + discount * torch.where(goes_on, best, 0.0)
 
 
-def q_loss(q_values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+def q_loss(values: Tensor, targets: Tensor) -> Tensor:
     """Half the mean squared distance of Q(s, a) from V; its gradient is the direction of Eq. (10).
 
     1/B sum_i 1/2 (Q(s_i, a_i) - V_i)^2, of gradient 1/B sum_i dQ(s_i, a_i)/dOmega (Q(s_i, a_i) - V_i)
@@ -90,23 +90,21 @@ def q_loss(q_values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
     Paper: Eq. (10), whose sum is a mean here, so that the step does not grow with the batch.
 
     Args:
-        q_values: Q(s, .), (B, n_actions).
-        actions: a, (B,) int64.
+        values: Q(s, a), (B,).
         targets: V, (B,), without gradient.
 
     Returns:
         A scalar.
     """
-    chosen = q_values.gather(1, actions.unsqueeze(1)).squeeze(1)
-    return 0.5 * (chosen - targets.detach()).square().mean()
+    return 0.5 * (values - targets.detach()).square().mean()
 
 
 def update_q_network(
-    network: nn.Module,
+    network: QNetwork,
     optimizer: torch.optim.Optimizer,
     batch: Transitions,
     discount: float,
-    target_network: nn.Module | None = None,
+    target_network: QNetwork | None = None,
 ) -> float:
     """One step of the Q-network towards the Bellman targets of a batch.
 
@@ -122,10 +120,12 @@ def update_q_network(
     Returns:
         The loss before the step.
     """
-    with torch.no_grad():
-        next_q = (target_network or network)(batch.next_observations)
+    next_q = batch.next_observations.new_zeros(batch.next_masks.shape)
+    goes_on = ~batch.terminated
+    with torch.no_grad():  # a terminal state's values are not used, so they are not computed
+        next_q[goes_on] = (target_network or network)(batch.next_observations[goes_on])
     targets = bellman_targets(batch.rewards, next_q, batch.next_masks, batch.terminated, discount)
-    loss = q_loss(network(batch.observations), batch.actions, targets)
+    loss = q_loss(network.of_actions(batch.observations, batch.actions), targets)
     value = loss.item()
     if not math.isfinite(value):
         raise FloatingPointError(
@@ -178,7 +178,7 @@ class DeepQAgent:
         check_memory(self.cost, available_memory() if available_bytes is None else available_bytes)
         with seeded(seed):
             self.network = build_q_network(kind, observation_shape, n_actions, config).to(self.device)
-        self.target_network: nn.Module | None = None
+        self.target_network: QNetwork | None = None
         if config.target_update:
             self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizer = self._build_optimizer()

@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from qurate.config import QLearningConfig
@@ -25,7 +26,16 @@ def _layers(widths: tuple[int, ...], output_relu: bool) -> nn.Sequential:
     return nn.Sequential(*(layers if output_relu else layers[:-1]))
 
 
-class FlatQNetwork(nn.Module):
+class QNetwork(nn.Module):
+    """Q(s, .) of a batch of observations by `forward`, and Q(s, a) of given actions by `of_actions`."""
+
+    def of_actions(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Q(s, a) of each observation's own action: (B, *observation_shape), (B,) to (B,)."""
+        values: Tensor = self(observations)
+        return values.gather(1, actions.unsqueeze(1)).squeeze(1)
+
+
+class FlatQNetwork(QNetwork):
     """Fully connected layers on the whole observation, one output for each action.
 
     Paper: section 3.2, "a three-layer fully connected network", with a linear last layer (decision 1).
@@ -47,7 +57,7 @@ class FlatQNetwork(nn.Module):
         return values
 
 
-class SharedQNetwork(nn.Module):
+class SharedQNetwork(QNetwork):
     """The same layers applied to each action's own row of the observation.
 
     Actions in another order have their Q-values in that order, and weights do not grow with their number.
@@ -66,6 +76,12 @@ class SharedQNetwork(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """Q(s, a) of observations (B, n_actions, width), as (B, n_actions)."""
         values: Tensor = self.layers(observations)
+        return values.squeeze(-1)
+
+    def of_actions(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The same numbers from the chosen rows alone, which is all that an update needs."""
+        rows = observations[torch.arange(len(actions), device=actions.device), actions]
+        values: Tensor = self.layers(rows)
         return values.squeeze(-1)
 
 
@@ -88,7 +104,7 @@ def layer_widths(
 
 def build_q_network(
     kind: QNetworkKind, observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig
-) -> nn.Module:
+) -> QNetwork:
     """A Q-network, (B, *observation_shape) -> (B, n_actions), with freshly drawn weights.
 
     Args:
