@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from qurate.adaptation import adapt
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.estimator import SSDAClassifier
 from qurate.evaluation import Metrics, evaluate, predict_probabilities
 from qurate.methods import METHODS, Method
+from qurate.models import AdaptedModel
+from qurate.models import load_model as load
 from qurate.training import TrainingError, fit
 
 __version__ = version("qurate")
 
 __all__ = [
     "METHODS",
+    "AdaptedModel",
     "Labeled",
     "Method",
     "MethodConfig",
@@ -29,8 +33,10 @@ __all__ = [
     "TrainingError",
     "Unlabeled",
     "__version__",
+    "adapt",
     "digits_split",
     "evaluate",
     "fit",
+    "load",
     "predict_probabilities",
 ]

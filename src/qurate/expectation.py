@@ -1,0 +1,94 @@
+"""How long a run will take, from a few images and steps on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from qurate.config import RunConfig
+from qurate.data.batches import TrainingData
+from qurate.data.embeddings import embed_images
+from qurate.data.images import ImageFiles
+from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
+from qurate.training import start
+
+_IMAGES = 16
+_STEPS = 12
+_STEPS_PER_ACTION = 2.0
+"""What an action of the agent costs in training steps, with its trial step and its look at D_u; measured."""
+
+
+def expect(
+    split: Split, config: RunConfig, backbone: str, weights: str, folds: int, cache: Path | None = None
+) -> float:
+    """Seconds that embedding, training and comparison will take, roughly.
+
+    Args:
+        split: Image files.
+        config: The run.
+        backbone: That embeds where only the head is trained.
+        weights: Its weights.
+        folds: Pairs of trainings for the comparison.
+        cache: Of embeddings.
+    """
+    parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
+    embedding, sample = 0.0, _sample(split, *parts)
+    if config.network.backbone == "none":
+        seconds, sample = _embed_sample(sample, backbone, weights, cache)
+        embedding = seconds * sum(len(part) for part in parts)
+    selection = config.selection
+    rounds = 0 if selection.selector == "none" else selection.rounds
+    actions = selection.episode.actions * _STEPS_PER_ACTION if selection.selector == "dqn" else 0.0
+    adapting = config.training.steps + rounds * (selection.round_steps + actions)
+    steps = (1 + folds) * adapting + folds * config.training.steps
+    return embedding + steps * _seconds_per_step(sample, config)
+
+
+def say_time(seconds: float) -> str:
+    """'about 40 seconds', 'about 7 minutes', 'about 3 hours'."""
+    if seconds < 90:
+        return f"about {max(10, 10 * round(seconds / 10))} seconds"
+    if seconds < 5400:
+        return f"about {round(seconds / 60)} minutes"
+    return f"about {round(seconds / 3600)} hours"
+
+
+def _sample(split: Split, *parts: Inputs) -> Split:
+    """A few images of all parts, under labels that mean nothing."""
+    some = [take(part, torch.linspace(0, len(part) - 1, min(len(part), _IMAGES // 2)).long()) for part in parts]
+    labeled = [Labeled(inputs, torch.arange(len(inputs)) % split.n_classes) for inputs in some[:2]]
+    return Split(split.classes, labeled[0], labeled[1], Unlabeled(some[2]))
+
+
+def _embed_sample(sample: Split, backbone: str, weights: str, cache: Path | None) -> tuple[float, Split]:
+    """Seconds an image, next to none where it is in the cache, and the sample as embeddings."""
+    parts = [sample.source.inputs, sample.target_labeled.inputs, sample.target_unlabeled.inputs]
+    files = ImageFiles(tuple(path for part in parts if isinstance(part, ImageFiles) for path in part.paths))
+    seconds = []
+    rows: Tensor
+    for _ in range(2):  # the second time all is in the cache: what is left is the cost of a call
+        began = time.perf_counter()
+        rows = embed_images(files, backbone, weights, cache=cache)
+        seconds.append(time.perf_counter() - began)
+    first, second, third = rows.split([len(part) for part in parts])
+    embedded = Split(
+        sample.classes,
+        Labeled(first, sample.source.labels),
+        Labeled(second, sample.target_labeled.labels),
+        Unlabeled(third),
+    )
+    return max(0.0, seconds[0] - seconds[1]) / len(files), embedded
+
+
+def _seconds_per_step(sample: Split, config: RunConfig) -> float:
+    trainer = start(sample, config)
+    data = TrainingData.of(sample)
+    steps = _STEPS if isinstance(sample.source.inputs, Tensor) else 1
+    if steps > 1:
+        trainer.run(data, steps=3, seed=0)  # the first steps are slower
+    began = time.perf_counter()
+    trainer.run(data, steps=steps, seed=0)
+    return (time.perf_counter() - began) / steps
