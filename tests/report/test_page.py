@@ -135,15 +135,23 @@ def test_a_chosen_pseudo_label_says_why_in_words(tmp_path: Path) -> None:
     [
         ({"selection": {"reward": {"center": "centers"}}}, -0.02, "the class centres agree 91 %; learning it made"),
         ({"selection": None}, 0.0, "nearby target images agree 91 %; its effect on the other predictions was not"),
-        ({}, float("nan"), "nearby target images agree 91 %; its effect on the other predictions was not"),
+        ({}, float("nan"), "nearby target images agree 91 %; its effect on the other predictions was not measured"),
     ],
 )
 def test_the_words_follow_what_phi_was_made_of(
     tmp_path: Path, config: dict[str, object], drop: float, words: str
 ) -> None:
     record = finished_run(tmp_path, config=config)
-    row = record.positives.iloc[[0]].assign(center_prob=0.91, entropy_drop=drop)
-    assert words in _written(dataclasses.replace(record, positives=row), tmp_path).said("chosen")
+    rows = record.positives.iloc[[0, 1]].assign(center_prob=0.91, entropy_drop=[drop, 0.01])
+    assert words in _written(dataclasses.replace(record, positives=rows), tmp_path).said("chosen")
+
+
+def test_an_effect_that_no_label_was_measured_by_is_told_once(tmp_path: Path) -> None:
+    record = finished_run(tmp_path)
+    unmeasured = dataclasses.replace(record, positives=record.positives.assign(entropy_drop=0.0))
+    said = _written(unmeasured, tmp_path).said("chosen")
+    assert said.count("not measured") == 1
+    assert "The third was not measured in this run." in said
 
 
 def test_the_gallery_starts_with_the_most_doubtful_and_is_bounded(tmp_path: Path) -> None:
@@ -171,7 +179,7 @@ def test_the_table_counts_each_class(tmp_path: Path) -> None:
     rows = page_rows(_written(record, tmp_path))
     chosen = int((record.positives["label"] == "mug").sum())
     mean = record.predictions.query("label == 'mug'")["probability"].mean()
-    assert rows["mug"] == ["4", "2", "12", str(chosen), f"{mean * 100:.0f} %"]
+    assert rows["mug"] == ["4", "2", "12", str(chosen), f"{mean * 100:.1f} %"]
 
 
 def page_rows(page: Page) -> dict[str, list[str]]:

@@ -77,6 +77,7 @@ def rounds_figure(rounds: pd.DataFrame) -> Markup | None:
     slot = 88 / len(total)
     width = min(slot * 0.72, 9)
     every = math.ceil(len(total) / 10)
+    room = len(total) * len(f"{total.max():,}") <= 32  # else numbers would meet on a phone
     for i, (name, high, fresh) in enumerate(zip(names, total, new, strict=True)):
         center = 12 + slot * (i + 0.5)
         bar = {"x": f"{center - width / 2:.2f}%", "width": f"{width:.2f}%"}
@@ -87,7 +88,7 @@ def rounds_figure(rounds: pd.DataFrame) -> Markup | None:
         _add(group, "rect", "new", **bar, y=base - high * scale, height=(high - kept) * scale)
         if i % every == 0 or i == len(total) - 1:
             _text(svg, name, f"{center:.2f}%", base + 18, "quiet")
-        if len(total) <= 10 or i == len(total) - 1:
+        if room or i in (0, len(total) - 1):
             _text(svg, f"{high:,}", f"{center:.2f}%", base - high * scale - 6, "value")
     return _markup(svg)
 
@@ -131,10 +132,11 @@ def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], 
             ElementTree.SubElement(dots, "title").text = str(label)
     names = [_short(name) for name in named.index]
     anchors = named.to_numpy()
-    boxes = place_labels(anchors, [len(name) * _LETTER + 5 for name in names], _LINE, _MAP)
+    above = anchors - [0.0, _LINE]  # a name must not hide the dots it names
+    boxes = place_labels(above, [len(name) * _LETTER + 5 for name in names], _LINE, _MAP)
     for name, (x, y), (left, top, width) in zip(names, anchors, boxes, strict=True):
         middle = (left + width / 2, top + _LINE / 2)
-        if math.hypot(middle[0] - x, middle[1] - y) > 12:
+        if math.hypot(middle[0] - x, middle[1] - y) > 2 * _LINE:
             _add(svg, "line", "leader", x1=x, y1=y, x2=middle[0], y2=middle[1])
         _text(svg, name, f"{middle[0]:.1f}", middle[1] + 3.5, "name")
     return _markup(svg)

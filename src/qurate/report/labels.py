@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Points = NDArray[np.float64]
 
 _ROUNDS = 300
+_MARGIN = 4.0
 
 
 def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
@@ -51,7 +52,8 @@ def place_labels(
         moved = [_push_apart(centers, sizes, i, j) for i in range(len(centers)) for j in range(i)]
         for center, size in zip(centers, sizes, strict=True):
             for axis in (0, 1):
-                center[axis] = max(size[axis] / 2, min(center[axis], side - size[axis] / 2))
+                reach = size[axis] / 2 + _MARGIN
+                center[axis] = max(reach, min(center[axis], side - reach))
         if not any(moved):
             break
     return [(x - width / 2, y - height / 2, width) for (x, y), width in zip(centers, widths, strict=True)]

@@ -17,7 +17,7 @@ from qurate.files import write_atomically
 from qurate.report.figures import COLORS, MOST_LABELS, embedding_figures, interval_figure, rounds_figure
 from qurate.report.record import RunRecord
 from qurate.report.thumbnails import Thumbnail, Thumbnails
-from qurate.report.words import count, outcome, percent, signed, why_trusted
+from qurate.report.words import count, exact_percent, outcome, percent, signed, why_trusted
 
 PAIRS = 12
 """Classes shown in both domains."""
@@ -86,6 +86,7 @@ def render(record: RunRecord) -> str:
             uncertain_files=[str(file) for file in uncertain["file"]],
             doubtful=[_trust_card(record, row, reward_config, thumbnails) for row in doubtful.to_dict("records")],
             exemplary=[_trust_card(record, row, reward_config, thumbnails) for row in exemplary.to_dict("records")],
+            effect_measured=_effect_measured(record.positives),
             rounds=record.rounds.to_dict("records"),
             rounds_figure=rounds_figure(record.rounds),
             maps=embedding_figures(record.embedding, record.classes),
@@ -105,7 +106,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, count=count, breakable=_breakable)
+    environment.filters.update(exact_percent=exact_percent, count=count, breakable=_breakable)
     return environment
 
 
@@ -147,11 +148,17 @@ def _least_certain(record: RunRecord) -> pd.DataFrame:
     return table.sort_values("probability", kind="stable").head(GALLERY)
 
 
+def _effect_measured(positives: pd.DataFrame) -> bool:
+    """Whether any positive has an entropy drop; selectors that do not try labels out leave it at zero."""
+    return bool(positives["entropy_drop"].fillna(0).ne(0).any())
+
+
 def _trust_card(
     record: RunRecord, row: Mapping[Any, Any], reward_config: Mapping[str, Any], thumbnails: Thumbnails
 ) -> Card:
     label, file = str(row["label"]), str(row["file"])
-    why = why_trusted(row["classifier_prob"], row["center_prob"], row["entropy_drop"], reward_config)
+    drop = row["entropy_drop"] if _effect_measured(record.positives) else None
+    why = why_trusted(row["classifier_prob"], row["center_prob"], drop, reward_config)
     detail = f"round {row['round']} · phi {signed(row['phi'], 2)}"
     image = thumbnails.of(record.path(file), f"{Path(file).name}, taken for {label}")
     return Card(image, label, Path(file).name, detail, why)

@@ -100,20 +100,22 @@ def outcome(comparison: Comparison | None) -> Outcome:
 
 
 def why_trusted(
-    classifier_prob: float, center_prob: float, entropy_drop: float, reward_config: Mapping[str, Any]
+    classifier_prob: float, center_prob: float, entropy_drop: float | None, reward_config: Mapping[str, Any]
 ) -> str:
     """The three terms of phi, Eq. (4), as one sentence.
 
     Args:
         classifier_prob: p_c.
         center_prob: p_f.
-        entropy_drop: Delta_e; 0 or NaN where it was not measured.
+        entropy_drop: Delta_e; 0 or NaN where it was not measured, None to say nothing of it.
         reward_config: Of the run; says what p_f was made of.
     """
-    return (
-        f"The classifier is {percent(classifier_prob)} sure; {_witness(reward_config)} agree {percent(center_prob)}; "
-        f"{_effect(entropy_drop)}."
-    )
+    reasons = [
+        f"The classifier is {percent(classifier_prob)} sure",
+        f"{_witness(reward_config)} agree {percent(center_prob)}",
+        *([] if entropy_drop is None else [_effect(entropy_drop)]),
+    ]
+    return "; ".join(reasons) + "."
 
 
 def _witness(reward_config: Mapping[str, Any]) -> str:
