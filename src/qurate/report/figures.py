@@ -113,11 +113,14 @@ def embedding_figures(embedding: pd.DataFrame, classes: Sequence[str]) -> tuple[
 
 
 def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], when: str) -> Markup:
-    named = medians.head(MOST_LABELS)
+    anchors = medians.head(MOST_LABELS).to_numpy()
+    names = [_short(str(name)) for name in medians.index[:MOST_LABELS]]
+    above = anchors - [0.0, _LINE]  # a name must not hide the dots it names
+    middles = place_labels(above, [len(name) * _LETTER + 5 for name in names], _LINE, _MAP)
     svg = _svg(
         0,
         f"Map of the embeddings {when} adaptation: {len(points)} images, "
-        f"the names of {len(named)} classes where their target images lie.",
+        f"the names of {len(middles) - middles.count(None)} classes where their target images lie.",
         "map",
     )
     source = points[points["part"] == "source"]
@@ -130,14 +133,11 @@ def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], 
                 _add(svg, "path", "ring", d=_dots(group))
             dots = _add(svg, "path", f"{part} k{color_of[str(label)]}", d=_dots(group))
             ElementTree.SubElement(dots, "title").text = str(label)
-    names = [_short(name) for name in named.index]
-    anchors = named.to_numpy()
-    above = anchors - [0.0, _LINE]  # a name must not hide the dots it names
-    boxes = place_labels(above, [len(name) * _LETTER + 5 for name in names], _LINE, _MAP)
-    for name, (x, y), (left, top, width) in zip(names, anchors, boxes, strict=True):
-        middle = (left + width / 2, top + _LINE / 2)
+    for name, (x, y), middle in zip(names, anchors, middles, strict=True):
+        if middle is None:
+            continue
         if math.hypot(middle[0] - x, middle[1] - y) > 2 * _LINE:
-            _add(svg, "line", "leader", x1=x, y1=y, x2=middle[0], y2=middle[1])
+            _add(svg, "line", "leader", x1=float(x), y1=float(y), x2=middle[0], y2=middle[1])
         _text(svg, name, f"{middle[0]:.1f}", middle[1] + 3.5, "name")
     return _markup(svg)
 

@@ -11,6 +11,7 @@ Points = NDArray[np.float64]
 
 _ROUNDS = 300
 _MARGIN = 4.0
+_TOUCH = 1.0
 
 
 def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
@@ -34,8 +35,8 @@ def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
 
 def place_labels(
     anchors: Points, widths: Sequence[float], height: float, side: float
-) -> list[tuple[float, float, float]]:
-    """Boxes centred on their anchors, pushed apart until none overlaps, within a square.
+) -> list[tuple[float, float] | None]:
+    """Middles of boxes that begin at their anchors and are pushed apart until none overlaps, within a square.
 
     Args:
         anchors: Where each name belongs, (K, 2).
@@ -44,7 +45,7 @@ def place_labels(
         side: Of the square.
 
     Returns:
-        Left, top and width of each box.
+        The middle of each box; None for one that would still cover an earlier one.
     """
     centers = [[float(x), float(y)] for x, y in anchors]
     sizes = [(width, height) for width in widths]
@@ -56,17 +57,25 @@ def place_labels(
                 center[axis] = max(reach, min(center[axis], side - reach))
         if not any(moved):
             break
-    return [(x - width / 2, y - height / 2, width) for (x, y), width in zip(centers, widths, strict=True)]
+    placed: list[tuple[float, float] | None] = []
+    for i, (x, y) in enumerate(centers):
+        free = all(placed[j] is None or min(_overlaps(centers, sizes, i, j)) <= _TOUCH for j in range(i))
+        placed.append((x, y) if free else None)
+    return placed
 
 
 def _push_apart(centers: list[list[float]], sizes: list[tuple[float, float]], i: int, j: int) -> bool:
     """Move two overlapping boxes apart, each half of the shorter way; plain numbers, since there are many pairs."""
-    gaps = [centers[i][axis] - centers[j][axis] for axis in (0, 1)]
-    overlaps = [(sizes[i][axis] + sizes[j][axis]) / 2 - abs(gaps[axis]) for axis in (0, 1)]
+    overlaps = _overlaps(centers, sizes, i, j)
     if min(overlaps) <= 0:
         return False
     axis = overlaps.index(min(overlaps))
-    push = (overlaps[axis] / 2 + 0.25) * (1.0 if gaps[axis] >= 0 else -1.0)
+    push = (overlaps[axis] / 2 + 0.25) * (1.0 if centers[i][axis] >= centers[j][axis] else -1.0)
     centers[i][axis] += push
     centers[j][axis] -= push
     return True
+
+
+def _overlaps(centers: list[list[float]], sizes: list[tuple[float, float]], i: int, j: int) -> list[float]:
+    """How far two boxes reach into each other across and down; they overlap where both are positive."""
+    return [(sizes[i][axis] + sizes[j][axis]) / 2 - abs(centers[i][axis] - centers[j][axis]) for axis in (0, 1)]
