@@ -97,7 +97,7 @@ def _no_part(data: Path) -> None:
         (_empty_a_class, "labeled has classes without a readable image: 'dog'. Add"),
         (_one_class, "source must have at least two classes, got 'cat'."),
         (_empty_part, "unlabeled: read_unlabeled_folder: path "),
-        (_no_part, "source: read_folder: path must be an existing folder"),
+        (_no_part, "source must be a folder of class folders, a list file"),
     ],
 )
 def test_what_hinders_is_a_problem(data: Path, spoil: Callable[[Path], None], problem: str) -> None:
@@ -199,7 +199,8 @@ def test_lists_and_tables_are_read_too(data: Path) -> None:
     (data / "source.txt").write_text("\n".join(listed))
     rows = [f"{p.relative_to(data).as_posix()},{p.parent.name}" for p in sorted((data / "labeled").rglob("*.png"))]
     (data / "labeled.csv").write_text("\n".join(["path,label", *rows]))
-    report = check_data(data / "source.txt", data / "labeled.csv", read_folder(data / "source", "again"))
+    (data / "unlabeled.txt").write_text("\n".join(path.relative_to(data).as_posix() for path in paths))
+    report = check_data(data / "source.txt", data / "labeled.csv", data / "unlabeled.txt")
     assert report.ok
     assert report.warnings[0].startswith("8 images both in source and in unlabeled")
 

@@ -12,9 +12,8 @@ from itertools import combinations
 from pathlib import Path
 
 from qurate.data.domains import DataError, DataWarning, Domain, Skipped, list_some
-from qurate.data.folders import read_folder, read_unlabeled_folder
 from qurate.data.images import ImageFiles, UnreadableImageError, read_image
-from qurate.data.lists import read_list, read_table
+from qurate.data.parts import Place, read_labeled, read_unlabeled
 from qurate.machine import available_cores
 
 FEW_LABELS = 3
@@ -70,9 +69,9 @@ class Picture:
 
 
 def check_data(
-    source: Path | str | Domain,
-    labeled: Path | str | Domain,
-    unlabeled: Path | str | Domain,
+    source: Place | Domain,
+    labeled: Place | Domain,
+    unlabeled: Place | Domain,
     *,
     on_progress: OnProgress | None = None,
 ) -> CheckReport:
@@ -94,9 +93,9 @@ def check_data(
     problems: list[str] = []
     for part, given in (("source", source), ("labeled", labeled), ("unlabeled", unlabeled)):
         try:
-            domains[part] = given if isinstance(given, Domain) else read_part(given, part)
+            domains[part] = _read(part, given)
         except DataError as error:
-            problems.append(f"{part}: {error}")
+            problems.append(str(error) if str(error).startswith(part) else f"{part}: {error}")
     pictures, unreadable = _look_at_all(domains, on_progress)
     by_part = {part: [picture for picture in pictures if picture.part == part] for part in domains}
     summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
@@ -110,22 +109,13 @@ def check_data(
     return CheckReport(tuple(summary), tuple(problems), tuple(found))
 
 
-def read_part(path: Path | str, part: str) -> Domain:
-    """One part of the data: a folder, a CSV table, or a list file with paths relative to its own folder.
-
-    Broken files are in the domain's `skipped`, without a warning.
-
-    Args:
-        path: Where it is.
-        part: 'source', 'labeled' or 'unlabeled', which takes folders without classes.
-    """
-    where = Path(path)
+def _read(part: str, given: Place | Domain) -> Domain:
+    """The part as adaptation would read it, but for the warnings: what is skipped is said in the report."""
+    if isinstance(given, Domain):
+        return given
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        if where.is_file():
-            read = read_table if where.suffix.lower() == ".csv" else read_list
-            return read(where, where.parent, name=part)
-        return read_unlabeled_folder(where, part) if part == "unlabeled" else read_folder(where, part)
+        return read_unlabeled(given, part) if part == "unlabeled" else read_labeled(given, part)
 
 
 def _look_at_all(
