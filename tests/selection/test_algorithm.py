@@ -227,3 +227,23 @@ def test_the_paper_preset_is_the_printed_algorithm() -> None:
     )
     assert (episode.keep_rejected, episode.harvest, episode.repeat_episodes) == (True, False, False)
     assert selection.reward.tau == pytest.approx(-0.2107210)
+
+
+def test_a_harvested_positive_remembers_its_first_round_and_its_reward() -> None:
+    events, result = trace(dataclasses.replace(OURS, selection=dataclasses.replace(OURS.selection, rounds=3)))
+    assert set(result.positives.rounds.tolist()) >= {0}
+    chosen = {event.data["sample"] for event in events if event.line == 10}
+    rewarded = ~result.positives.rewards.isnan()
+    assert bool(rewarded.any())
+    assert set(result.positives.indices[rewarded].tolist()) <= chosen
+
+
+def test_remembering_needs_the_same_label() -> None:
+    round = make_round()
+    before = dataclasses.replace(round.positives_at(torch.tensor([3, 4])), rewards=torch.tensor([1.0, -1.0]))
+    now = dataclasses.replace(round.positives_at(torch.tensor([4, 3, 5])), rounds=torch.tensor([7, 7, 7]))
+    now = dataclasses.replace(now, labels=torch.tensor([int(now.labels[0]), (int(now.labels[1]) + 1) % K, 0]))
+    remembered = now.remembering(before)
+    assert remembered.rounds.tolist() == [0, 7, 7]
+    assert remembered.rewards[0] == -1.0
+    assert bool(remembered.rewards[1:].isnan().all())

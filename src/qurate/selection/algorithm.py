@@ -276,7 +276,8 @@ class DQNSelector:
                     break
         if config.harvest:
             scores = agent.q_values(relations_of_all(round))
-            positives = harvest(round, scores, share_now(self.config, round.progress))
+            harvested = harvest(round, scores, share_now(self.config, round.progress))
+            positives = harvested.remembering(positives).remembering(round.positives)
             tell(19, "harvest", positives=len(positives))
         return positives
 

@@ -109,6 +109,23 @@ class Positives:
         """The positives at these positions, or where this mask is true."""
         return Positives(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
+    def remembering(self, earlier: Positives) -> Positives:
+        """These positives with the round they first came in, and the reward and entropy drop they were given then.
+
+        Args:
+            earlier: Positives of before; those that are here too, under the same label, are remembered.
+        """
+        places = {pair: i for i, pair in enumerate(zip(earlier.indices.tolist(), earlier.labels.tolist(), strict=True))}
+        rounds, rewards, drops = self.rounds.clone(), self.rewards.clone(), self.entropy_drop.clone()
+        for i, pair in enumerate(zip(self.indices.tolist(), self.labels.tolist(), strict=True)):
+            before = places.get(pair)
+            if before is None:
+                continue
+            rounds[i] = min(rounds[i], earlier.rounds[before])
+            if rewards[i].isnan():
+                rewards[i], drops[i] = earlier.rewards[before], earlier.entropy_drop[before]
+        return replace(self, rounds=rounds, rewards=rewards, entropy_drop=drops)
+
     def relabeled(self, pseudo_labels: Tensor) -> Positives:
         """The same samples under the current pseudo-labels of D_u."""
         return replace(self, labels=pseudo_labels[self.indices])
