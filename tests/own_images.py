@@ -11,9 +11,9 @@ import safetensors.torch
 import timm
 from PIL import Image
 
-from qurate.adaptation import make_config
 from qurate.config import EpisodeConfig, RunConfig
 from qurate.randomness import seeded
+from qurate.settings import make_config
 
 BACKBONE = "timm/test_resnet"
 COLORS = {"été": (200, 60, 60), "green tea": (60, 200, 60), "blue": (60, 60, 200)}

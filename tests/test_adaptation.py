@@ -14,11 +14,12 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
-from qurate.adaptation import SettingError, make_config
 from qurate.data.domains import DataError
 from qurate.expectation import say_time
 from qurate.models import ModelError
 from qurate.selection.algorithm import SELECTORS
+from qurate.settings import BACKBONE as DEFAULT_BACKBONE
+from qurate.settings import SettingError, find_weights, make_config
 
 FAST = {"config": small_config("none"), "check_helping": False}
 Adapt = Callable[..., qurate.AdaptedModel]
@@ -254,6 +255,17 @@ def test_the_best_selector_is_the_default_and_others_have_their_share(selector: 
     assert config.training.positive_share == 0.5
     assert config.network.bottleneck == "normalized"
     assert config.selection.episode.harvest == (selector == "dqn")
+
+
+def test_offline_weights_are_taken_where_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str
+) -> None:
+    for installed, found in ((True, "offline"), (False, "pretrained")):
+        monkeypatch.setattr("qurate.settings.offline_is_installed", lambda there=installed: there)
+        assert find_weights(DEFAULT_BACKBONE, "auto") == found
+        assert find_weights("timm/resnet34.tv_in1k", "auto") == "pretrained"
+    monkeypatch.chdir(Path(weights).parent)
+    assert find_weights(BACKBONE, Path(weights).name) == weights
 
 
 def test_unknown_settings_list_what_is_allowed() -> None:

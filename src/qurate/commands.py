@@ -10,7 +10,6 @@ import pandas as pd
 import tyro
 from rich.console import Console
 
-from qurate.adaptation import BACKBONE, Train, make_config
 from qurate.adaptation import adapt as run_adaptation
 from qurate.config import SelectionConfig, TrainingConfig
 from qurate.display import make_table
@@ -19,6 +18,7 @@ from qurate.models import load_model
 from qurate.phases import PhaseBars
 from qurate.report.record import Comparison
 from qurate.runs import REPORT_FILE, RunError, as_csv
+from qurate.settings import BACKBONE, Train, find_weights, make_config
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -32,7 +32,7 @@ def adapt(
     method: str = "tml",
     selector: str = "dqn",
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME")] = BACKBONE,
-    weights: Annotated[str, tyro.conf.arg(metavar="FILE")] = "pretrained",
+    weights: Annotated[str, tyro.conf.arg(metavar="FILE")] = "auto",
     train: Train = "head",
     seed: int = 0,
     steps: int = TrainingConfig.steps,
@@ -53,7 +53,7 @@ def adapt(
         method: source_target, dann, adr, cdan, ent, mme, tml or cml.
         selector: Which pseudo-labels to trust: none, confidence, quality, balanced, random or dqn.
         backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34.
-        weights: 'pretrained' (download), 'offline' (qurate[offline]) or a weight file.
+        weights: 'pretrained' (download), 'offline' (of the extra qurate[offline]), a weight file, or 'auto'.
         train: 'head' trains on embeddings of the frozen backbone; 'full' trains all layers, slowly.
         seed: Decides everything random; the same seed gives the same result on CPU.
         steps: Training steps before selection.
@@ -64,7 +64,7 @@ def adapt(
         resume: Go on with an interrupted run.
         force: Overwrite a run in RUN.
     """
-    console = Console()
+    console, weights = Console(), find_weights(backbone, weights)
     config = make_config(
         method=method,
         selector=selector,
@@ -176,6 +176,7 @@ def export(
     run: Run,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     format: Literal["onnx"] = "onnx",
+    force: bool = False,
 ) -> None:
     """Write the model of a run for use without qurate, and check the file against the model.
 
@@ -183,10 +184,11 @@ def export(
         run: Folder of a finished run.
         out: File to write; RUN/model.onnx unless given.
         format: Format of the file.
+        force: Overwrite FILE if it is there.
     """
     from qurate.export import export_run  # an extra of its own
 
-    _say(Console(), f"Written and checked: {export_run(run, out, format)}")
+    _say(Console(), f"Written and checked: {export_run(run, out, format, force=force)}")
 
 
 def check(source: Folder, labeled: Folder, unlabeled: Folder) -> None:

@@ -25,6 +25,11 @@ class OfflineWeightsError(ValueError):
     """The package of offline weights is absent or not what it should be; the message says what to install."""
 
 
+def offline_is_installed() -> bool:
+    """Whether the package of offline weights is there."""
+    return find_spec(_PACKAGE) is not None
+
+
 def offline_weights() -> dict[str, Tensor]:
     """ImageNet weights of tf_efficientnet_lite0 by timm's names, without its classification head.
 

@@ -40,6 +40,7 @@ _FILES = (
     PREDICTIONS_FILE,
     CHECKPOINT_FILE,
     COMPARISON_FILE,
+    "model.onnx",  # an export of the model that goes
     CONFIG_FILE,
 )
 _LEAST_FREE = 200 * 2**20
