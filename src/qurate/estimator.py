@@ -16,7 +16,15 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, TrainingConfig, with_preset
+from qurate.config import (
+    Bottleneck,
+    MethodConfig,
+    NetworkConfig,
+    RunConfig,
+    SelectionConfig,
+    TrainingConfig,
+    with_preset,
+)
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.selection.algorithm import adapt
 
@@ -43,12 +51,12 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     Args:
         method: How the network learns: source_target, dann, adr, cdan, ent, mme, tml, cml.
         selector: Which pseudo-labels to trust: none, confidence, quality, balanced, random, dqn.
-        preset: 'qurate' or 'paper', the set-up of the selection.
+        preset: 'qurate' or 'paper', the set-up of selector dqn.
         bottleneck: Layer before the cosine classifier: 'normalized', 'linear', 'none'.
         features: Width of the bottleneck.
         steps: Training steps before selection.
-        rounds: Most rounds of selection; None for the preset's number.
-        round_steps: Training steps a round; None for the preset's number.
+        rounds: Most rounds of selection; None for the preset's number, or 8.
+        round_steps: Training steps a round; None for the preset's number, or 200.
         learning_rate: Of SGD.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         random_state: Seed, generator, or None for a new seed at every fit.
@@ -141,22 +149,22 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _config(self, *, has_unlabeled: bool) -> RunConfig:
         given = self.random_state
         seed = int(given) if isinstance(given, Integral) else int(check_random_state(given).randint(2**31))
-        config = with_preset(
-            RunConfig(
-                NetworkConfig(bottleneck=self.bottleneck, features=self.features),
-                MethodConfig(name=self.method if has_unlabeled else "source_target"),
-                TrainingConfig(steps=self.steps, learning_rate=self.learning_rate, device=self.device),
-                seed=seed,
-            ),
-            self.preset,
+        training = TrainingConfig(
+            steps=self.steps, learning_rate=self.learning_rate, device=self.device, positive_share=0.5
         )
-        selection = replace(
-            config.selection,
-            selector=self.selector if has_unlabeled else "none",
-            rounds=config.selection.rounds if self.rounds is None else self.rounds,
-            round_steps=config.selection.round_steps if self.round_steps is None else self.round_steps,
+        config = RunConfig(
+            NetworkConfig(bottleneck=self.bottleneck, features=self.features),
+            MethodConfig(name=self.method if has_unlabeled else "source_target"),
+            training,
+            SelectionConfig(selector=self.selector if has_unlabeled else "none"),
+            seed,
         )
-        return replace(config, selection=selection)
+        if config.selection.selector == "dqn":
+            config = with_preset(config, self.preset)
+        chosen = config.selection
+        rounds = chosen.rounds if self.rounds is None else self.rounds
+        round_steps = chosen.round_steps if self.round_steps is None else self.round_steps
+        return replace(config, selection=replace(chosen, rounds=rounds, round_steps=round_steps))
 
 
 def _is_unlabeled(labels: NDArray[Any]) -> Mask:
