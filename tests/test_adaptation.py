@@ -65,6 +65,7 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
     assert record is not None
     assert record.comparison is not None
     assert record.comparison.images == 9
+    assert record.title == "source to unlabeled, 3 classes"
     predictions = pd.read_csv(tmp_path / "run" / "predictions.csv")
     assert list(predictions.columns) == ["file", "label", "probability"]
     assert len(predictions) == 15

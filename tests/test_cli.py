@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from qurate.benchmark.demo import digits_config
 from qurate.benchmark.results import read_results
 from qurate.cli import demo, main
 from qurate.config import RunConfig
+from qurate.data.domains import DataWarning
 
 
 def test_demo_prints_a_table_and_writes_results(
@@ -127,6 +129,18 @@ def test_errors_of_adapt_are_one_line_and_exit_code_2(
         err = capsys.readouterr().err
         assert said in err
         assert err.count("\n") == 1
+
+
+def test_a_warning_is_one_line(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(run: Path) -> None:
+        with warnings.catch_warnings(action="default"):
+            warnings.warn("2 images are broken [sic].", DataWarning, stacklevel=1)
+
+    monkeypatch.setattr("qurate.cli.demo", warn)
+    assert command(place, monkeypatch, "demo", "--run", "x") == 0
+    assert capsys.readouterr().err == "qurate: warning: 2 images are broken [sic].\n"
 
 
 def test_control_c_says_how_to_go_on(

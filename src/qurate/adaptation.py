@@ -242,7 +242,8 @@ class _Job:
         notes = self.parts.notes
         if self.check_helping and not plan.folds:
             notes = (*notes, _IS_BASELINE if is_baseline(self.config) else _TOO_FEW)
-        return gather_record(self.parts.split, split, result, comparison, self.config, notes, before=self._before)
+        files, title = self.parts.split, f"{self.parts.name}, {split.n_classes} classes"
+        return gather_record(files, split, result, comparison, self.config, notes, title=title, before=self._before)
 
     def _before(self, inputs: Inputs) -> Tensor:
         if isinstance(inputs, Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,13 +66,19 @@ def main() -> None:
         "check": commands.check,
         "demo": demo,
     }
-    errors = Console(stderr=True)
-    try:
-        tyro.extras.subcommand_cli_from_dict(verbs, prog="qurate", description="Adapt an image classifier.")
-    except _OURS as error:
-        message = " ".join(str(error).split())
-        errors.print(f"qurate: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("qurate: stopped.")
-        sys.exit(130)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _tell(f"warning: {message}", "yellow")
+        try:
+            tyro.extras.subcommand_cli_from_dict(verbs, prog="qurate", description="Adapt an image classifier.")
+        except _OURS as error:
+            _tell(str(error), "red")
+            sys.exit(2)
+        except KeyboardInterrupt:
+            _tell("stopped.", "red")
+            sys.exit(130)
+
+
+def _tell(message: str, style: str) -> None:
+    """One line on standard error, as it is: a file name may hold brackets, and a line may be long."""
+    line = " ".join(f"qurate: {message}".split())
+    Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -31,11 +31,13 @@ class Parts:
     """The three parts of a run, read and checked.
 
     Args:
+        name: Source and target, by their folders' names.
         split: Image files; nothing is sealed, for no one knows the hidden labels.
         digest: Of all contents and labels: equal data, equal digest, wherever it lies.
         notes: Sentences on what was left out.
     """
 
+    name: str
     split: Split
     digest: str
     notes: tuple[str, ...]
@@ -93,7 +95,8 @@ def read_parts(
     if left_out:
         notes.append(f"unlabeled: {left_out} images are also in labeled, by content, and are left out.")
     split = split_parts(first, second, third)
-    return Parts(split, _digest(split, cache), tuple(notes))
+    name = f"{read['source'].name} to {read['unlabeled'].name}"
+    return Parts(name, split, _digest(split, cache), tuple(notes))
 
 
 def read_labeled(where: Place, argument: str) -> Domain:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -28,6 +27,7 @@ def gather_record(
     config: RunConfig,
     notes: tuple[str, ...],
     *,
+    title: str,
     before: Callable[[Inputs], Tensor],
 ) -> RunRecord:
     """Everything the page shows.
@@ -39,6 +39,7 @@ def gather_record(
         comparison: With S+T, if any.
         config: The run.
         notes: Sentences on what was skipped or assumed.
+        title: Heading of the page.
         before: Embeddings by the backbone as it came, (N, width).
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
@@ -56,7 +57,7 @@ def gather_record(
     points = pd.concat([table.assign(part=part) for part, table in named.items()], ignore_index=True)
     columns = ["round", "positives", "new", "seconds"]
     return RunRecord(
-        title=f"{Path(unlabeled[0]).parent.name}: {len(classes)} classes",
+        title=title,
         classes=classes,
         source=source,
         labeled=labeled,
