@@ -108,6 +108,7 @@ def test_predict_takes_folders_globs_lists_and_images(place: dict[str, Path], ad
         "paths": len(model.predict(sorted(place["unlabeled"].glob("*.png")))),
     }
     assert counts == {"folder": 15, "glob": 9, "list": 2, "image": 1, "paths": 9}
+    assert set(model.predict(listed)["problem"]) == {""}
     with pytest.raises(DataError, match="got none at nowhere"):
         model.predict("nowhere")
 
@@ -183,7 +184,7 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
         ({"unlabeled": tmp_path / "nowhere"}, "unlabeled must be a folder, .*nothing there"),
         ({"source": tmp_path / "one", "labeled": tmp_path / "one"}, "at least two classes, got 'blue'"),
         ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*missing='drop'"),
-        ({"unlabeled": place["labeled"]}, "must hold images that labeled .* does not"),
+        ({"unlabeled": place["labeled"]}, "at least two images that labeled .* does not, got 0 among 9"),
     ):
         with pytest.raises(DataError, match=words):
             adapt({**place, **change}, out=tmp_path / "run")

@@ -179,7 +179,10 @@ def _listed(path: Path) -> list[Path]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a UTF-8 list of files ({error}).") from error
     names = [line.strip() for line in lines if line.strip()]
-    return [path.parent / (name if Path(name).suffix else name.rsplit(maxsplit=1)[0]) for name in names]
+    alone = [Path(name).suffix.lower() in IMAGE_SUFFIXES for name in names]  # else a class follows the path
+    return [
+        path.parent / (name if bare else name.rsplit(maxsplit=1)[0]) for name, bare in zip(names, alone, strict=True)
+    ]
 
 
 def _without_labeled(unlabeled: Domain, labeled: Domain, cache: Path | None) -> tuple[Domain, int]:
@@ -189,10 +192,10 @@ def _without_labeled(unlabeled: Domain, labeled: Domain, cache: Path | None) -> 
     contents = read_contents([*unlabeled.inputs.paths, *labeled.inputs.paths], memory)
     known = {contents[path].digest for path in labeled.inputs.paths}
     kept = [i for i, path in enumerate(unlabeled.inputs.paths) if contents[path].digest not in known]
-    if not kept:
+    if len(kept) < 2:
         raise DataError(
-            f"unlabeled ('{unlabeled.name}') must hold images that labeled ('{labeled.name}') does not, "
-            f"got the same {len(unlabeled)}. Point it at the unlabelled ones."
+            f"unlabeled ('{unlabeled.name}') must hold at least two images that labeled ('{labeled.name}') does not, "
+            f"got {len(kept)} among {len(unlabeled)}. Point it at the unlabelled ones; adaptation learns from many."
         )
     return unlabeled.keep(torch.tensor(kept)), len(unlabeled) - len(kept)
 
