@@ -28,6 +28,7 @@ from qurate.runs import RunFolder
 from qurate.selection.algorithm import Adaptation, Event, OnEvent
 from qurate.selection.algorithm import adapt as run_algorithm
 from qurate.settings import BACKBONE, Train, find_weights, make_config
+from qurate.tracking import Tracker
 from qurate.training import OnStep
 
 
@@ -148,8 +149,10 @@ class _Job:
         expected = expect(self.parts.split, self.config, self.backbone, self.weights, len(plan.folds), self.cache)
         self.audience.say(f"Expected time: {say_time(expected)}.")
         split = self._embed() if self.train == "head" else self.parts.split
-        on_step, on_event = self._watch()
+        tracker = Tracker(None if self.folder is None else self.folder.path / "tensorboard")
+        on_step, on_event = self._watch(tracker)
         result = run_algorithm(split, self.config, checkpoint=self.folder, on_step=on_step, on_event=on_event)
+        tracker.close()
         comparison = self._compare(split, plan)
         self.audience.show("writing the page", 0, 1)
         record = self._record(split, result, comparison, plan)
@@ -198,15 +201,17 @@ class _Job:
             on_steps=self._count,
         )
 
-    def _watch(self) -> tuple[OnStep, OnEvent]:
-        """Callbacks that tell the audience of pre-training and rounds."""
+    def _watch(self, tracker: Tracker) -> tuple[OnStep, OnEvent]:
+        """Callbacks that tell the audience and TensorBoard of pre-training and rounds."""
         phase, total = "pre-training", self.config.training.steps
 
         def on_step(step: int, terms: dict[str, float]) -> None:
             self.audience.show(phase, step, total)
+            tracker.on_step(step, terms)
 
         def on_event(event: Event) -> None:
             nonlocal phase, total
+            tracker.on_event(event)
             if event.line == 5:
                 chosen = self.config.selection
                 phase, total = f"round {event.data['round'] + 1} of {chosen.rounds}", chosen.round_steps
