@@ -183,7 +183,8 @@ def to_markdown(rows: list[Row], suite: str, minutes: float) -> str:
         cells = []
         for scenario in scenarios:
             found = of_title[of_title["scenario"] == scenario]["accuracy"].astype(float) * 100
-            cells.append(f"{found.mean():.1f} ± {found.std(ddof=1):.1f}" if len(found) else "")
+            spread = f" ± {found.std(ddof=1):.1f}" if len(found) > 1 else " (one seed)"
+            cells.append(f"{found.mean():.1f}{spread}" if len(found) else "")
         mean = of_title.groupby("scenario")["accuracy"].mean().astype(float).mean() * 100
         positives = pd.to_numeric(of_title["positives"]).mean()
         right = pd.to_numeric(of_title["positives_accuracy"]).mean() * 100

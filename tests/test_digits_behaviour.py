@@ -38,6 +38,6 @@ def test_tml_collapses_from_random_weights_without_the_monotone_continuation(
         config,
         network=NetworkConfig(backbone="digits", bottleneck="linear", features=64),
         method=dataclasses.replace(config.method, monotone=monotone),
-        training=dataclasses.replace(config.training, learning_rate=0.003),
+        training=dataclasses.replace(config.training, learning_rate=0.006),
     )
     assert low <= evaluate(fit(split, config), split.target_unlabeled).accuracy <= high

@@ -24,7 +24,7 @@ from qurate.models import AdaptedModel, load_model
 from qurate.networks import Network
 from qurate.report.gather import gather_record, metrics_table
 from qurate.report.record import Comparison, RunRecord
-from qurate.runs import RunFolder
+from qurate.runs import CURVES_FOLDER, RunFolder
 from qurate.selection.algorithm import Adaptation, Event, OnEvent
 from qurate.selection.algorithm import adapt as run_algorithm
 from qurate.settings import BACKBONE, Train, find_weights, make_config
@@ -149,7 +149,7 @@ class _Job:
         expected = expect(self.parts.split, self.config, self.backbone, self.weights, len(plan.folds), self.cache)
         self.audience.say(f"Expected time: {say_time(expected)}.")
         split = self._embed() if self.train == "head" else self.parts.split
-        tracker = Tracker(None if self.folder is None else self.folder.path / "tensorboard")
+        tracker = Tracker(None if self.folder is None else self.folder.path / CURVES_FOLDER)
         on_step, on_event = self._watch(tracker)
         result = run_algorithm(split, self.config, checkpoint=self.folder, on_step=on_step, on_event=on_event)
         tracker.close()

@@ -30,6 +30,7 @@ from qurate.selection.checkpoint import Progress
 
 CONFIG_FILE, CHECKPOINT_FILE, COMPARISON_FILE = "config.json", "checkpoint.safetensors", "comparison.json"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
+CURVES_FOLDER = "tensorboard"
 REPORT_FILE = "report.html"
 _FILES = (
     ABOUT_FILE,  # first to go: without it a run is not finished
@@ -93,6 +94,7 @@ class RunFolder:
         if force and not resume:
             for name in _FILES:
                 (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.path / CURVES_FOLDER, ignore_errors=True)
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Write the settings, or make sure that a resumed run has the same ones."""
