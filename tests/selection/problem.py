@@ -61,3 +61,22 @@ def config(
         ),
         seed=seed,
     )
+
+
+def our_config(rounds: int) -> RunConfig:
+    """What preset 'qurate' turns on, in small."""
+    return config(
+        rounds=rounds,
+        reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
+        episode=EpisodeConfig(
+            candidates=8,
+            actions=12,
+            even_candidates=True,
+            repeat_episodes=True,
+            trial_steps=1,
+            entropy_samples=20,
+            state_network="frozen",
+            agent="relational",
+            harvest=True,
+        ),
+    )

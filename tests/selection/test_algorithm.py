@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from tests.selection.problem import K, blobs, config
+from tests.selection.problem import K, blobs, config, our_config
 
 from qurate.config import EpisodeConfig, RewardConfig, RunConfig, with_preset
 from qurate.data.samples import SealedLabels, Unlabeled
@@ -18,20 +18,7 @@ from qurate.selection.pool import OversizeStateError
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import OracleSelector
 
-OURS = config(
-    reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
-    episode=EpisodeConfig(
-        candidates=8,
-        actions=12,
-        even_candidates=True,
-        repeat_episodes=True,
-        trial_steps=1,
-        entropy_samples=20,
-        state_network="frozen",
-        agent="relational",
-        harvest=True,
-    ),
-)
+OURS = our_config(rounds=2)
 
 
 def trace(run: RunConfig, noise: float = 1.0) -> tuple[list[Event], Adaptation]:

@@ -8,27 +8,13 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.selection.problem import blobs, config
+from tests.selection.problem import blobs, config, our_config
 
-from qurate.config import EpisodeConfig, RewardConfig, RunConfig
+from qurate.config import RunConfig
 from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt
 from qurate.selection.checkpoint import Progress
 
-OURS = config(
-    rounds=3,
-    reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
-    episode=EpisodeConfig(
-        candidates=8,
-        actions=12,
-        even_candidates=True,
-        repeat_episodes=True,
-        trial_steps=1,
-        entropy_samples=20,
-        state_network="frozen",
-        agent="relational",
-        harvest=True,
-    ),
-)
+OURS = our_config(rounds=3)
 RUNS = {
     "paper": config(rounds=3),
     "ours": OURS,
