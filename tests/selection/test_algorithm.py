@@ -17,6 +17,7 @@ from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt, harv
 from qurate.selection.pool import OversizeStateError
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import OracleSelector
+from qurate.training import Trainer
 
 OURS = our_config(rounds=2)
 
@@ -33,12 +34,31 @@ def weights(result: Adaptation) -> torch.Tensor:
 def test_the_lines_come_in_the_order_of_the_paper() -> None:
     events, result = trace(config(reward=RewardConfig(threshold_prob=1e-9), rounds=2))
     lines = [event.line for event in events]
-    assert lines[:4] == [0, 1, 2, 3]  # memory is counted before pre-training
+    assert lines[:5] == [0, 0, 1, 2, 3]  # memory is counted, and F and C are built, before pre-training
     action = [9, 10, 11, 12, 13, 14, 15]
     one_round = [5, 6, 7, *action * 6, 20]
-    assert lines[4:] == one_round * 2
+    assert lines[5:] == one_round * 2
     assert len(result.positives) == 12
     assert result.stopped == "the budget of 2 rounds is used up"
+
+
+@pytest.mark.parametrize("selector", ["balanced", "dqn"])
+def test_a_run_on_the_pre_training_of_another_selector_is_the_same_to_the_bit(selector: str) -> None:
+    states: list[dict[str, torch.Tensor]] = []
+    trainers: list[Trainer] = []
+
+    def after_line_1(event: Event) -> None:
+        if event.what == "build F and C":
+            trainers.append(event.data["trainer"])
+        elif event.line == 1:
+            states.append(trainers[0].state_dict())
+
+    run = OURS if selector == "dqn" else config(selector=selector, rounds=2)
+    first = dataclasses.replace(run, selection=dataclasses.replace(run.selection, selector="confidence"))
+    adapt(blobs(), first, on_event=after_line_1)
+    whole, shared = adapt(blobs(), run), adapt(blobs(), run, pretrained=states[0])
+    assert torch.equal(weights(whole), weights(shared))
+    assert whole.positives.same_as(shared.positives)
 
 
 def test_a_negative_reward_breaks_the_episode_and_ends_the_round() -> None:

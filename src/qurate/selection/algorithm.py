@@ -26,6 +26,7 @@ from qurate.selection.episode import SelectionEnv, observation_shape, relations_
 from qurate.selection.pool import pool_slots
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
 from qurate.selection.q_learning import DeepQAgent
+from qurate.selection.refresh import on_embeddings, trains_backbone
 from qurate.selection.selectors import (
     BalancedSelector,
     ConfidenceSelector,
@@ -93,6 +94,7 @@ def adapt(
     on_event: OnEvent | None = None,
     on_step: OnStep | None = None,
     checkpoint: Checkpoint | None = None,
+    pretrained: Mapping[str, Tensor] | None = None,
 ) -> Adaptation:
     """Algorithm 1 with any method and any selector.
 
@@ -103,6 +105,7 @@ def adapt(
         on_event: Called after each line.
         on_step: Called after each training step of lines 1 and 20.
         checkpoint: Keeps progress after line 1 and after each round; a run goes on from what it holds.
+        pretrained: State of the trainer after line 1 of a run that differs in selection alone; saves training it again.
     """
     tell = _teller(on_event)
     chosen = config.selection
@@ -110,11 +113,15 @@ def adapt(
     trainer = start(split, config)
     if selector is None:
         selector = build_selector(chosen, trainer, data, config.seed, on_event)
+    tell(0, "build F and C", trainer=trainer)
     progress = None if checkpoint is None else checkpoint.load()
     if progress is None:
         # 1: pre-train F and C with D_s, D_t and D_u
-        terms = trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=on_step)
-        tell(1, "pre-train F and C", terms=terms)
+        if pretrained is None:
+            terms = trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=on_step)
+            tell(1, "pre-train F and C", terms=terms)
+        else:
+            trainer.load_state_dict(pretrained)
         # 2: D_p is empty
         positives = Positives.none()
         tell(2, "D_p is empty")
@@ -149,7 +156,7 @@ def adapt(
         )
         new = len(positives.pairs() - previous.pairs())
         records.append(RoundRecord(number, len(positives), new, time.perf_counter() - began))
-        tell(20, "update F and C", round=number, positives=len(positives), new=new, terms=terms)
+        tell(20, "update F and C", round=number, positives=len(positives), new=new, terms=terms, chosen=positives)
         unchanged = unchanged + 1 if positives.same_as(previous) else 0
         keep(checkpoint, trainer, selector, positives, neighbors, records, unchanged)
     stopped = f"the budget of {chosen.rounds} rounds is used up"
@@ -167,6 +174,9 @@ def pseudo_label(
     neighbors: Tensor | None,
 ) -> Round:
     """Line 5: label D_u by F and C, and gather what selectors need."""
+    chosen = config.selection
+    if chosen.selector == "dqn" and chosen.episode.trial_layers == "head" and trains_backbone(trainer.method):
+        trainer, data = on_embeddings(trainer, data, chosen.episode, generator(config.seed, 11, number))
     unlabeled = view(trainer.method, data.unlabeled)
     labels = unlabeled.probabilities.argmax(dim=1)
     return Round(
