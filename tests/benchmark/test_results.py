@@ -4,21 +4,36 @@ from pathlib import Path
 
 import pytest
 
-from qurate.benchmark.results import COLUMNS, Row, read_results, write_results
+from qurate.benchmark.results import COLUMNS, RoundRow, Row, read_results, rounds_to_csv, write_results
 
-ROW = Row("a to b", "tml", "none", 3, 0, 0.91234567, 0.9, None, None, 1.5)
+ROW = Row("a:b", "tml", "none", 3, 0, "last", 0.91234567, 0.9, None, None, 1.5, "0123456789ab", "1e5")
 
 
 def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.csv"
-    write_results([ROW, Row("a to b", "tml", "dqn", 3, 1, 0.95, 0.9, 12, 0.75, 2.5)], path)
+    write_results([ROW, Row("a:b", "tml", "dqn", 3, 1, "snd", 0.95, 0.9, 12, 0.75, 2.5, "ba9876543210", "f")], path)
     header, first, second = path.read_text().splitlines()
-    assert (
-        header == "scenario,method,selector,shots,seed,accuracy,balanced_accuracy,positives,positives_accuracy,seconds"
+    assert header == (
+        "scenario,method,selector,shots,seed,model_selection,accuracy,balanced_accuracy,positives,positives_accuracy,"
+        "seconds,config,commit"
     )
-    assert first == "a to b,tml,none,3,0,0.912346,0.9,,,1.5"
-    assert second == "a to b,tml,dqn,3,1,0.95,0.9,12,0.75,2.5"
-    assert tuple(read_results(path).columns) == COLUMNS
+    assert first == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5"
+    assert second == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f"
+    table = read_results(path)
+    assert tuple(table.columns) == COLUMNS
+    assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it looks like
+
+
+def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
+    lines = rounds_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)]).splitlines()
+    assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0"
+
+
+def test_the_table_of_an_earlier_comparison_is_read_as_that_of_the_last_models(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    columns = [name for name in COLUMNS if name not in ("model_selection", "config", "commit")]
+    path.write_text(",".join(columns) + "\nW to A,tml,TML,3,0,0.75,0.74,,,9\n")
+    assert list(read_results(path)["model_selection"]) == ["last"]
 
 
 def test_another_csv_is_refused(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 import pandas as pd
@@ -130,6 +130,15 @@ def name_classes(rows: Sequence[Row], classes: tuple[str, ...]) -> tuple[str, ..
     folders = dict(pairs)
     one_to_one = len(pairs) == len(folders) == len(set(folders.values())) == len(classes)
     return tuple(folders[name] for name in classes) if one_to_one and all(folders.values()) else classes
+
+
+def move_rows(rows: Sequence[Row], folders: Mapping[str, str]) -> list[Row]:
+    """The rows with the first folder of their path called as it is on disk."""
+    moved = []
+    for row in rows:
+        first, slash, rest = row.path.partition("/")
+        moved.append(replace(row, path=folders.get(first, first) + slash + rest))
+    return moved
 
 
 def locate(rows: Sequence[Row], root: Path, where: str) -> list[Path]:

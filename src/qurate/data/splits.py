@@ -6,6 +6,7 @@ The true labels of the unlabelled part are sealed here, where the split is made,
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from numbers import Integral
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from qurate.data.domains import DataError, DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
-from qurate.data.lists import Row, index_classes, locate, name_classes, parse_list
+from qurate.data.lists import Row, index_classes, locate, move_rows, name_classes, parse_list
 from qurate.data.samples import Inputs, Labeled, SealedLabels, Split, Unlabeled
 
 
@@ -115,6 +116,7 @@ def read_mme_split(
     shots: int,
     protocol: Literal["mme", "clean"] = "mme",
     lists: Path | str | None = None,
+    folders: Mapping[str, str] | None = None,
 ) -> Split:
     """A split from the public list files of the MME reference code.
 
@@ -129,6 +131,7 @@ def read_mme_split(
         shots: 1 or 3, the shots that lists were published for.
         protocol: `mme` to compare with the literature, `clean` for honest model selection.
         lists: The folder of the lists; `root/splits` if None.
+        folders: Folders that are called otherwise on disk than in the lists, as `{"Real": "Real World"}`.
 
     Raises:
         DataError: If a list or a listed file is missing.
@@ -143,7 +146,7 @@ def read_mme_split(
     parts = _read_mme_lists(Path(root) / "splits" if lists is None else Path(lists), source, target, shots)
     if protocol == "clean":
         parts = _separate(*parts)
-    rows = [row for part in parts for row in part]
+    rows = move_rows([row for part in parts for row in part], folders or {})
     where = f"read_mme_split: {source} to {target}, {shots} shots"
     paths = locate(rows, Path(root), where)
     labels, numbers = index_classes(rows, where)

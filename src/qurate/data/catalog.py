@@ -1,0 +1,215 @@
+"""Suites to compare methods on: domains, scenarios, the layout on disk, where the data are published.
+
+A suite is a small TOML file; those of the literature are in the folder `suites`, one's own can be anywhere.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from qurate.data.digits import digits_split
+from qurate.data.domains import DataError, Domain, list_some
+from qurate.data.folders import read_folder
+from qurate.data.images import ImageFiles
+from qurate.data.lists import index_classes, locate, move_rows, name_classes, parse_list
+from qurate.data.samples import Split
+from qurate.data.splits import read_mme_split, split_target
+
+BUILT_IN = Path(__file__).parent / "suites"
+Protocol = Literal["mme", "clean", "drawn"]
+PROTOCOLS: tuple[Protocol, ...] = ("mme", "clean", "drawn")
+VALIDATION_SHOTS = 3
+"""Validation samples of each class under protocol 'drawn', if asked for; as many as the public lists have."""
+
+
+@dataclass(frozen=True)
+class SuiteDomain:
+    """One domain of a suite.
+
+    Args:
+        name: As scenarios and lists call it.
+        folders: What its folder may be called, below the folder of the data.
+        images: How many images it has; None where that is not known.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    images: int | None = None
+
+    def find(self, data: Path) -> str | None:
+        """The first of its folders that is there."""
+        return next((folder for folder in self.folders if (data / folder).is_dir()), None)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is compared on: pairs of domains of one data set.
+
+    Args:
+        name: Of its file.
+        title: For tables.
+        classes: K.
+        domains: By name.
+        scenarios: Pairs 'source:target', in the order of the tables.
+        backbone: Default backbone; for the suites of the literature the paper's.
+        bottleneck: Layer before the classifier when all layers are trained; the paper's.
+        published: Where the images can be had.
+        published_lists: Where the lists can be had.
+        lists: Folders, relative to that of the data, in which the lists of the MME reference code may lie; without any,
+            domains are folders of class folders.
+        whole_classes: Classes of the data set that this one is a part of; 0 if of none.
+        generated: 'digits' for the pair that is made, not read; else empty.
+    """
+
+    name: str
+    title: str
+    classes: int
+    domains: Mapping[str, SuiteDomain]
+    scenarios: tuple[str, ...]
+    backbone: str
+    bottleneck: Literal["none", "linear", "normalized"] = "linear"
+    published: str = ""
+    published_lists: str = ""
+    lists: tuple[str, ...] = ()
+    whole_classes: int = 0
+    generated: str = ""
+    protocols: tuple[Protocol, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "protocols", PROTOCOLS if self.lists else ("drawn",))
+
+    def find_lists(self, data: Path) -> Path | None:
+        """The folder of the lists, if it is there."""
+        return next((data / folder for folder in self.lists if (data / folder).is_dir()), None)
+
+
+def suite_names() -> list[str]:
+    """The suites that come with the package."""
+    return sorted(path.stem for path in BUILT_IN.glob("*.toml"))
+
+
+def load_suite(name: str) -> Suite:
+    """A suite by its name, or from the TOML file at that path.
+
+    Raises:
+        DataError: If there is no such suite, or its file says what it must not.
+
+    Example:
+        >>> load_suite("office31").scenarios
+        ('webcam:amazon', 'dslr:amazon')
+    """
+    path = BUILT_IN / f"{name}.toml" if name in suite_names() else Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise DataError(f"suite must be one of {', '.join(suite_names())} or the path of a TOML file, got '{name}'.")
+    try:
+        stored = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _to_suite(path.stem, stored)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{path}: {what}. A suite needs title, classes, backbone, scenarios = ['source:target', ...] and a table "
+            "[domains.NAME] for each domain; see docs/benchmark.md."
+        ) from error
+
+
+def _to_suite(name: str, stored: dict[str, Any]) -> Suite:
+    domains = {
+        domain: SuiteDomain(domain, tuple(about.pop("folders", [domain])), **about)
+        for domain, about in stored.pop("domains").items()
+    }
+    scenarios, lists = tuple(stored.pop("scenarios")), tuple(stored.pop("lists", ()))
+    title, classes, backbone = stored.pop("title"), stored.pop("classes"), stored.pop("backbone")
+    suite = Suite(name, title, classes, domains, scenarios, backbone, lists=lists, **stored)
+    for scenario in scenarios:
+        check_scenario(suite, scenario)
+    return suite
+
+
+def check_scenario(suite: Suite, scenario: str) -> tuple[str, str]:
+    """Source and target of 'source:target'.
+
+    Raises:
+        DataError: If that is no pair of the suite's domains.
+    """
+    pair = scenario.split(":")
+    if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(suite.domains):
+        raise DataError(
+            f"a scenario of {suite.title} must be 'source:target' with two different domains of "
+            f"{list_some(suite.domains)}, got '{scenario}'."
+        )
+    return pair[0], pair[1]
+
+
+def read_suite_split(
+    suite: Suite, data: Path, scenario: str, *, shots: int, seed: int, protocol: Protocol, validation: bool = False
+) -> Split:
+    """The split of one cell.
+
+    Args:
+        suite: What to read.
+        data: Folder of its images; a generated suite needs none.
+        scenario: 'source:target'.
+        shots: Labelled target samples of each class; 1 or 3 unless the protocol is 'drawn'.
+        seed: Of the draw under 'drawn', and of generated data; lists are the same for every seed.
+        protocol: 'mme' and 'clean' read the public lists, 'drawn' draws from each class at random.
+        validation: Draw validation samples too; lists always have them.
+
+    Raises:
+        DataError: If something is missing.
+    """
+    held = VALIDATION_SHOTS if validation else 0
+    if suite.generated:
+        return digits_split(shots=shots, seed=seed, validation_shots=held)
+    source, target = (suite.domains[name] for name in check_scenario(suite, scenario))
+    folders = {domain.name: find_folder(suite, domain, data) for domain in (source, target)}
+    if not suite.lists:
+        first, second = (read_folder(data / folders[domain.name], name=domain.name) for domain in (source, target))
+        return split_target(first, second, shots=shots, seed=seed, validation_shots=held)
+    lists = suite.find_lists(data)
+    if lists is None:
+        raise DataError(f"{suite.title}: {missing_lists(suite, data)}")
+    if protocol != "drawn":
+        return read_mme_split(data, source.name, target.name, shots, protocol, lists, folders)
+    first, second = (_read_all(lists, domain, data, folders) for domain in (source, target))
+    return split_target(first, second, shots=shots, seed=seed, validation_shots=held)
+
+
+def find_folder(suite: Suite, domain: SuiteDomain, data: Path) -> str:
+    """The folder of a domain.
+
+    Raises:
+        DataError: If it is not there.
+    """
+    found = domain.find(data)
+    if found is None:
+        raise DataError(
+            f"{suite.title}: domain '{domain.name}' is missing: {data} has no folder {list_some(domain.folders)}. "
+            f"It is published at {suite.published or 'a place that the suite does not name'}."
+        )
+    return found
+
+
+def missing_lists(suite: Suite, data: Path) -> str:
+    """Where the lists should be and where they can be had."""
+    places = list_some(str(data / folder) for folder in suite.lists)
+    return f"the lists are missing: there is no folder {places}. They are published at {suite.published_lists}."
+
+
+def source_list(lists: Path, domain: SuiteDomain) -> Path:
+    """The list of all images of a domain."""
+    return lists / f"labeled_source_images_{domain.name}.txt"
+
+
+def _read_all(lists: Path, domain: SuiteDomain, data: Path, folders: Mapping[str, str]) -> Domain:
+    """All listed images of a domain, whose classes are a part of what is on disk."""
+    path = source_list(lists, domain)
+    rows = move_rows(parse_list(path), folders)
+    labels, numbers = index_classes(rows, str(path))
+    images = ImageFiles(tuple(locate(rows, data, str(path))))
+    return Domain(domain.name, images, labels.to(torch.int64), name_classes(rows, numbers))
