@@ -16,6 +16,7 @@ from qurate.data.splits import read_mme_split
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS, build_method
 from qurate.networks import build_network
+from qurate.randomness import generator
 from qurate.training import TrainingError, build_optimizer, fit, make_fabric, scheduled_rate, start
 
 
@@ -129,16 +130,30 @@ def test_training_in_two_halves_follows_one_schedule() -> None:
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 4), (0.25, 2)])
 def test_a_share_of_each_target_batch_is_positives(share: float, expected: int) -> None:
     data = TrainingData.of(blobs()).with_positives(torch.tensor([3, 7]), torch.tensor([2, 2]))
-    pool, rows = draw_target(data, TrainingConfig(batch_target=8, positive_share=share), 5, torch.Generator())
-    assert len(pool) == 6 + 2
+    rows = draw_target(data, TrainingConfig(batch_target=8, positive_share=share), 5, torch.Generator())
+    assert rows.max() == 6 + 2 - 1
     assert ((rows >= 6).sum(dim=1) == expected).all()
-    assert torch.equal(pool.labels[6:], torch.tensor([2, 2]))
 
 
 def test_without_a_share_labelled_and_positives_are_drawn_alike() -> None:
     data = TrainingData.of(blobs()).with_positives(torch.arange(12), torch.zeros(12, dtype=torch.int64))
-    _, rows = draw_target(data, TrainingConfig(batch_target=9), 4, torch.Generator())
+    rows = draw_target(data, TrainingConfig(batch_target=9), 4, torch.Generator())
     assert sorted(rows.flatten().tolist()) == sorted(list(range(18)) * 2)
+
+
+@pytest.mark.parametrize("share", [None, 0.25])
+def test_positives_come_with_their_inputs_and_labels(share: float | None) -> None:
+    data = TrainingData.of(blobs()).with_positives(torch.tensor([9, 3, 7]), torch.tensor([2, 0, 1]))
+    assert isinstance(data.target.inputs, Tensor)
+    assert isinstance(data.unlabeled, Tensor)
+    pool = torch.cat([data.target.inputs, data.unlabeled[[9, 3, 7]]])
+    labels = torch.cat([data.target.labels, torch.tensor([2, 0, 1])])
+    config = TrainingConfig(batch_source=4, batch_target=8, positive_share=share)
+    rows = draw_target(data, config, 6, generator(5, 2))
+    for row, batch in zip(rows, stream_batches(data, config, steps=6, seed=5, labeled_only=True), strict=True):
+        assert torch.equal(batch.target, pool[row])
+        assert torch.equal(batch.target_labels, labels[row])
+        assert len(batch.unlabeled) == 0
 
 
 def test_batches_take_every_sample_before_any_twice() -> None:

@@ -122,6 +122,12 @@ class Trainer:
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
         self.step = int(state["step"])
 
+    def start_over(self, other: Trainer) -> None:
+        """Take the weights and the step of another trainer of the same method; the optimiser forgets its steps."""
+        self.method.load_state_dict(other.method.state_dict())
+        self.optimizer.state.clear()
+        self.step = other.step
+
     def _set_rates(self) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = scheduled_rate(group["base"], self.config, self.step)

@@ -26,12 +26,6 @@ def test_join_refuses_files_with_tensors() -> None:
         join(image_files(["a"]), torch.zeros(1, 2))
 
 
-def test_joined_parts_keep_their_labels() -> None:
-    first = Labeled(torch.zeros(1, 2), torch.tensor([1]))
-    second = Labeled(torch.ones(2, 2), torch.tensor([0, 2]))
-    assert first.joined_with(second).labels.tolist() == [1, 0, 2]
-
-
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from qurate.methods import Method
 from qurate.selection.algorithm import pseudo_label
 from qurate.selection.episode import SelectionEnv, draw_candidates, relations_of_all
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
-from qurate.selection.state import state_size
+from qurate.selection.reward import ClassSums
+from qurate.selection.state import build_state, state_size
 from qurate.training import start
 
 
@@ -58,13 +60,43 @@ class _OnlyLegal(SelectionEnv):
         return super().step(action if action in legal else legal[0])
 
 
+@pytest.mark.parametrize("state_network", ["trial", "frozen"])
+def test_states_kept_up_to_date_equal_states_made_anew(state_network: Literal["trial", "frozen"]) -> None:
+    round = make_round()
+    started = round.positives_at(torch.arange(0, 80, 2)).relabeled(torch.arange(80) % K)  # some will be offered again
+    episode = EpisodeConfig(candidates=6, state_network=state_network, harvest=True, trial_steps=2, keep_rejected=False)
+    env = SelectionEnv(round, episode, seed=0)
+    positives, again = started, False
+    for _ in range(6):
+        env.reset(options={"positives": positives})
+        for slot in range(6):
+            again |= int(env.candidates[slot]) in env.positives.indices
+            observation, gain, terminated, _, _ = env.step(np.int64(slot))
+            network = round.trainer.method if state_network == "frozen" else env.trial.method
+            target, unlabeled = view(network, round.data.target.inputs), view(network, round.data.unlabeled)
+            if gain > 0:  # a rejected one has left D_p after the state was built
+                labels = torch.cat([round.data.target.labels, env.positives.labels])
+                rows = torch.cat([target.rows, unlabeled.rows[env.positives.indices]])
+                expected = build_state(
+                    unlabeled.rows[env.candidates],
+                    env.spent,
+                    ClassSums.of(rows, labels, K),
+                    ClassSums.of(unlabeled.rows, round.pseudo_labels, K),
+                )
+                torch.testing.assert_close(torch.from_numpy(observation), expected.flat(), rtol=1e-4, atol=1e-5)
+            if terminated:
+                break
+        positives = env.positives
+    assert again
+
+
 def test_the_first_state_is_the_rounds_and_has_its_documented_size() -> None:
     round = make_round()
     env = SelectionEnv(round, EpisodeConfig(candidates=6), seed=0)
     observation, info = env.reset(seed=3)
     assert observation.shape == (state_size(6, 8, K),)
     assert info["action_mask"].tolist() == [1] * 6
-    first = round.unlabeled.take(env.candidates[:1]).rows().flatten()
+    first = round.unlabeled.rows[env.candidates[0]]
     torch.testing.assert_close(torch.from_numpy(observation[: 8 + K]), first)
 
 

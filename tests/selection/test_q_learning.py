@@ -141,13 +141,13 @@ def test_a_masked_action_is_never_taken(
     mask = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)).filter(any))
     draws = rng(seed)
     for _ in range(5):
-        assert mask[choose_action(torch.tensor(values), torch.tensor(mask), exploration, draws)]
+        assert mask[choose_action(lambda: torch.tensor(values), torch.tensor(mask), exploration, draws)]
 
 
 def test_the_best_legal_action_is_taken() -> None:
     q = torch.tensor([1.0, 9.0, -2.0, 3.0])
-    assert choose_action(q, torch.tensor([True, False, True, True]), 0.0, rng()) == 3
-    assert choose_action(q, torch.tensor([False, False, True, False]), 0.0, rng()) == 2
+    assert choose_action(lambda: q, torch.tensor([True, False, True, True]), 0.0, rng()) == 3
+    assert choose_action(lambda: q, torch.tensor([False, False, True, False]), 0.0, rng()) == 2
 
 
 def test_exploration_has_its_frequencies() -> None:
@@ -156,7 +156,7 @@ def test_exploration_has_its_frequencies() -> None:
     draws = rng()
     counts = np.zeros(5)
     for _ in range(4000):
-        counts[choose_action(q, mask, 0.4, draws)] += 1
+        counts[choose_action(lambda: q, mask, 0.4, draws)] += 1
     # best: 0.6 + 0.4 / 4; the other legal ones 0.4 / 4 each; four standard deviations of slack
     assert counts / 4000 == pytest.approx([0.1, 0.7, 0.1, 0.1, 0.0], abs=0.03)
     assert counts[4] == 0
@@ -165,13 +165,13 @@ def test_exploration_has_its_frequencies() -> None:
 def test_a_greedy_choice_draws_nothing() -> None:
     draws = rng()
     before = draws.get_state()
-    choose_action(torch.zeros(3), torch.ones(3, dtype=torch.bool), 0.0, draws)
+    choose_action(lambda: torch.zeros(3), torch.ones(3, dtype=torch.bool), 0.0, draws)
     assert torch.equal(before, draws.get_state())
 
 
 def test_no_legal_action_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one of 3 actions legal"):
-        choose_action(torch.zeros(3), torch.zeros(3, dtype=torch.bool), 0.5, rng())
+        choose_action(lambda: torch.zeros(3), torch.zeros(3, dtype=torch.bool), 0.5, rng())
 
 
 def test_exploration_falls_linearly_from_one_to_zero() -> None:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from qurate.selection.reward import (
+    ClassSums,
     center_probabilities,
-    class_means,
-    class_sums,
     leave_one_out_center_probabilities,
     neighbor_probabilities,
     quality,
@@ -47,13 +46,26 @@ def plain_center_prob(x: list[float], centers: list[list[float]], scale: float) 
 def test_centres_equal_the_plain_loop_and_an_empty_class_is_zero() -> None:
     features, labels = draw()
     expected = plain_centers(features.tolist(), labels.tolist(), 4)
-    torch.testing.assert_close(class_means(features, labels, 4), torch.tensor(expected, dtype=torch.float64))
-    assert class_means(features, labels, 4)[3].abs().sum() == 0
+    means = ClassSums.of(features, labels, 4).means()
+    torch.testing.assert_close(means, torch.tensor(expected, dtype=torch.float64))
+    assert means[3].abs().sum() == 0
+
+
+def test_sums_with_a_row_more_or_less_equal_sums_made_anew() -> None:
+    features, labels = draw()
+    some = ClassSums.of(features[:8], labels[:8], 4)
+    for grown, expected in (
+        (some.plus(features[8:], labels[8:]), ClassSums.of(features, labels, 4)),
+        (some.plus(features[5:8], labels[5:8], times=-1), ClassSums.of(features[:5], labels[:5], 4)),
+        (some.plus(features[:0], labels[:0]), some),
+    ):
+        torch.testing.assert_close(grown.means(), expected.means())
+        assert torch.equal(grown.counts, expected.counts)
 
 
 def test_centre_probabilities_equal_the_plain_loop() -> None:
     features, labels = draw()
-    centers = class_means(features, labels, 4)
+    centers = ClassSums.of(features, labels, 4).means()
     probabilities = center_probabilities(features, centers, scale=7.0)
     for x, row in zip(features.tolist(), probabilities.tolist(), strict=True):
         assert row == pytest.approx(plain_center_prob(x, centers.tolist(), 7.0))
@@ -61,8 +73,7 @@ def test_centre_probabilities_equal_the_plain_loop() -> None:
 
 def test_leaving_one_out_equals_centres_computed_without_it() -> None:
     features, labels = draw()
-    sums, counts = class_sums(features, labels, 4)
-    fast = leave_one_out_center_probabilities(features, labels, sums, counts, scale=7.0)
+    fast = leave_one_out_center_probabilities(features, labels, ClassSums.of(features, labels, 4), scale=7.0)
     for i in range(len(labels)):
         others = [j for j in range(len(labels)) if j != i]
         centers = plain_centers(features[others].tolist(), labels[others].tolist(), 4)
@@ -70,9 +81,8 @@ def test_leaving_one_out_equals_centres_computed_without_it() -> None:
 
 
 def test_a_sample_alone_in_its_class_has_no_centre_left() -> None:
-    features = torch.eye(3)
-    sums, counts = class_sums(features, torch.tensor([0, 1, 2]), 3)
-    probabilities = leave_one_out_center_probabilities(features, torch.tensor([0, 1, 2]), sums, counts, scale=5.0)
+    features, labels = torch.eye(3), torch.arange(3)
+    probabilities = leave_one_out_center_probabilities(features, labels, ClassSums.of(features, labels, 3), scale=5.0)
     torch.testing.assert_close(probabilities, torch.full((3, 3), 1 / 3))
 
 

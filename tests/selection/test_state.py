@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from qurate.selection.reward import ClassSums
 from qurate.selection.state import RELATIONS, State, View, build_state, project, relate, state_size
 
 D, K = 6, 3
@@ -14,13 +15,15 @@ D, K = 6, 3
 
 def make_view(n: int, seed: int) -> View:
     rng = torch.Generator().manual_seed(seed)
-    return View(torch.randn(n, D, generator=rng), torch.randn(n, K, generator=rng).softmax(dim=1))
+    features, probabilities = torch.randn(n, D, generator=rng), torch.randn(n, K, generator=rng).softmax(dim=1)
+    return View(torch.cat([features, probabilities], dim=1), D)
 
 
 def make_state(spent: list[bool]) -> tuple[State, View, View, View, torch.Tensor, torch.Tensor]:
     candidates, labeled, unlabeled = make_view(len(spent), 0), make_view(7, 1), make_view(9, 2)
     labels, pseudo = torch.arange(7) % 2, torch.arange(9) % K  # class 2 has no labelled sample
-    state = build_state(candidates, torch.tensor(spent), labeled, labels, unlabeled, pseudo)
+    sums = ClassSums.of(labeled.rows, labels, K), ClassSums.of(unlabeled.rows, pseudo, K)
+    state = build_state(candidates.rows, torch.tensor(spent), *sums)
     return state, candidates, labeled, unlabeled, labels, pseudo
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
-from qurate.data.samples import Inputs, Labeled, Split, move, take
+from qurate.data.samples import Inputs, Labeled, Split, join, move, take
 from qurate.randomness import generator
 
 _TEST_DRAW = -1
@@ -41,13 +41,13 @@ class TrainingData:
         source: D_s.
         target: D_t.
         unlabeled: The inputs of D_u.
-        positives: D_p, target samples with trusted pseudo-labels; None before any was chosen.
+        positives: D_p: positions in D_u, (N_p,) int64, and the labels trusted there, (N_p,) int64.
     """
 
     source: Labeled
     target: Labeled
     unlabeled: Inputs
-    positives: Labeled | None = None
+    positives: tuple[Tensor, Tensor] = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
 
     def __post_init__(self) -> None:
         for name, size in (
@@ -64,13 +64,18 @@ class TrainingData:
         return cls(split.source, split.target_labeled, split.target_unlabeled.inputs)
 
     def with_positives(self, indices: Tensor, labels: Tensor) -> TrainingData:
-        """The same data with these samples of D_u, under these labels, as D_p."""
-        return replace(self, positives=Labeled(take(self.unlabeled, indices), labels))
+        """The same data with these samples of D_u, under these labels, as D_p; nothing is copied."""
+        return replace(self, positives=(indices, labels))
 
     def to(self, device: torch.device) -> TrainingData:
         """Tensors moved to a device; image files stay files."""
-        positives = None if self.positives is None else self.positives.to(device)
-        return TrainingData(self.source.to(device), self.target.to(device), move(self.unlabeled, device), positives)
+        indices, labels = self.positives
+        return TrainingData(
+            self.source.to(device),
+            self.target.to(device),
+            move(self.unlabeled, device),
+            (indices.to(device), labels.to(device)),
+        )
 
 
 def draw_batches(n: int, size: int, steps: int, rng: torch.Generator) -> Tensor:
@@ -86,21 +91,18 @@ def draw_batches(n: int, size: int, steps: int, rng: torch.Generator) -> Tensor:
     return order[: steps * size].view(steps, size)
 
 
-def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: torch.Generator) -> tuple[Labeled, Tensor]:
-    """The labelled target samples, D_t then D_p, and positions in them for `steps` batches.
+def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: torch.Generator) -> Tensor:
+    """Positions in D_t followed by D_p for `steps` batches, (steps, batch_target) int64.
 
     By `positive_share` a batch holds a fixed share of positives, or whatever falls to them when D_t and D_p
     are drawn from alike.
     """
-    if data.positives is None or len(data.positives) == 0:
-        return data.target, draw_batches(len(data.target), config.batch_target, steps, rng)
-    pool = data.target.joined_with(data.positives)
-    if config.positive_share is None:
-        return pool, draw_batches(len(pool), config.batch_target, steps, rng)
-    n_positive = round(config.positive_share * config.batch_target)
-    target = draw_batches(len(data.target), config.batch_target - n_positive, steps, rng)
-    positive = draw_batches(len(data.positives), n_positive, steps, rng)
-    return pool, torch.cat([target, positive + len(data.target)], dim=1)
+    n_target, n_positive, size = len(data.target), len(data.positives[0]), config.batch_target
+    if n_positive == 0 or config.positive_share is None:
+        return draw_batches(n_target + n_positive, size, steps, rng)
+    of_positives = round(config.positive_share * size)
+    target = draw_batches(n_target, size - of_positives, steps, rng)
+    return torch.cat([target, draw_batches(n_positive, of_positives, steps, rng) + n_target], dim=1)
 
 
 def stream_batches(
@@ -122,16 +124,18 @@ def stream_batches(
         transform: Needed where inputs are image files.
         labeled_only: Leave the unlabelled part of every batch empty.
     """
-    pool, target = draw_target(data, config, steps, generator(seed, 2))
     source = draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1))
-    unlabeled = draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3))
-    nothing = repeat(torch.empty(0), steps)
+    target = draw_target(data, config, steps, generator(seed, 2))
+    unlabeled: Iterable[Tensor] = repeat(torch.empty(0), steps)
+    if not labeled_only:
+        rows = draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3))
+        unlabeled = _stream(data.unlabeled, rows, config.workers, transform, generator(seed, 6))
     streams = zip(
         _stream(data.source.inputs, source, config.workers, transform, generator(seed, 4)),
         data.source.labels[source],
-        _stream(pool.inputs, target, config.workers, transform, generator(seed, 5)),
-        pool.labels[target],
-        nothing if labeled_only else _stream(data.unlabeled, unlabeled, config.workers, transform, generator(seed, 6)),
+        _stream_target(data, target, config.workers, transform, generator(seed, 5)),
+        torch.cat([data.target.labels, data.positives[1]])[target],
+        unlabeled,
         strict=True,
     )
     return (Batch(*parts) for parts in streams)
@@ -159,6 +163,23 @@ def _stream(
         draws = torch.randint(2**62, rows.shape, generator=rng)
         keys = [list(zip(row, draw, strict=True)) for row, draw in zip(rows.tolist(), draws.tolist(), strict=True)]
         yield from _load_images(inputs, keys, workers, transform)
+
+
+def _stream_target(
+    data: TrainingData, rows: Tensor, workers: int, transform: Transform | None, rng: torch.Generator
+) -> Iterator[Tensor]:
+    """Batches of D_t and D_p together, each row looked up where it lies: D_p grows with every action."""
+    first, second, (places, _) = data.target.inputs, data.unlabeled, data.positives
+    if len(places) == 0:
+        yield from _stream(first, rows, workers, transform, rng)
+    elif isinstance(first, Tensor) and isinstance(second, Tensor):
+        for row in rows.to(first.device):
+            labeled = row < len(first)
+            batch = second[places[(row - len(first)).clamp_min(0)]]
+            batch[labeled] = first[row[labeled]]
+            yield batch
+    else:
+        yield from _stream(join(first, take(second, places)), rows, workers, transform, rng)
 
 
 def _load_images(

@@ -65,10 +65,6 @@ class Labeled:
         """The samples on a device; image files stay files."""
         return Labeled(move(self.inputs, device), self.labels.to(device))
 
-    def joined_with(self, other: Labeled) -> Labeled:
-        """These samples, then the other's."""
-        return Labeled(join(self.inputs, other.inputs), torch.cat([self.labels, other.labels]))
-
 
 class SealedLabels:
     """True labels that only `qurate.evaluation` opens.

@@ -19,7 +19,8 @@ from qurate.config import EpisodeConfig
 from qurate.data.samples import take
 from qurate.selection import reward
 from qurate.selection.pseudo_labels import Positives, Round, view
-from qurate.selection.state import RELATIONS, State, View, build_state, project, relate, state_size
+from qurate.selection.reward import ClassSums
+from qurate.selection.state import RELATIONS, State, build_state, project, relate, state_size
 from qurate.training import Trainer
 
 Observation = NDArray[np.float32]
@@ -64,6 +65,10 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self.limit = limit or config.actions
         self._tell = on_line or (lambda *_, **__: None)
         self._rng = torch.Generator().manual_seed(seed)
+        self.positives = round.positives
+        self._labeled = round.labeled_sums
+        self._trial: Trainer | None = None
+        self._buffers: tuple[Tensor, Tensor] | None = None
         self._standard = _Standard.of(round) if config.agent == "relational" else None
         self._projection = _projection(round, config)
         n_unlabeled, d = round.unlabeled.features.shape
@@ -83,15 +88,16 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         super().reset(seed=seed)
         if seed is not None:
             self._rng = torch.Generator().manual_seed(seed)
-        trainer = self.round.trainer
-        method = copy.deepcopy(trainer.method)
-        self.trial = Trainer(method, trainer.config, trainer.fabric, step=trainer.step)
-        self.positives: Positives = (options or {}).get("positives", self.round.positives)
+        positives: Positives = (options or {}).get("positives", self.round.positives)
+        if positives is not self.positives:  # an episode mostly goes on with what the one before it left
+            self._labeled = self.round.sums_of(positives, self.round.target, self.round.unlabeled)
+        self.positives = positives
+        self.trial = self._copy_trainer()
         self.candidates, self.spent = draw_candidates(self.round, self.positives, self.config, self._rng)
         self._actions = 0
         self._entropy_at = self._draw_entropy_samples()
-        self._target, self._unlabeled = self.round.target, self.round.unlabeled
-        self._entropy = self._measure_entropy()
+        self._unlabeled, self._trial_labeled = self.round.unlabeled, self._labeled
+        self._entropy = self._entropy_of(self._unlabeled.probabilities, self._entropy_at)
         self._tell(6, "copy F and C")
         self._tell(7, "draw candidates, build the state", candidates=int((~self.spent).sum()))
         return self._observe(), {"action_mask": self._mask()}
@@ -103,9 +109,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"SelectionEnv.step: candidate {slot} is spent; legal are those with action_mask 1.")
         index = self.candidates[slot : slot + 1]
         self.spent[slot] = True
-        before = self.positives.take(self.positives.indices != index)  # a harvest may offer it again
         # 10: update D_c and D_p
-        self.positives = before.joined_with(self.round.positives_at(index))
+        before, sums_before = self._without(index)
+        self._move(before, sums_before, self.round.positives_at(index))
         self._tell(10, "move the candidate to D_p", sample=int(index))
         # 11: update F' and C' with D_s, D_t and D_p by the labelled loss
         self._train_trial()
@@ -120,13 +126,37 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self._tell(13, "reward", reward=float(judged.rewards), phi=float(judged.phi))
         self._entropy = entropy
         rejected = bool(judged.rewards[0] < 0)
-        keep = self.config.keep_rejected or not rejected
-        self.positives = before.joined_with(judged) if keep else before
+        if rejected and not self.config.keep_rejected:
+            self.positives, self._labeled = before, sums_before
+        else:
+            self.positives = before.joined_with(judged)
         self._actions += 1
         terminated = rejected or bool(self.spent.all())
         truncated = not terminated and self._actions >= self.limit
         info = {"action_mask": self._mask(), **judged.first()}
         return following, float(judged.rewards[0]), terminated, truncated, info
+
+    def _copy_trainer(self) -> Trainer:
+        """F' and C' with the weights of F and C, and an optimiser that has not stepped yet."""
+        trainer = self.round.trainer
+        if self._trial is None:
+            method = copy.deepcopy(trainer.method)
+            self._trial = Trainer(method, trainer.config, trainer.fabric, step=trainer.step)
+        else:
+            self._trial.start_over(trainer)
+        return self._trial
+
+    def _without(self, index: Tensor) -> tuple[Positives, ClassSums]:
+        """D_p and the class sums without this sample; a harvest may offer one again that is in D_p."""
+        same = self.positives.indices == index
+        if not bool(same.any()):
+            return self.positives, self._labeled
+        labels = self.positives.labels[same]
+        return self.positives.take(~same), self._labeled.plus(self.round.unlabeled.rows[index], labels, times=-1)
+
+    def _move(self, before: Positives, sums_before: ClassSums, positive: Positives) -> None:
+        self.positives = before.joined_with(positive)
+        self._labeled = sums_before.plus(self.round.unlabeled.rows[positive.indices], positive.labels)
 
     def _train_trial(self) -> None:
         size = self.trial.config.batch_source
@@ -136,20 +166,31 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self.trial.run(data, steps=steps, seed=seed, labeled_only=True)
 
     def _look(self) -> None:
-        """The trial network's view of D_t and D_u, where state or reward are made of it."""
-        if self.config.state_network == "trial" or self.round.config.network == "trial":
-            self._target = view(self.trial.method, self.round.data.target.inputs)
-            self._unlabeled = view(self.trial.method, self.round.data.unlabeled)
+        """What the trial network sees of D_t, D_p and D_u, where state or reward are made of it."""
+        if not self._trial_looks:
+            return
+        data, method = self.round.data, self.trial.method
+        if self._buffers is None:
+            self._buffers = torch.empty_like(self.round.target.rows), torch.empty_like(self.round.unlabeled.rows)
+        target = view(method, data.target.inputs, self._buffers[0])
+        self._unlabeled = view(method, data.unlabeled, self._buffers[1])
+        self._trial_labeled = self.round.sums_of(self.positives, target, self._unlabeled)
+
+    @property
+    def _trial_looks(self) -> bool:
+        return self.config.state_network == "trial" or self.round.config.network == "trial"
 
     def _measure_entropy(self) -> float:
         """H of Eq. (7): the mean entropy of F', C' on D_u, or on some of it."""
-        if self._entropy_at is None and self._unlabeled is not self.round.unlabeled:
-            probabilities = self._unlabeled.probabilities
-        else:
-            inputs = self.round.data.unlabeled
-            chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
-            probabilities = view(self.trial.method, chosen).probabilities
-        return float(-torch.xlogy(probabilities, probabilities).sum(dim=1).mean())
+        if self._trial_looks:
+            return self._entropy_of(self._unlabeled.probabilities, self._entropy_at)
+        inputs = self.round.data.unlabeled
+        chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
+        return self._entropy_of(view(self.trial.method, chosen).probabilities, None)
+
+    def _entropy_of(self, probabilities: Tensor, at: Tensor | None) -> float:
+        chosen = probabilities if at is None else probabilities[at]
+        return float(-torch.xlogy(chosen, chosen).sum(dim=1).mean())
 
     def _draw_entropy_samples(self) -> Tensor | None:
         n = len(self.round.pseudo_labels)
@@ -179,31 +220,21 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
     def _trial_probabilities(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """p_c and p_f of the chosen sample by F', C', with centres over D_t and D_p (Eq. 5, 6)."""
         label = self.round.pseudo_labels[index]
-        labeled, labels = self._labeled_view(self._target, self._unlabeled)
         features = self._unlabeled.features[index]
-        sums, counts = reward.class_sums(labeled.features, labels, self.round.n_classes)
+        classes = self._trial_labeled.features(self._unlabeled.d)
         if self.round.config.leave_one_out_centers:
-            center = reward.leave_one_out_center_probabilities(features, label, sums, counts, self.round.scale)
+            center = reward.leave_one_out_center_probabilities(features, label, classes, self.round.scale)
         else:
-            center = reward.center_probabilities(features, sums / counts.clamp_min(1).unsqueeze(1), self.round.scale)
+            center = reward.center_probabilities(features, classes.means(), self.round.scale)
         return self._unlabeled.probabilities[index, label], center[:, label].squeeze(1)
 
-    def _labeled_view(self, target: View, unlabeled: View) -> tuple[View, Tensor]:
-        labels = torch.cat([self.round.data.target.labels.cpu(), self.positives.labels])
-        return target.joined_with(unlabeled.take(self.positives.indices)), labels
-
     def _observe(self) -> Observation:
-        frozen = self.config.state_network == "frozen"
-        target = self.round.target if frozen else self._target
-        unlabeled = self.round.unlabeled if frozen else self._unlabeled
-        state = build_state(
-            unlabeled.take(self.candidates),
-            self.spent,
-            *self._labeled_view(target, unlabeled),
-            unlabeled,
-            self.round.pseudo_labels,
-        )
-        return self._encode(state)
+        if self.config.state_network == "frozen" or self._unlabeled is self.round.unlabeled:
+            unlabeled, labeled, sums = self.round.unlabeled, self._labeled, self.round.unlabeled_sums
+        else:
+            unlabeled, labeled = self._unlabeled, self._trial_labeled
+            sums = ClassSums.of(unlabeled.rows, self.round.pseudo_labels, self.round.n_classes)
+        return self._encode(build_state(unlabeled.rows[self.candidates], self.spent, labeled, sums))
 
     def _encode(self, state: State) -> Observation:
         if self._standard is not None:
@@ -240,16 +271,21 @@ def draw_candidates(
     available = open_to_choice.nonzero().squeeze(1)
     order = available[torch.randperm(len(available), generator=rng)]
     if config.even_candidates:
-        labels = round.pseudo_labels[order]
-        rank = torch.empty_like(labels)  # how many of its class come before it
-        for label in labels.unique():
-            members = labels == label
-            rank[members] = torch.arange(int(members.sum()))
-        order = order[rank.argsort(stable=True)]
+        order = order[_rank_in_class(round.pseudo_labels[order]).argsort(stable=True)]
     chosen = order[:n]
     spent = torch.zeros(n, dtype=torch.bool)
     spent[len(chosen) :] = True
     return F.pad(chosen, (0, n - len(chosen))), spent
+
+
+def _rank_in_class(labels: Tensor) -> Tensor:
+    """How many of the same label come before each, (N,) to (N,)."""
+    by_label = labels.argsort(stable=True)
+    counts = torch.bincount(labels)
+    firsts = counts.cumsum(0) - counts
+    rank = torch.empty_like(labels)
+    rank[by_label] = torch.arange(len(labels)) - firsts[labels[by_label]]
+    return rank
 
 
 def relations_of_all(round: Round) -> Tensor:
@@ -259,7 +295,7 @@ def relations_of_all(round: Round) -> Tensor:
 
 def _relate_all(round: Round) -> Tensor:
     spent = torch.zeros(len(round.pseudo_labels), dtype=torch.bool)
-    state = build_state(round.unlabeled, spent, *round.labeled, round.unlabeled, round.pseudo_labels)
+    state = build_state(round.unlabeled.rows, spent, round.labeled_sums, round.unlabeled_sums)
     return relate(state, round.scale)
 
 

@@ -17,25 +17,36 @@ from qurate.data.samples import Inputs
 from qurate.machine import torch_threads
 from qurate.methods import Method
 from qurate.selection import reward
+from qurate.selection.reward import ClassSums
 from qurate.selection.state import View
 from qurate.training import Trainer
 
 
 @torch.no_grad()
-def view(method: Method, inputs: Inputs) -> View:
-    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU."""
-    device = next(method.parameters()).device
+def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU.
+
+    Args:
+        method: Its network looks.
+        inputs: N samples.
+        out: Rows (N, d + K) of an earlier view to write into; new ones unless given.
+    """
+    network, device = method.network, next(method.parameters()).device
     in_memory = isinstance(inputs, Tensor)
-    was_training = method.training
+    d = network.n_features
+    rows = torch.empty(len(inputs), d + network.n_classes) if out is None else out
+    was_training, start = method.training, 0
     method.eval()
-    features, probabilities = [], []
     with torch_threads(int(in_memory)):
         size = 4096 if in_memory else 32
-        for batch in stream_in_order(inputs, batch_size=size, transform=method.network.transform):
-            features.append(method.network.features(batch.to(device)))
-            probabilities.append(F.softmax(method.network.classifier(features[-1]), dim=1))
+        for batch in stream_in_order(inputs, batch_size=size, transform=network.transform):
+            features = network.features(batch.to(device))
+            part = rows[start : start + len(batch)]
+            part[:, :d] = features
+            part[:, d:] = F.softmax(network.classifier(features), dim=1)
+            start += len(batch)
     method.train(was_training)
-    return View(torch.cat(features).float().cpu(), torch.cat(probabilities).float().cpu())
+    return View(rows, d)
 
 
 @torch.no_grad()
@@ -186,11 +197,20 @@ class Round:
         """Logit scale s of the classifier."""
         return self.trainer.method.network.classifier.scale
 
-    @property
-    def labeled(self) -> tuple[View, Tensor]:
-        """The view of D_t and D_p, and their labels."""
-        labels = torch.cat([self.data.target.labels.cpu(), self.positives.labels])
-        return self.target.joined_with(self.unlabeled.take(self.positives.indices)), labels
+    @cached_property
+    def labeled_sums(self) -> ClassSums:
+        """Rows of D_t and D_p by their labels, true and pseudo."""
+        return self.sums_of(self.positives, self.target, self.unlabeled)
+
+    @cached_property
+    def unlabeled_sums(self) -> ClassSums:
+        """Rows of D_u by pseudo-label."""
+        return ClassSums.of(self.unlabeled.rows, self.pseudo_labels, self.n_classes)
+
+    def sums_of(self, positives: Positives, target: View, unlabeled: View) -> ClassSums:
+        """Rows of D_t and these positives by their labels, as some network sees them."""
+        known = ClassSums.of(target.rows, self.data.target.labels.cpu(), self.n_classes)
+        return known.plus(unlabeled.rows[positives.indices], positives.labels)
 
     @cached_property
     def classifier_prob(self) -> Tensor:
@@ -202,14 +222,12 @@ class Round:
         """p_f of each pseudo-label in D_u by the network of the round, (N_u,)."""
         if self.config.center == "neighbors":
             return self._neighbor_prob()
-        labeled, labels = self.labeled
-        sums, counts = reward.class_sums(labeled.features, labels, self.n_classes)
-        centers = sums / counts.clamp_min(1).unsqueeze(1)
-        probabilities = reward.center_probabilities(self.unlabeled.features, centers, self.scale)
+        classes = self.labeled_sums.features(self.unlabeled.d)
+        probabilities = reward.center_probabilities(self.unlabeled.features, classes.means(), self.scale)
         if self.config.leave_one_out_centers and len(self.positives):
             inside = self.positives.indices
             probabilities[inside] = reward.leave_one_out_center_probabilities(
-                self.unlabeled.features[inside], self.positives.labels, sums, counts, self.scale
+                self.unlabeled.features[inside], self.positives.labels, classes, self.scale
             )
         return self._of_pseudo_label(probabilities)
 

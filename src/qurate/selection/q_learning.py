@@ -7,8 +7,9 @@ actions are legal.
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from qurate.selection.pool import Array, ExperiencePool, Transitions, as_tensor
 from qurate.selection.q_networks import QNetwork, QNetworkKind, build_q_network
 
 
-def choose_action(q_values: Tensor, mask: Tensor, exploration: float, rng: torch.Generator) -> int:
+def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float, rng: torch.Generator) -> int:
     """The best legal action, or with probability `exploration` any legal one.
 
     a = argmax_{a legal} Q(s, a)
@@ -28,13 +29,13 @@ def choose_action(q_values: Tensor, mask: Tensor, exploration: float, rng: torch
     Paper: Eq. (11), with the epsilon-greedy strategy; masked (decision 4).
 
     Args:
-        q_values: Q(s, .), (n_actions,).
+        values: Gives Q(s, .), (n_actions,); not asked where the action is a random one.
         mask: Legal actions, (n_actions,) bool.
         exploration: Probability of a uniformly drawn legal action. Nothing is drawn when it is 0.
         rng: Generator of the draws, on the CPU.
 
     Example:
-        >>> choose_action(torch.tensor([3.0, 2.0]), torch.tensor([False, True]), 0.0, torch.Generator())
+        >>> choose_action(lambda: torch.tensor([3.0, 2.0]), torch.tensor([False, True]), 0.0, torch.Generator())
         1
     """
     legal = mask.nonzero().squeeze(1)
@@ -45,7 +46,7 @@ def choose_action(q_values: Tensor, mask: Tensor, exploration: float, rng: torch
         )
     if exploration > 0 and torch.rand((), generator=rng).item() < exploration:
         return int(legal[torch.randint(len(legal), (), generator=rng)])
-    return int(legal[q_values[legal].argmax()])
+    return int(legal[values()[legal].argmax()])
 
 
 def exploration_at(actions_taken: int, config: QLearningConfig) -> float:
@@ -202,12 +203,10 @@ class DeepQAgent:
 
     def act(self, observation: Array, mask: Array, *, greedy: bool = False) -> int:
         """Choose a legal action; a greedy one neither explores nor counts towards the end of exploration."""
-        legal = as_tensor(mask, torch.bool)
-        values = self.q_values(observation)
-        if greedy:
-            return choose_action(values, legal, 0.0, self._acting)
-        action = choose_action(values, legal, self.exploration, self._acting)
-        self.actions_taken += 1
+        exploration = 0.0 if greedy else self.exploration
+        values = functools.partial(self.q_values, observation)
+        action = choose_action(values, as_tensor(mask, torch.bool), exploration, self._acting)
+        self.actions_taken += not greedy
         return action
 
     def remember(

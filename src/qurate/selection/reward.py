@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,28 +11,37 @@ from torch.nn import functional as F
 _SMALLEST_PROBABILITY = 1e-12
 
 
-def class_sums(features: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Sum of the features of each class, (K, d), and how many there are, (K,)."""
-    sums = features.new_zeros(n_classes, features.shape[1]).index_add_(0, labels, features)
-    counts = torch.bincount(labels, minlength=n_classes).to(features.dtype)
-    return sums, counts
-
-
-def class_means(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """z_j = mean of the features of class j; a class without samples has the zero vector (decision 16).
-
-    Paper: Eq. (6), where the samples are those of D_t and D_p.
+class ClassSums(NamedTuple):
+    """The rows of each class, added up: one row more or less is one addition, not a pass over all of them.
 
     Args:
-        features: (N, d).
-        labels: (N,) int64.
-        n_classes: K.
-
-    Returns:
-        (K, d).
+        sums: Sum of the rows of each class, (K, w).
+        counts: How many there are, (K,).
     """
-    sums, counts = class_sums(features, labels, n_classes)
-    return sums / counts.clamp_min(1).unsqueeze(1)
+
+    sums: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, labels: Tensor, n_classes: int) -> ClassSums:
+        """The sums of rows (N, w) by their labels (N,) int64."""
+        return cls(rows.new_zeros(n_classes, rows.shape[1]), rows.new_zeros(n_classes)).plus(rows, labels)
+
+    def plus(self, rows: Tensor, labels: Tensor, times: float = 1.0) -> ClassSums:
+        """With these rows too, or without them if `times` is -1."""
+        counted = torch.full_like(labels, times, dtype=self.counts.dtype)
+        return ClassSums(self.sums.index_add(0, labels, rows, alpha=times), self.counts.index_add(0, labels, counted))
+
+    def means(self) -> Tensor:
+        """z_j = mean of the rows of class j, (K, w); a class without any has the zero vector (decision 16).
+
+        Paper: Eq. (6), where the samples are those of D_t and D_p.
+        """
+        return self.sums / self.counts.clamp_min(1).unsqueeze(1)
+
+    def features(self, d: int) -> ClassSums:
+        """The same for the first d numbers of each row."""
+        return ClassSums(self.sums[:, :d], self.counts)
 
 
 def center_probabilities(features: Tensor, centers: Tensor, scale: float) -> Tensor:
@@ -41,21 +52,19 @@ def center_probabilities(features: Tensor, centers: Tensor, scale: float) -> Ten
     return F.softmax(scale * F.normalize(features, dim=1) @ F.normalize(centers, dim=1).T, dim=1)
 
 
-def leave_one_out_center_probabilities(
-    features: Tensor, labels: Tensor, sums: Tensor, counts: Tensor, scale: float
-) -> Tensor:
+def leave_one_out_center_probabilities(features: Tensor, labels: Tensor, classes: ClassSums, scale: float) -> Tensor:
     """Eq. (5) for samples that are in their class's centre, with each taken out of it (decision 10).
 
     Args:
         features: Samples that take part in the sums, (N, d).
         labels: The class each takes part in, (N,) int64.
-        sums: Sum of the features of each class, (K, d).
-        counts: Samples in each class, (K,).
+        classes: Sums of the features of each class, (K, d).
         scale: s.
 
     Returns:
         (N, K).
     """
+    sums, counts = classes
     directions = F.normalize(features, dim=1)
     cosines = directions @ F.normalize(sums, dim=1).T
     others = F.normalize(sums[labels] - features, dim=1)

@@ -8,29 +8,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.selection.reward import class_means
+from qurate.selection.reward import ClassSums
 
 RELATIONS = 9
 """Numbers that `relate` gives for each candidate."""
 
 
 class View(NamedTuple):
-    """What a network makes of some samples: features F(x), (N, d), and softmax outputs C(x), (N, K)."""
+    """What a network makes of some samples.
 
-    features: Tensor
-    probabilities: Tensor
+    Args:
+        rows: [F(x), C(x)], features and softmax outputs side by side, (N, d + K).
+        d: Width of the features.
+    """
 
-    def take(self, indices: Tensor) -> View:
-        """The view of the samples at these positions."""
-        return View(self.features[indices], self.probabilities[indices])
+    rows: Tensor
+    d: int
 
-    def joined_with(self, other: View) -> View:
-        """These samples, then the other's."""
-        return View(torch.cat([self.features, other.features]), torch.cat([self.probabilities, other.probabilities]))
+    @property
+    def features(self) -> Tensor:
+        """F(x), (N, d)."""
+        return self.rows[:, : self.d]
 
-    def rows(self) -> Tensor:
-        """[F(x)^T, C(x)^T], (N, d + K)."""
-        return torch.cat([self.features, self.probabilities], dim=1)
+    @property
+    def probabilities(self) -> Tensor:
+        """C(x), (N, K)."""
+        return self.rows[:, self.d :]
 
 
 class State(NamedTuple):
@@ -56,26 +59,18 @@ def state_size(candidates: int, features: int, classes: int) -> int:
     return (candidates + 2 * classes) * (features + classes)
 
 
-def build_state(
-    candidates: View, spent: Tensor, labeled: View, labels: Tensor, unlabeled: View, pseudo_labels: Tensor
-) -> State:
+def build_state(candidates: Tensor, spent: Tensor, labeled: ClassSums, unlabeled: ClassSums) -> State:
     """Concatenate the candidates and the class means of D_t with D_p and of D_u.
 
     Paper: "States"; lines 7 and 12.
 
     Args:
-        candidates: D_c, N_c samples.
+        candidates: [F(x), C(x)] of D_c, (N_c, d + K).
         spent: Which candidates were chosen already, (N_c,) bool.
-        labeled: D_t and D_p.
-        labels: Their labels, true and pseudo, (N,) int64.
-        unlabeled: D_u.
-        pseudo_labels: Pseudo-labels of D_u, (N_u,) int64.
+        labeled: Rows of D_t and D_p by their labels, true and pseudo.
+        unlabeled: Rows of D_u by pseudo-label.
     """
-    n_classes = candidates.probabilities.shape[1]
-    rows = candidates.rows().masked_fill(spent.unsqueeze(1), 0.0)
-    return State(
-        rows, class_means(labeled.rows(), labels, n_classes), class_means(unlabeled.rows(), pseudo_labels, n_classes)
-    )
+    return State(candidates.masked_fill(spent.unsqueeze(1), 0.0), labeled.means(), unlabeled.means())
 
 
 def project(state: State, projection: Tensor) -> State:
