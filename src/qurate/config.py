@@ -188,6 +188,9 @@ class EpisodeConfig:
     """Start new episodes until `actions` are used up. Paper: one episode a round."""
     trial_steps: int = 0
     """Steps of the trial network an action; 0 for one epoch over D_s (paper; decision 9)."""
+    trial_layers: Literal["head", "all"] = "head"
+    """Where the backbone is trained too, the trial network trains the layers after it, on embeddings of the current
+    backbone that are made once a round, or all layers, which is what line 11 says (decision 27). Our choice."""
     entropy_samples: int = 0
     """Samples of D_u that the drop in entropy is measured on; 0 for all (paper)."""
     state_network: Literal["trial", "frozen"] = "trial"
