@@ -14,6 +14,7 @@ from rich.console import Console
 from qurate import commands
 from qurate.backbones import BackboneError
 from qurate.benchmark.demo import run_demo
+from qurate.benchmark.outcome import ReportError
 from qurate.data.domains import DataError
 from qurate.data.embeddings import EmbeddingError
 from qurate.data.images import UnreadableImageError
@@ -40,6 +41,30 @@ def demo(
     run_demo(out, seed=seed, force=force, console=Console())
 
 
+def report(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    reference: Annotated[str | None, tyro.conf.arg(metavar="ROW")] = None,
+) -> None:
+    """Tables and figures of a benchmark beside the published numbers, and which differences are larger than chance.
+
+    Writes tables.md, tables.tex, tables.html and the figures; those of an earlier report there are replaced.
+
+    Args:
+        folder: The --out folder of `qurate benchmark`; it may still be running.
+        out: Folder for the files; DIR/report unless given.
+        reference: Row that the others are compared with, as 'TML_SPL'; TML_DQNPL unless given, or else the best.
+    """
+    from qurate.benchmark.report import write_report
+    from qurate.benchmark.terminal import print_report
+
+    console = Console()
+    made, files = write_report(folder, out, reference=reference)
+    print_report(made, console)
+    names = ", ".join(file.name for file in files)
+    console.print(f"Written to {files[0].parent}: {names}", markup=False, highlight=False, soft_wrap=True)
+
+
 _OURS = (
     BackboneError,
     DataError,
@@ -47,6 +72,7 @@ _OURS = (
     ModelError,
     OfflineWeightsError,
     OversizeStateError,
+    ReportError,
     RunError,
     SettingError,
     TrainingError,
@@ -64,6 +90,7 @@ def main() -> None:
         "evaluate": commands.evaluate,
         "export": commands.export,
         "check": commands.check,
+        "report": report,
         "demo": demo,
     }
     with warnings.catch_warnings():

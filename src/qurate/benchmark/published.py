@@ -57,16 +57,16 @@ class LaterWork:
 
 
 class Published:
-    """The published numbers of one suite with a number of shots.
+    """The published numbers of one suite.
 
     Args:
         suite: Name of a suite; case and punctuation do not matter.
-        shots: Labelled target samples a class.
+        shots: Labelled target samples a class; any if None.
     """
 
-    def __init__(self, suite: str, shots: int) -> None:
-        self.tables = [table for table in published_tables() if _is(table.suite, suite) and table.shots == shots]
-        self.later = [work for work in later_work() if _is(work.suite, suite) and work.shots == shots]
+    def __init__(self, suite: str, shots: int | None = None) -> None:
+        self.tables = [one for one in published_tables() if _is(one.suite, suite) and shots in (one.shots, None)]
+        self.later = [one for one in later_work() if _is(one.suite, suite) and shots in (one.shots, None)]
 
     def accuracy(self, title: str, scenario: str) -> float | None:
         """Percent of a row on a scenario ('webcam:amazon' or 'W to A'); None where nothing is published."""

@@ -106,11 +106,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(exact_percent=exact_percent, count=count, breakable=_breakable)
+    environment.filters.update(exact_percent=exact_percent, count=count, breakable=breakable)
     return environment
 
 
-def _breakable(name: str) -> Markup:
+def breakable(name: str) -> Markup:
     """A name that may be broken into lines after its underscores."""
     return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
 

@@ -1,0 +1,43 @@
+"""Tables, comparisons and figures as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from qurate.benchmark.comparisons import HEADINGS, LARGER, Comparisons
+from qurate.benchmark.formats import published_text
+from qurate.benchmark.tables import Table
+from qurate.report.page import breakable
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: its file name, the PNG and what it shows."""
+
+    name: str
+    png: bytes
+    caption: str
+
+    @property
+    def uri(self) -> str:
+        """The picture itself as an address."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+
+def to_html(title: str, tables: Sequence[Table], comparisons: Sequence[Comparisons], figures: Sequence[Drawing]) -> str:
+    """The page; every text in it is escaped by the template."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("qurate.benchmark"), PackageLoader("qurate.report")]),  # one style for both
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(breakable=breakable, published=published_text)
+    return environment.get_template("tables.html.j2").render(
+        title=title, tables=tables, comparisons=comparisons, figures=figures, headings=HEADINGS, larger=LARGER
+    )
