@@ -6,8 +6,9 @@ from decimal import ROUND_HALF_UP, Decimal
 
 import pytest
 
-from qurate.benchmark.published import Published, later_work, published_tables, same_backbone
-from qurate.benchmark.titles import SELECTORS, row_title
+from qurate.benchmark.published import Published, PublishedTable, later_work, published_tables, same_backbone
+from qurate.benchmark.titles import SELECTORS, row_title, scenario_title
+from qurate.data.catalog import load_suite
 from qurate.methods import METHODS
 
 CUT_OFF = {(3, "ADR"): "the mean is 63.05 and 63.0 is printed"}
@@ -68,6 +69,14 @@ def test_the_doubtful_number_is_the_one_that_its_mean_needs_and_comes_with_a_not
     assert domainnet.notes(["TML"], ["real:clipart"]) == []
     assert [table.number for table in domainnet.sources(["CML", "S+T"])] == [1, 2]
     assert [table.number for table in domainnet.sources(["S+T"])] == [2]
+
+
+@pytest.mark.parametrize("table", published_tables(), ids=lambda table: f"Table {table.number}")
+def test_the_suites_of_the_catalogue_have_the_scenarios_of_the_paper(table: PublishedTable) -> None:
+    suite = load_suite({"office-home": "office_home"}.get(table.suite, table.suite))
+    assert tuple(scenario_title(name) for name in suite.scenarios) == table.scenarios
+    assert all(Published(suite.name, 3).accuracy(title, name) for title in table.rows for name in suite.scenarios)
+    assert same_backbone(table.backbone, suite.backbone)
 
 
 def test_later_work_is_there_for_one_and_three_shots() -> None:

@@ -14,7 +14,9 @@ def table_of(folder: Path, results: list[dict[str, object]], **facts: str) -> Ta
 
 
 def texts(table: Table) -> dict[str, list[str]]:
-    return {row.title: [cell.text(len(table.seeds)) for cell in row.cells] for row in table.rows}
+    """Cells as printed, with what is missing behind a semicolon."""
+    seeds = len(table.seeds)
+    return {row.title: [f"{c.text()}; {c.gap(seeds)}".removesuffix("; ") for c in row.cells] for row in table.rows}
 
 
 def marked(table: Table, mark: str) -> list[set[str]]:
@@ -98,7 +100,7 @@ def test_a_failed_run_is_shown_as_failed_and_never_averaged_away(tmp_path: Path)
     table = table_of(tmp_path, results)
     assert texts(table) == {
         "ENT": ["failed", "50.0 ± 0.0", DASH],
-        "TML": ["72.0 ± 2.0", "71.0 ± 1.4 [2 of 3 seeds, 1 failed]", DASH],
+        "TML": ["72.0 ± 2.0", "71.0 ± 1.4; 2 of 3 seeds, 1 failed", DASH],
     }
     assert any("Of 12 runs 4 failed" in note for note in table.notes)
 
@@ -107,7 +109,7 @@ def test_a_row_of_fewer_seeds_says_so_but_has_its_mean(tmp_path: Path) -> None:
     results = [*rows(W, "tml", "none", 0.70, 0.72), *rows(D, "tml", "none", 0.70, 0.72)]
     results += [*rows(W, "tml", "dqn_paper", 0.6), *rows(D, "tml", "dqn_paper", 0.8)]
     assert texts(table_of(tmp_path, results))["TML + dqn_paper"] == [
-        "60.0 [1 of 2 seeds]", "80.0 [1 of 2 seeds]", "70.0 [1 of 2 seeds]",
+        "60.0; 1 of 2 seeds", "80.0; 1 of 2 seeds", "70.0; 1 of 2 seeds",
     ]  # fmt: skip
 
 
@@ -132,7 +134,7 @@ def test_each_number_of_shots_and_each_rule_has_its_table_the_oracle_last(tmp_pa
         (shots, rule) for rule in ("last", "validation", "oracle") for shots in (1, 3, 20)
     ]
     assert tables[-1].title == "Office-31: 20 labels a class, model selection: oracle"
-    assert any("best on the test labels" in note for note in tables[-1].notes)
+    assert any("ORACLE: the model with the best accuracy on the test labels" in note for note in tables[-1].notes)
     assert tables[0].title.startswith("Office-31: 1 label a class")
 
 

@@ -44,7 +44,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "report.html").as_uri()
 
 
-def _open(browser: Chrome, page: str, width: int, scheme: str = "light") -> None:
+def show(browser: Chrome, page: str, width: int, scheme: str = "light") -> None:
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.execute_cdp_cmd(
@@ -54,7 +54,7 @@ def _open(browser: Chrome, page: str, width: int, scheme: str = "light") -> None
 
 
 def test_it_opens_with_all_parts_and_no_console_message(browser: Chrome, page: str) -> None:
-    _open(browser, page, 1200)
+    show(browser, page, 1200)
     for part in PARTS:
         section = browser.find_element(By.ID, part)
         assert section.is_displayed()
@@ -70,7 +70,7 @@ def test_it_opens_with_all_parts_and_no_console_message(browser: Chrome, page: s
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1200])
 def test_nothing_sticks_out_sideways(browser: Chrome, page: str, width: int) -> None:
-    _open(browser, page, width)
+    show(browser, page, width)
     for details in browser.find_elements(By.TAG_NAME, "details"):
         browser.execute_script("arguments[0].open = true", details)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -80,7 +80,7 @@ def test_nothing_sticks_out_sideways(browser: Chrome, page: str, width: int) -> 
 
 
 def test_folded_parts_open_by_keyboard(browser: Chrome, page: str) -> None:
-    _open(browser, page, 1200)
+    show(browser, page, 1200)
     config = browser.find_element(By.ID, "config")
     shown = config.find_element(By.TAG_NAME, "pre")
     assert not shown.is_displayed()
@@ -115,7 +115,7 @@ return poor;
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(browser: Chrome, page: str, scheme: str) -> None:
-    _open(browser, page, 1200, scheme)
+    show(browser, page, 1200, scheme)
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(20, 23, 26)" if scheme == "dark" else "rgb(251, 250, 247)")
     assert browser.execute_script(CONTRAST) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from qurate.benchmark.comparisons import HEADINGS, Comparisons
 from qurate.benchmark.tables import Cell, Table, TableRow
@@ -55,10 +56,9 @@ def _markdown_table(table: Table) -> str:
 
 
 def _markdown_cell(cell: Cell, seeds: int) -> str:
-    text = cell.text(seeds).translate(_MARKDOWN)
-    text = f"<ins>{text}</ins>" if cell.best_plain else text
+    text = f"<ins>{cell.text()}</ins>" if cell.best_plain else cell.text()
     text = f"**{text}**" if cell.best else text
-    return text if cell.published is None else f"{text}<br><sub>{published_text(cell)}</sub>"
+    return text + "".join(f"<br><sub>{line}</sub>" for line in small_lines(cell, seeds))
 
 
 def _markdown_comparisons(found: Comparisons) -> str:
@@ -68,10 +68,17 @@ def _markdown_comparisons(found: Comparisons) -> str:
     return "\n".join(lines)
 
 
-def published_text(cell: Cell) -> str:
-    """'paper 77.5 (+2.5)'."""
-    difference = cell.difference()
-    return f"paper {cell.published:.1f}" + (f" ({difference})" if difference else "")
+def small_lines(cell: Cell, seeds: int) -> list[str]:
+    """What stands small under a number: '2 of 3 seeds', 'paper 77.5 (+2.5)'.
+
+    Args:
+        cell: The cell.
+        seeds: How many the table has.
+    """
+    lines = [cell.gap(seeds)] if cell.gap(seeds) else []
+    if cell.published is not None:
+        lines.append(f"paper {cell.published:.1f}" + (f" ({cell.difference()})" if cell.difference() else ""))
+    return lines
 
 
 def to_latex(tables: Sequence[Table]) -> str:
@@ -110,14 +117,13 @@ def _latex_table(table: Table) -> str:
 def _latex_row(row: TableRow, table: Table) -> list[str]:
     texts = []
     for cell in row.cells:
-        text = _latex(cell.text(len(table.seeds)))
-        text = f"\\underline{{{text}}}" if cell.best_plain else text
+        text = f"\\underline{{{_latex(cell.text())}}}" if cell.best_plain else _latex(cell.text())
         texts.append(f"\\textbf{{{text}}}" if cell.best else text)
-    lines = [" & ".join([_latex(row.title), *texts]) + " \\\\"]
-    if any(cell.published is not None for cell in row.cells):
-        beside = [f"\\scriptsize {_latex(published_text(c))}" if c.published is not None else "" for c in row.cells]
-        lines.append(" & ".join(["", *beside]) + " \\\\")
-    return lines
+    lines = [[_latex(row.title), *texts]]
+    small = [small_lines(cell, len(table.seeds)) for cell in row.cells]
+    for under in zip_longest(*small, fillvalue=""):
+        lines.append(["", *(f"\\scriptsize {_latex(line)}" if line else "" for line in under)])
+    return [" & ".join(line) + " \\\\" for line in lines]
 
 
 def _latex(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from qurate.benchmark.comparisons import HEADINGS, LARGER, Comparisons
-from qurate.benchmark.formats import published_text
+from qurate.benchmark.formats import small_lines
 from qurate.benchmark.tables import Table
 from qurate.report.page import breakable
 
@@ -37,7 +37,7 @@ def to_html(title: str, tables: Sequence[Table], comparisons: Sequence[Compariso
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(breakable=breakable, published=published_text)
+    environment.filters.update(breakable=breakable, small_lines=small_lines)
     return environment.get_template("tables.html.j2").render(
         title=title, tables=tables, comparisons=comparisons, figures=figures, headings=HEADINGS, larger=LARGER
     )

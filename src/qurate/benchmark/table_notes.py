@@ -8,12 +8,8 @@ import pandas as pd
 
 from qurate.benchmark.outcome import Facts
 from qurate.benchmark.published import TRAINING, Published, PublishedTable, same_backbone
+from qurate.model_selection import RULES, describe_rule
 
-_RULES = {
-    "last": "the last model is reported",
-    "validation": "the model that is best on the validation list is reported",
-    "oracle": "the model that is best on the test labels is reported, which nobody could choose without them",
-}
 _TRAINED = {"head": "frozen, head trained", "full": TRAINING}
 
 
@@ -34,7 +30,7 @@ def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str],
         + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
         *_gaps(results, len(titles), len(columns)),
         *_legend(columns),
-        _rule(str(results["model_selection"].iloc[0])),
+        _rule(str(results["model_selection"].iloc[0]), facts.protocol),
         _made_with(facts, results),
         *_published(facts, published.sources(shown)),
         *published.notes(shown, list(columns)),
@@ -72,8 +68,8 @@ def _legend(columns: Mapping[str, str]) -> list[str]:
     return [", ".join(f"{letter} is {domain}" for letter, domain in sorted(letters.items())) + "."] if letters else []
 
 
-def _rule(rule: str) -> str:
-    return f"Model selection {rule}: {_RULES.get(rule, 'the model with the best score is reported; no labels used')}."
+def _rule(rule: str, protocol: str) -> str:
+    return f"Model selection {rule}: {describe_rule(rule, protocol) if rule in RULES else 'a rule of your own'}."
 
 
 def _made_with(facts: Facts, results: pd.DataFrame) -> str:

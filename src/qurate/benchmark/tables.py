@@ -10,6 +10,7 @@ from qurate.benchmark.outcome import Outcome
 from qurate.benchmark.published import Published
 from qurate.benchmark.table_notes import table_notes
 from qurate.benchmark.titles import scenario_titles
+from qurate.model_selection import RULES
 from qurate.report.words import signed
 
 DASH = "\u2013"
@@ -38,19 +39,21 @@ class Cell:
     best: bool = False
     best_plain: bool = False
 
-    def text(self, seeds: int) -> str:
-        """'80.0 ± 0.3'; says so where seeds are missing or failed.
+    def text(self) -> str:
+        """'80.0 ± 0.3', 'failed' or a dash."""
+        if self.mean is None:
+            return "failed" if self.failed else DASH
+        return f"{self.mean:.1f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
+
+    def gap(self, seeds: int) -> str:
+        """'2 of 3 seeds, 1 failed' where seeds are missing from the mean; else empty.
 
         Args:
             seeds: Of the table, to compare with.
         """
-        if self.mean is None:
-            return "failed" if self.failed else DASH
-        spread = "" if self.spread is None else f" ± {self.spread:.1f}"
-        if self.seeds == seeds:
-            return f"{self.mean:.1f}{spread}"
-        failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.mean:.1f}{spread} [{self.seeds} of {seeds} seeds{failed}]"
+        if self.mean is None or self.seeds == seeds:
+            return ""
+        return f"{self.seeds} of {seeds} seeds" + (f", {self.failed} failed" if self.failed else "")
 
     def difference(self) -> str:
         """Ours as printed minus the published number, with its sign; empty where one of them is not there."""
@@ -102,7 +105,7 @@ class Table:
 
 
 def make_tables(outcome: Outcome) -> list[Table]:
-    """One table for each number of shots and each rule, the plain rule ('last') first, the oracle last."""
+    """One table for each number of shots and each rule, the plain rule ('last') first."""
     results = outcome.results
     rules = sorted(results["model_selection"].unique(), key=rule_rank)
     found = []
@@ -113,8 +116,8 @@ def make_tables(outcome: Outcome) -> list[Table]:
 
 
 def rule_rank(rule: str) -> tuple[int, str]:
-    """Sorts rules of model selection: the last model first, a choice by the test labels last."""
-    return ({"last": 0, "oracle": 2}.get(rule, 1), rule)
+    """Sorts rules of model selection as they are listed, the last model first; names that nobody knows at the end."""
+    return (RULES.index(rule) if rule in RULES else len(RULES), rule)
 
 
 def order_scenarios(suite: str, scenarios: list[str]) -> list[str]:

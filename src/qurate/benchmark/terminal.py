@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -30,42 +28,48 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    widths = [
-        max(len(name), *(_width(row.cells[i], table) for row in table.rows)) for i, name in enumerate(table.columns)
-    ]
-    first = max(len(row.title) for row in table.rows) + 4
-    fitting = max(1, (console.width - first) // (max(widths) + 3))
-    parts = math.ceil(len(widths) / fitting)
-    size = math.ceil(len(widths) / parts)
-    for part, start in enumerate(range(0, len(widths), size)):
-        title = table.title if part == 0 else "continued"
-        console.print(_part(table, title, range(start, min(start + size, len(widths)))))
+    console.print(Text(table.title, style="bold"))
+    for columns in _parts(table, console.width):
+        console.print(_part(table, columns))
     if table.has_published:
         _say(console, "Second line: the published number, and ours minus it.")
 
 
-def _part(table: Table, title: str, columns: range) -> RichTable:
-    shown = make_table(title, ("", *(table.columns[i] for i in columns)), [])
-    for i, row in enumerate(table.rows):
-        last = i + 1 == len(table.rows) or (row.selector == "none") != (table.rows[i + 1].selector == "none")
+def _parts(table: Table, width: int) -> list[list[int]]:
+    """Columns in order, in as few groups as fit the width, the groups about equally wide."""
+    left = max(len(row.title) for row in table.rows) + 4
+    widths = [
+        3 + max([len(name), *(line.cell_len for row in table.rows for line in _cell(row.cells[i], table).split())])
+        for i, name in enumerate(table.columns)
+    ]
+    groups = -(-sum(widths) // max(1, width - left))
+    limit = max(width - left, max(widths))
+    fair = min(limit, sum(widths) / max(1, groups) + max(widths) / 2)
+    parts: list[list[int]] = [[]]
+    for i, needed in enumerate(widths):
+        if parts[-1] and sum(widths[j] for j in parts[-1]) + needed > fair:
+            parts.append([])
+        parts[-1].append(i)
+    return parts
+
+
+def _part(table: Table, columns: list[int]) -> RichTable:
+    shown = make_table("", ("", *(table.columns[i] for i in columns)), [])
+    shown.title = None
+    for place, row in enumerate(table.rows, 1):
+        last = place == len(table.rows) or (row.selector == "none") != (table.rows[place].selector == "none")
         shown.add_row(Text(row.title), *(_cell(row.cells[i], table) for i in columns), end_section=last)
     return shown
 
 
 def _cell(cell: Cell, table: Table) -> Text:
     style = " ".join(["bold"] * cell.best + ["underline"] * cell.best_plain)
-    text = Text(cell.text(len(table.seeds)), style=style if cell.mean is not None else "red" if cell.failed else "")
+    parts = [(cell.text(), style if cell.mean is not None else "red" if cell.failed else "")]
+    if gap := cell.gap(len(table.seeds)):
+        parts.append((f"\n{gap}", "red"))
     if cell.published is not None:
-        text = Text.assemble(text, ("\n" + _beside(cell), "dim"))
-    return text
-
-
-def _beside(cell: Cell) -> str:
-    return "" if cell.published is None else f"{cell.published:.1f} {cell.difference()}".strip()
-
-
-def _width(cell: Cell, table: Table) -> int:
-    return max(len(cell.text(len(table.seeds))), len(_beside(cell)))
+        parts.append((f"\n{cell.published:.1f} {cell.difference()}".rstrip(), "dim"))
+    return Text.assemble(*parts)
 
 
 def _print_comparisons(found: Comparisons, console: Console) -> None:
