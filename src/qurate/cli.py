@@ -14,7 +14,9 @@ from rich.console import Console
 from qurate import commands
 from qurate.backbones import BackboneError
 from qurate.benchmark.demo import run_demo
+from qurate.benchmark.grid import BenchmarkError
 from qurate.benchmark.outcome import ReportError
+from qurate.benchmark_command import benchmark
 from qurate.data.domains import DataError
 from qurate.data.embeddings import EmbeddingError
 from qurate.data.images import UnreadableImageError
@@ -67,6 +69,7 @@ def report(
 
 _OURS = (
     BackboneError,
+    BenchmarkError,
     DataError,
     EmbeddingError,
     ModelError,
@@ -90,6 +93,7 @@ def main() -> None:
         "evaluate": commands.evaluate,
         "export": commands.export,
         "check": commands.check,
+        "benchmark": benchmark,
         "report": report,
         "demo": demo,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -37,16 +38,26 @@ def expect(
         cache: Of embeddings.
     """
     parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
-    embedding, sample = 0.0, _sample(split, *parts)
+    embedding, sample = 0.0, take_sample(split)
     if config.network.backbone == "none":
-        seconds, sample = _embed_sample(sample, backbone, weights, cache)
+        seconds, sample = embed_sample(sample, backbone, weights, cache)
         embedding = seconds * sum(len(part) for part in parts)
-    selection = config.selection
-    rounds = 0 if selection.selector == "none" else selection.rounds
-    actions = selection.episode.actions * _STEPS_PER_ACTION if selection.selector == "dqn" else 0.0
-    adapting = config.training.steps + rounds * (selection.round_steps + actions)
+    adapting = config.training.steps + steps_of_rounds(config, len(split.source))
     steps = (1 + folds) * adapting + folds * config.training.steps
-    return embedding + steps * _seconds_per_step(sample, config)
+    return embedding + steps * seconds_per_step(sample, config)
+
+
+def steps_of_rounds(config: RunConfig, n_source: int) -> float:
+    """The rounds of a run in training steps, with what the agent costs; at most, for a run may stop early."""
+    selection = config.selection
+    if selection.selector == "none":
+        return 0.0
+    actions = 0.0
+    if selection.selector == "dqn":
+        epoch = math.ceil(n_source / config.training.batch_source)
+        trial = selection.episode.trial_steps or epoch
+        actions = selection.episode.actions * max(_STEPS_PER_ACTION, trial)
+    return selection.rounds * (selection.round_steps + actions)
 
 
 def say_time(seconds: float) -> str:
@@ -58,14 +69,15 @@ def say_time(seconds: float) -> str:
     return f"about {round(seconds / 3600)} hours"
 
 
-def _sample(split: Split, *parts: Inputs) -> Split:
+def take_sample(split: Split) -> Split:
     """A few images of all parts, evenly, under labels that mean nothing."""
+    parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
     some = [take(part, torch.linspace(0, len(part) - 1, min(len(part), _IMAGES)).long()) for part in parts]
     labeled = [Labeled(inputs, torch.arange(len(inputs)) % split.n_classes) for inputs in some[:2]]
     return Split(split.classes, labeled[0], labeled[1], Unlabeled(some[2]))
 
 
-def _embed_sample(sample: Split, backbone: str, weights: str, cache: Path | None) -> tuple[float, Split]:
+def embed_sample(sample: Split, backbone: str, weights: str, cache: Path | None) -> tuple[float, Split]:
     """Seconds an image, next to none where it is in the cache, and the sample as embeddings."""
     parts = [sample.source.inputs, sample.target_labeled.inputs, sample.target_unlabeled.inputs]
     files = ImageFiles(tuple(path for part in parts if isinstance(part, ImageFiles) for path in part.paths))
@@ -85,7 +97,8 @@ def _embed_sample(sample: Split, backbone: str, weights: str, cache: Path | None
     return max(0.0, seconds) / max(1, len(files) - _WARM_UP), embedded
 
 
-def _seconds_per_step(sample: Split, config: RunConfig) -> float:
+def seconds_per_step(sample: Split, config: RunConfig) -> float:
+    """Seconds of a training step on a sample."""
     trainer = start(sample, config)
     data = TrainingData.of(sample)
     steps = _STEPS if isinstance(sample.source.inputs, Tensor) else 1

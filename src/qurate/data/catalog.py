@@ -64,6 +64,7 @@ class Suite:
         lists: Folders, relative to that of the data, in which the lists of the MME reference code may lie; without any,
             domains are folders of class folders.
         whole_classes: Classes of the data set that this one is a part of; 0 if of none.
+        steps: Training steps before selection; 0 for the default of a run.
         generated: 'digits' for the pair that is made, not read; else empty.
     """
 
@@ -78,6 +79,7 @@ class Suite:
     published_lists: str = ""
     lists: tuple[str, ...] = ()
     whole_classes: int = 0
+    steps: int = 0
     generated: str = ""
     protocols: tuple[Protocol, ...] = field(init=False)
 
