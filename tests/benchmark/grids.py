@@ -62,6 +62,19 @@ def write_grid(
     return folder
 
 
+def write_failed(folder: Path, scenario: str, method: str, selector: str, seed: int, **changes: Any) -> None:
+    """A cell that ended with an error, as `qurate benchmark` leaves it."""
+    cell = {
+        "suite": FACTS["suite"], "scenario": scenario, "shots": 3, "protocol": "mme", "selector": selector,
+        "rules": ["last"], "backbone": FACTS["backbone"], "weights": "w",
+        "config": {"method": {"name": method}, "seed": seed}, **changes,
+    }  # fmt: skip
+    place = folder / "cells" / f"{abs(hash(json.dumps(cell))):x}"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(json.dumps(cell))
+    (place / "error.txt").write_text("Traceback\nValueError: no")
+
+
 def outcome_of(
     folder: Path, results: list[dict[str, Any]], rounds: list[dict[str, Any]] | None = None, **facts: str
 ) -> Outcome:

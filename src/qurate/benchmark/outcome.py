@@ -14,6 +14,8 @@ from qurate.benchmark.titles import row_rank, row_title
 RESULTS_FILE, ROUNDS_FILE, FACTS_FILE = "results.csv", "rounds.csv", "benchmark.json"
 CELL = ["scenario", "method", "selector", "shots", "seed"]
 """What names one run of the grid."""
+KEY = [*CELL, "model_selection"]
+"""What names one result."""
 
 
 class ReportError(ValueError):
@@ -31,6 +33,7 @@ class Facts:
     train: str = ""
     protocol: str = ""
     commit: str = ""
+    steps: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Outcome:
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """Read results.csv, rounds.csv and benchmark.json.
+    """Read results.csv, rounds.csv, benchmark.json and the errors of failed cells.
 
     Raises:
         ReportError: If there is nothing to report on, or a cell is there twice.
@@ -62,16 +65,34 @@ def read_outcome(folder: Path) -> Outcome:
     try:
         results = read_results(folder / RESULTS_FILE)
         rounds = pd.read_csv(folder / ROUNDS_FILE) if (folder / ROUNDS_FILE).is_file() else pd.DataFrame(columns=CELL)
-        stored = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        facts = _facts(json.loads((folder / FACTS_FILE).read_text(encoding="utf-8")))
+        results = _with_failed(results, folder, facts)
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise ReportError(f"{folder}: cannot be read ({error}). Was it written by `qurate benchmark`?") from error
     if results.empty:
         raise ReportError(f"{folder / RESULTS_FILE}: no result yet. Let `qurate benchmark` finish a cell first.")
-    twice = results[results.duplicated([*CELL, "model_selection"])]
+    twice = results[results.duplicated(KEY)]
     if len(twice):
-        cell = ", ".join(f"{name} {twice.iloc[0][name]}" for name in [*CELL, "model_selection"])
+        cell = ", ".join(f"{name} {twice.iloc[0][name]}" for name in KEY)
         raise ReportError(f"{folder / RESULTS_FILE}: two results for {cell}. Remove the one that is out of date.")
-    return Outcome(_titled(results), _titled(rounds), _facts(stored))
+    return Outcome(_titled(results), _titled(rounds), facts)
+
+
+def _with_failed(results: pd.DataFrame, folder: Path, facts: Facts) -> pd.DataFrame:
+    """The results and, with accuracy NaN, the cells that ended with an error and have none."""
+    failed = []
+    for path in sorted(folder.glob("cells/*/error.txt")):
+        cell = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
+        if cell["suite"] == facts.suite and cell["backbone"] == facts.backbone:  # else of an earlier grid
+            found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
+            found.update({name: cell[name] for name in CELL if name not in found})
+            failed += [{**found, "model_selection": rule} for rule in cell["rules"]]
+    known = set(results[KEY].itertuples(index=False, name=None))
+    missing = [found for found in failed if tuple(found[name] for name in KEY) not in known]
+    if not missing:
+        return results
+    table = pd.DataFrame(missing)
+    return table.reindex(columns=results.columns) if results.empty else pd.concat([results, table], ignore_index=True)
 
 
 def _titled(table: pd.DataFrame) -> pd.DataFrame:
