@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ from hypothesis import settings
 
 settings.register_profile("qurate", deadline=None)  # a busy machine is no failure
 settings.load_profile("qurate")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Embeddings of the tests stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QURATE_CACHE", str(tmp_path_factory.mktemp("embeddings")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 import warnings
@@ -59,9 +60,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str, cache: str = "") -> int:
     """The exit code of `qurate WORDS`; PLACE in them is the folder of the images."""
-    monkeypatch.setenv("QURATE_CACHE", str(place / "cache"))
+    monkeypatch.setenv("QURATE_CACHE", cache or str(place / "cache"))
     monkeypatch.setattr(sys, "argv", ["qurate", *[word.replace("PLACE", str(place)) for word in words]])
     try:
         main()
@@ -107,6 +108,36 @@ def test_adapt_then_predict_evaluate_and_check(
     assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
     assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
     assert "labeled" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("default::qurate.data.domains.DataWarning")  # told, not raised, as it is for a user
+def test_embed_ahead_then_no_verb_embeds_again(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"not an image")
+    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors", "--cache", str(tmp_path / "cache"))
+    everything = ("embed", "PLACE/source", "PLACE/labeled", "PLACE/unlabeled", str(tmp_path / "broken.jpg"), *network)
+    assert command(place, monkeypatch, *everything) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"(\d+) embeddings, \1 of them new in \d+ s", out)
+    assert "1 of " in err
+    assert "broken.jpg" in err
+    assert command(place, monkeypatch, *everything) == 0
+    assert "embeddings, 0 of them new. Cache: " in capsys.readouterr().out
+    assert command(place, monkeypatch, *everything, "--views", "0") == 2
+    assert "views must be 1 or more" in capsys.readouterr().err
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("embedded again")
+
+    place_cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
+    monkeypatch.setattr("qurate.data.embeddings.embedder", refuse)
+    for words in (
+        (*ADAPT, "--out", run),
+        ("predict", run, "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")),
+        ("evaluate", run, "--labeled", "PLACE/labeled"),
+    ):
+        assert command(place, monkeypatch, *words, cache=place_cache) == 0
 
 
 def test_errors_of_adapt_are_one_line_and_exit_code_2(
@@ -161,5 +192,5 @@ def test_control_c_says_how_to_go_on(
 
 def test_the_command_is_installed_and_helps() -> None:
     result = subprocess.run([sys.executable, "-m", "qurate", "--help"], capture_output=True, text=True, check=True)
-    for verb in ("adapt", "predict", "evaluate", "export", "check", "demo"):
+    for verb in ("adapt", "predict", "evaluate", "export", "embed", "check", "demo"):
         assert verb in result.stdout

@@ -241,7 +241,7 @@ class _Job:
             "weights": self.weights,
             "backbone_sha256": self._fingerprint(),
         }
-        return AdaptedModel(network.eval(), config, self.parts.split.classes, origin)
+        return AdaptedModel(network.eval(), config, self.parts.split.classes, origin, cache=self.cache)
 
     def _record(self, split: Split, result: Adaptation, comparison: Comparison | None, plan: Plan) -> RunRecord:
         notes = self.parts.notes

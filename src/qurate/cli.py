@@ -92,6 +92,7 @@ def main() -> None:
         "predict": commands.predict,
         "evaluate": commands.evaluate,
         "export": commands.export,
+        "embed": commands.embed,
         "check": commands.check,
         "benchmark": benchmark,
         "report": report,

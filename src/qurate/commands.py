@@ -1,24 +1,30 @@
-"""The verbs for one's own images: adapt, predict, evaluate, export, check."""
+"""The verbs for one's own images: adapt, predict, evaluate, export, embed, check."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pandas as pd
+import torch
 import tyro
 from rich.console import Console
 
 from qurate.adaptation import adapt as run_adaptation
 from qurate.config import SelectionConfig, TrainingConfig
+from qurate.data.domains import Domain, verify_images
+from qurate.data.embeddings import fill_cache
+from qurate.data.images import ImageFiles
+from qurate.data.parts import find_images
 from qurate.display import make_table
 from qurate.files import write_atomically
 from qurate.models import load_model
 from qurate.phases import PhaseBars
 from qurate.report.record import Comparison
 from qurate.runs import REPORT_FILE, RunError, as_csv
-from qurate.settings import BACKBONE, Train, find_weights, make_config
+from qurate.settings import BACKBONE, SettingError, Train, find_weights, make_config
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -133,10 +139,11 @@ def predict(
     """
     if out.exists() and not force:
         raise FileExistsError(f"{out} exists. Choose another --out, or pass --force to overwrite it.")
-    table = load_model(run).predict(images)
+    console = Console()
+    with PhaseBars(console) as bars:
+        table = load_model(run).predict(images, functools.partial(bars.show, "predicting"))
     _write(out, as_csv(table))
     unreadable = int((table["problem"] != "").sum())
-    console = Console()
     _say(console, f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
 
 
@@ -150,10 +157,10 @@ def evaluate(
         labeled: Class folders, a list file ('path class' a line) or a CSV table.
         confusion: CSV table to write: counts, a row for each true class and a column for each predicted one.
     """
-    model = load_model(run)
-    found = model.evaluate(labeled)
+    model, console = load_model(run), Console()
+    with PhaseBars(console) as bars:
+        found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
     counts = found.confusion.sum(dim=1).tolist()
-    console = Console()
     _say(
         console,
         f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images.",
@@ -170,6 +177,46 @@ def evaluate(
         counted = pd.DataFrame(found.confusion.numpy(), columns=list(model.classes))
         counted.insert(0, "true class", model.classes)
         _write(confusion, as_csv(counted))
+
+
+def embed(
+    images: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
+    backbone: Annotated[str, tyro.conf.arg(metavar="NAME")] = BACKBONE,
+    weights: Annotated[str, tyro.conf.arg(metavar="FILE")] = "auto",
+    views: int = 1,
+    cache: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    device: str = "auto",
+) -> None:
+    """Pass images through a frozen backbone ahead of time; every other verb finds the embeddings by itself.
+
+    Args:
+        images: Folders, globs (in quotes), list files or images.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34.
+        weights: 'pretrained' (download), 'offline' (of the extra qurate[offline]), a weight file, or 'auto'.
+        views: Embeddings an image: its test view, then random crops, flipped half of the time.
+        cache: Folder of the cache; QURATE_CACHE or the user's cache folder unless given.
+        device: auto, cpu, cuda or mps.
+    """
+    if views < 1:
+        raise SettingError(f"views must be 1 or more, got {views}.")
+    console = Console()
+    with PhaseBars(console) as bars:
+        bars.say("Reading the images ...")
+        found = [file for place in images for file in find_images(place)]
+        labels = torch.full((len(found),), -1)
+        readable = verify_images(Domain("images", ImageFiles(tuple(found)), labels, ()), "skip").inputs
+        assert isinstance(readable, ImageFiles)
+        done = fill_cache(
+            readable,
+            backbone,
+            find_weights(backbone, weights),
+            views=views,
+            cache=cache,
+            device=device,
+            on_progress=functools.partial(bars.show, "embedding"),
+        )
+    rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} a second)" if done.made else ""
+    _say(console, f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {done.folder}")
 
 
 def export(
@@ -191,17 +238,35 @@ def export(
     _say(Console(), f"Written and checked: {export_run(run, out, format, force=force)}")
 
 
-def check(source: Folder, labeled: Folder, unlabeled: Folder) -> None:
-    """Check the images alone: classes, duplicates, unreadable files, imbalance, too few labels.
+def check(
+    source: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    labeled: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    unlabeled: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    suite: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+) -> None:
+    """Check images alone: your own (--source, --labeled, --unlabeled), or a benchmark's (--suite, --data).
+
+    Your own: classes, duplicates, unreadable files, imbalance, too few labels. A benchmark's: missing files, counts of
+    classes and images, overlaps of its lists.
 
     Args:
         source: Labelled source images: class folders, a list file or a CSV table.
         labeled: The few labelled target images, likewise.
         unlabeled: Unlabelled target images: any folder, a list or a table.
+        suite: digits, office31, office_home, domainnet126, or the path of a TOML file.
+        data: Folder of the suite's images.
     """
+    from qurate.data.catalog import load_suite
     from qurate.data.check import check_data
+    from qurate.data.suite_check import check_suite
 
-    report = check_data(source, labeled, unlabeled)
+    if suite is not None and source is None and labeled is None and unlabeled is None:
+        report = check_suite(load_suite(suite), data)
+    elif suite is None and data is None and source is not None and labeled is not None and unlabeled is not None:
+        report = check_data(source, labeled, unlabeled)
+    else:
+        raise SettingError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     for line in report.lines():
         _say(Console(), line)
     if not report.ok:

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 
-class _RateColumn(ProgressColumn):
+class RateColumn(ProgressColumn):
     """Steps a second."""
 
     def render(self, task: ProgressTask) -> Text:
+        """The rate, once there is one."""
         rate = task.finished_speed or task.speed
         return Text("" if rate is None else f"{rate:.0f}/s", style="dim")
 
@@ -40,7 +41,7 @@ def step_bar(console: Console, title: str, steps: int) -> Iterator[StepBar]:
         BarColumn(bar_width=24),
         TextColumn("{task.completed:>5.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[note]}"),
-        _RateColumn(),
+        RateColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from qurate.config import NetworkConfig
 from qurate.data.contents import stamp_of
 from qurate.data.domains import DataError, list_some, verify_images
-from qurate.data.embeddings import CPU_BATCH, DEVICE_BATCH
+from qurate.data.embeddings import CPU_BATCH, DEVICE_BATCH, OnProgress, embed_with
 from qurate.data.frozen import FrozenBackbone, View, choose_device, embedder
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
 from qurate.data.parts import Place, find_images, read_labeled
@@ -47,6 +47,7 @@ class AdaptedModel:
         classes: Class names.
         origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
         record: What its run left, where the model was just trained; None where it was loaded.
+        cache: Folder of the embedding cache; the user's unless given.
 
     Example:
         >>> model = qurate.load("run")  # doctest: +SKIP
@@ -58,6 +59,7 @@ class AdaptedModel:
     classes: tuple[str, ...]
     origin: dict[str, Any] = field(default_factory=dict)
     record: RunRecord | None = None
+    cache: Path | None = None
 
     @property
     def transform(self) -> Transform:
@@ -65,11 +67,12 @@ class AdaptedModel:
         assert self.network.transform is not None, "a model is made of a backbone that takes images"
         return self.network.transform
 
-    def predict(self, images: Place | Sequence[Place]) -> pd.DataFrame:
+    def predict(self, images: Place | Sequence[Place], on_progress: OnProgress | None = None) -> pd.DataFrame:
         """The most probable class of each image.
 
         Args:
             images: A folder, a glob, a list file, one image or paths.
+            on_progress: Told how many images are done, and of how many.
 
         Returns:
             Columns file, label, probability and problem; an unreadable image has an empty label, no probability and its
@@ -79,18 +82,21 @@ class AdaptedModel:
         with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
             problems = list(pool.map(_why_unreadable, files))
         readable = [file for file, problem in zip(files, problems, strict=True) if not problem]
-        best = iter(zip(*[values.tolist() for values in self.probabilities(readable).max(dim=1)], strict=True))
+        best = iter(
+            zip(*[values.tolist() for values in self.probabilities(readable, on_progress).max(dim=1)], strict=True)
+        )
         rows = [
             (str(file), "", math.nan, problem) if problem else (str(file), *self._said(*next(best)), "")
             for file, problem in zip(files, problems, strict=True)
         ]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
-    def evaluate(self, labeled: Place) -> Metrics:
+    def evaluate(self, labeled: Place, on_progress: OnProgress | None = None) -> Metrics:
         """Accuracy, balanced accuracy, per class and confusion on labelled images.
 
         Args:
             labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new.
+            on_progress: Told how many images are done, and of how many.
         """
         domain = verify_images(read_labeled(labeled, "labeled"), "skip")
         if strange := [name for name in domain.classes if name not in self.classes]:
@@ -100,19 +106,20 @@ class AdaptedModel:
             )
         assert isinstance(domain.inputs, ImageFiles)
         into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
-        predicted = self.probabilities(domain.inputs.paths).argmax(dim=1)
+        predicted = self.probabilities(domain.inputs.paths, on_progress).argmax(dim=1)
         return measure(predicted, into[domain.labels], len(self.classes))
 
     @torch.no_grad()
-    def probabilities(self, files: Sequence[Path]) -> Tensor:
+    def probabilities(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Tensor:
         """Class probabilities of readable images, (N, K)."""
         if not files:
             return torch.empty(0, len(self.classes))
-        network, device = self.network.eval(), choose_device("auto")
-        frozen = FrozenBackbone(self.config.backbone, network.backbone, 0, self.transform)
-        views = [View(file, stamp_of(file), b"", 0) for file in files]
-        with embedder(frozen, device, CPU_BATCH if device.type == "cpu" else DEVICE_BATCH) as embed:
-            embeddings = torch.cat(list(embed(views)))
+        network = self.network.eval()
+        frozen = FrozenBackbone(self.config.backbone, network.backbone, network.width, self.transform)
+        if self.origin.get("trained") == "head":  # the backbone is one that many runs share
+            embeddings = embed_with(frozen, ImageFiles(tuple(files)), cache=self.cache, on_progress=on_progress)
+        else:
+            embeddings = _embed_uncached(frozen, files, on_progress)
         network.backbone.to("cpu")
         logits: Tensor = network.classifier(network.bottleneck(embeddings))
         return F.softmax(logits, dim=1)
@@ -202,6 +209,19 @@ def _load_tensors(network: Network, path: Path) -> None:
             f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
         )
     network.load_state_dict(tensors)
+
+
+def _embed_uncached(frozen: FrozenBackbone, files: Sequence[Path], on_progress: OnProgress | None) -> Tensor:
+    """Embeddings by a backbone of its own, which no other run could use."""
+    device, rows, done = choose_device("auto"), [], 0
+    views = [View(file, stamp_of(file), b"", 0) for file in files]
+    with embedder(frozen, device, CPU_BATCH if device.type == "cpu" else DEVICE_BATCH) as embed:
+        for batch in embed(views):
+            rows.append(batch)
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done, len(files))
+    return torch.cat(rows)
 
 
 def _exact(value: Any) -> Any:

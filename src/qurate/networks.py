@@ -94,6 +94,12 @@ class Network(nn.Module):
         """Width d of F(x)."""
         return self.classifier.weight.shape[1]
 
+    @property
+    def width(self) -> int:
+        """Width of what the backbone gives."""
+        linear = [layer for layer in self.bottleneck.modules() if isinstance(layer, nn.Linear)]
+        return linear[0].in_features if linear else self.n_features
+
     def features(self, inputs: Tensor) -> Tensor:
         """F(x), (N, d)."""
         features: Tensor = self.bottleneck(self.backbone(inputs))

@@ -9,6 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from qurate.display import RateColumn
+
 
 class PhaseBars:
     """The audience of `qurate.adapt` on the command line.
@@ -23,6 +25,7 @@ class PhaseBars:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:>5.0f}/{task.total:.0f}"),
+            RateColumn(),
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

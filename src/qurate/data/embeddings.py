@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -74,7 +75,21 @@ def embed_images(
         >>> embed_images(files, "timm/resnet34.tv_in1k", "pretrained").shape  # doctest: +SKIP
         torch.Size([4110, 512])
     """
-    return _embed([(files, 1)], backbone, weights, cache, device, batch_size, on_progress)[0].squeeze(1)
+    frozen = freeze_backbone(backbone, weights)
+    return embed_with(frozen, files, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress)
+
+
+def embed_with(
+    frozen: FrozenBackbone,
+    files: ImageFiles,
+    *,
+    cache: Path | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Tensor:
+    """`embed_images` by a backbone that is at hand already; see there."""
+    return _embed([(files, 1)], frozen, cache, device, batch_size, on_progress)[0].squeeze(1)
 
 
 def embed_views(
@@ -105,7 +120,44 @@ def embed_views(
     Returns:
         (N, V, width) float32, in memory; `[:, 0]` is what `embed_images` returns.
     """
-    return _embed([(files, views)], backbone, weights, cache, device, batch_size, on_progress)[0]
+    frozen = freeze_backbone(backbone, weights)
+    return _embed([(files, views)], frozen, cache, device, batch_size, on_progress)[0]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What `fill_cache` did.
+
+    Args:
+        rows: Embeddings wanted; equal images share one.
+        made: How many of them were not there.
+        seconds: What making them took.
+        folder: Where they are.
+    """
+
+    rows: int
+    made: int
+    seconds: float
+    folder: Path
+
+
+def fill_cache(
+    files: ImageFiles,
+    backbone: str,
+    weights: str,
+    *,
+    views: int = 1,
+    cache: Path | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Filled:
+    """Embed images ahead of time; nothing but the cache is left of it. Arguments and errors: see `embed_views`."""
+    _check_positive(views, batch_size)
+    work = _find_work([(files, views)], freeze_backbone(backbone, weights), cache, on_progress)[0]
+    missing, began = len(work.store.missing(list(work.wanted))), time.perf_counter()
+    work.complete(choose_device(device), batch_size)
+    return Filled(len(work.wanted), missing, time.perf_counter() - began, work.store.folder)
 
 
 def embed_split(
@@ -144,7 +196,8 @@ def embed_split(
     files = {name: (part, count) for name, (part, count) in inputs.items() if isinstance(part, ImageFiles)}
     if not files:
         return split
-    rows = _embed(list(files.values()), backbone, weights, cache, device, batch_size, on_progress)
+    frozen = freeze_backbone(backbone, weights)
+    rows = _embed(list(files.values()), frozen, cache, device, batch_size, on_progress)
     parts = {name: _embedded(getattr(split, name), part) for name, part in zip(files, rows, strict=True)}
     return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
 
@@ -159,28 +212,40 @@ def _embedded(part: Labeled | Unlabeled, rows: Tensor) -> Labeled | Unlabeled:
 
 def _embed(
     parts: Sequence[tuple[ImageFiles, int]],
-    backbone: str,
-    weights: str,
+    frozen: FrozenBackbone,
     cache: Path | None,
     device: str,
     batch_size: int | None,
     on_progress: OnProgress | None,
 ) -> list[Tensor]:
     """Rows of several parts, each (N, V, width), in one pass over what is not in the cache."""
-    for name, value in (("views", min(views for _, views in parts)), ("batch_size", batch_size)):
+    _check_positive(min(views for _, views in parts), batch_size)
+    work, rows = _find_work(parts, frozen, cache, on_progress)
+    work.complete(choose_device(device), batch_size)
+    return [
+        work.store.take([row.key for row in part]).view(len(files), views, frozen.width)
+        for (files, views), part in zip(parts, rows, strict=True)
+    ]
+
+
+def _check_positive(views: int, batch_size: int | None) -> None:
+    for name, value in (("views", views), ("batch_size", batch_size)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be positive, got {value}.")
+
+
+def _find_work(
+    parts: Sequence[tuple[ImageFiles, int]],
+    frozen: FrozenBackbone,
+    cache: Path | None,
+    on_progress: OnProgress | None,
+) -> tuple[_Work, list[list[View]]]:
+    """All rows that are wanted, and those of each part."""
     root = cache or default_cache()
-    frozen = freeze_backbone(backbone, weights)
     store = _open_cache(root, frozen)
     contents = read_contents([path for files, _ in parts for path in files.paths], root / "digests.sqlite")
     rows = [[view_of(contents[path], view) for path in files.paths for view in range(views)] for files, views in parts]
-    work = _Work(store, {row.key: row for part in rows for row in part}, on_progress)
-    work.complete(frozen, choose_device(device), batch_size)
-    return [
-        store.take([row.key for row in part]).view(len(files), views, frozen.width)
-        for (files, views), part in zip(parts, rows, strict=True)
-    ]
+    return _Work(store, frozen, {row.key: row for part in rows for row in part}, on_progress), rows
 
 
 def _open_cache(root: Path, frozen: FrozenBackbone) -> EmbeddingCache:
@@ -197,16 +262,20 @@ class _Work:
 
     Args:
         store: Where rows are looked up and put.
+        frozen: Makes the missing ones.
         wanted: The rows by key.
         on_progress: Told how far it is.
     """
 
-    def __init__(self, store: EmbeddingCache, wanted: dict[bytes, View], on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, store: EmbeddingCache, frozen: FrozenBackbone, wanted: dict[bytes, View], on_progress: OnProgress | None
+    ) -> None:
         self.store = store
+        self.frozen = frozen
         self.wanted = wanted
         self.on_progress = on_progress
 
-    def complete(self, frozen: FrozenBackbone, device: torch.device, batch_size: int | None) -> None:
+    def complete(self, device: torch.device, batch_size: int | None) -> None:
         """Embed what is missing, beside other processes that may be doing the same."""
         size = batch_size or (CPU_BATCH if device.type == "cpu" else DEVICE_BATCH)
         for _ in range(3):  # once, unless a shard goes bad between being written and being read
@@ -216,7 +285,7 @@ class _Work:
                 return
             views = [view for key, view in self.wanted.items() if key in missing]
             _check_headers(views)
-            with embedder(frozen, device, size) as embed:
+            with embedder(self.frozen, device, size) as embed:
                 self._embed(views, embed)
         raise EmbeddingError(
             f"{self.store.folder}: embeddings disappear or change after they were written. "
