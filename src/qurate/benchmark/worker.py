@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from qurate.benchmark.cells import Cell, CellResult, Pretrained, measure_cell
 from qurate.config import RunConfig
 from qurate.data.catalog import Suite, read_suite_split
+from qurate.data.domains import DataWarning
 from qurate.data.embeddings import OnProgress, embed_split
 from qurate.data.samples import Split
 
@@ -35,7 +37,9 @@ class Worker:
         """The result of a cell, or its error."""
         torch.set_num_threads(1)  # several workers share the cores, and small heads lose by more
         try:
-            split = self.load(cell)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # said once, before the workers began
+                split = self.load(cell)
             result, self._pretrained = measure_cell(split, cell, self.localize(cell.config), self._pretrained)
             return result
         except Exception:
