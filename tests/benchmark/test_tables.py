@@ -55,7 +55,7 @@ def test_the_best_is_bold_the_best_without_pseudo_labels_underlined_and_an_oracl
 
 def test_equal_as_printed_is_equally_good(tmp_path: Path) -> None:
     table = table_of(tmp_path, [row(W, "ent", "none", 0, 0.70004), row(W, "mme", "none", 0, 0.69996)])
-    assert marked(table, "best") == marked(table, "best_plain") == [{"ENT", "MME"}] * 2
+    assert marked(table, "best") == marked(table, "best_plain") == [{"ENT", "MME"}]
 
 
 def test_the_published_number_stands_beside_with_its_difference(tmp_path: Path) -> None:
@@ -117,6 +117,12 @@ def test_a_mean_does_not_mix_seeds(tmp_path: Path) -> None:
     """Seed 0 on one scenario and seed 1 on the other are no mean over seeds."""
     table = table_of(tmp_path, [row(W, "tml", "none", 0, 0.7), row(D, "tml", "none", 1, 0.8)])
     assert table.rows[0].cells[-1] == Cell(None, published=77.1)
+
+
+def test_one_scenario_is_its_own_mean(tmp_path: Path) -> None:
+    table = table_of(tmp_path, rows(W, "tml", "none", 0.7, 0.8))
+    assert table.columns == ("W to A",)
+    assert texts(table) == {"TML": ["75.0 ± 7.1"]}
 
 
 def test_one_seed_is_said(tmp_path: Path) -> None:

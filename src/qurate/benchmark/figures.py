@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qurate.benchmark.tables import Table
+from qurate.benchmark.tables import MEAN, Table
 
 _COLORS = ("#2f6fb0", "#c2571a", "#2b8a57", "#b03a68", "#7557bd", "#857000", "#0d8587", "#865437")
 _GRAY = "#59616b"
@@ -35,7 +35,8 @@ def shots_figure(tables: Sequence[Table]) -> bytes | None:
         _draw(axes, line, title, styles[title])
     _finish(axes, "labels a class in the target", "accuracy, percent")
     axes.set_xticks([table.shots for table in tables])
-    axes.set_title(f"Mean over the scenarios; model selection: {tables[0].model_selection}", fontsize=10, loc="left")
+    shown = "mean over the scenarios" if tables[-1].columns[-1] == MEAN else tables[-1].columns[-1]
+    axes.set_title(f"{shown}; model selection: {tables[0].model_selection}", fontsize=10, loc="left")
     _legend(figure, lines, axes)
     return _png(figure)
 

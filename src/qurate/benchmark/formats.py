@@ -94,14 +94,14 @@ def _latex_table(table: Table) -> str:
     for i, row in enumerate(table.rows):
         rows += ["\\midrule"] if i in selected[:1] and i else []
         rows += _latex_row(row, table)
-    head = " & ".join(["Method", *(_latex(name) for name in table.columns[:-1]), "Mean"])
+    head = " & ".join(["Method", *(_latex(name.replace("mean", "Mean")) for name in table.columns)])
     return "\n".join(
         [
             "\\begin{table*}[htb]",
             "\\centering",
             f"\\caption{{{_latex(table.title)}. {' '.join(_latex(note) for note in table.notes)}}}",
             "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",
-            f"\\begin{{tabular}}{{l{'c' * (len(table.columns) - 1)}|c}}",
+            f"\\begin{{tabular}}{{l{'c' * (len(table.columns) - 1)}{'|' if len(table.columns) > 1 else ''}c}}",
             "\\toprule",
             f"{head} \\\\",
             "\\midrule",

@@ -10,7 +10,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from qurate.benchmark.comparisons import HEADINGS, LARGER, Comparisons
 from qurate.benchmark.formats import small_lines
-from qurate.benchmark.tables import Table
+from qurate.benchmark.tables import MEAN, Table
 from qurate.report.page import breakable
 
 
@@ -39,5 +39,11 @@ def to_html(title: str, tables: Sequence[Table], comparisons: Sequence[Compariso
     )
     environment.filters.update(breakable=breakable, small_lines=small_lines)
     return environment.get_template("tables.html.j2").render(
-        title=title, tables=tables, comparisons=comparisons, figures=figures, headings=HEADINGS, larger=LARGER
+        title=title,
+        tables=tables,
+        comparisons=comparisons,
+        figures=figures,
+        headings=HEADINGS,
+        larger=LARGER,
+        mean=MEAN,
     )

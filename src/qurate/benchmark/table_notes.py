@@ -78,7 +78,7 @@ def _made_with(facts: Facts, results: pd.DataFrame) -> str:
     parts = [
         f"Backbone {facts.backbone or 'unknown'}"
         + (f" ({_TRAINED.get(facts.train, facts.train)})" if facts.train else "")
-        + (f", weights {facts.weights}" if facts.weights and facts.weights != facts.backbone else ""),
+        + (f", weights {facts.weights}" if facts.weights not in ("", "none") else ""),
         *([f"Protocol {facts.protocol}"] if facts.protocol else []),
         *([f"{facts.steps} training steps before selection"] if facts.steps else []),
         f"qurate at {'commit' if len(commits) == 1 else 'commits'} {', '.join(commits)}",

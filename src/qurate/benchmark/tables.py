@@ -64,7 +64,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One method with one selector."""
+    """One method with one selector; its last cell is the mean, or its only scenario."""
 
     title: str
     selector: str
@@ -84,7 +84,7 @@ class Table:
         title: What it compares.
         shots: Labelled target samples a class.
         model_selection: Rule by which the reported model was chosen.
-        columns: Titles of the scenarios, and 'mean' last.
+        columns: Titles of the scenarios, and 'mean' last where there are several.
         rows: In the order of the paper.
         seeds: All seeds in the table.
         notes: Sentences to print below.
@@ -143,7 +143,7 @@ def _make_table(outcome: Outcome, results: pd.DataFrame) -> Table:
         f"model selection: {rule}",
         shots=shots,
         model_selection=rule,
-        columns=(*columns.values(), MEAN),
+        columns=(*columns.values(), *([MEAN] if len(scenarios) > 1 else [])),
         rows=tuple(_mark_best(rows)),
         seeds=seeds,
         notes=tuple(table_notes(facts, results, columns, published)),
@@ -164,6 +164,8 @@ def _make_row(title: str, results: pd.DataFrame, scenarios: list[str], published
         )
         for name in scenarios
     ]
+    if len(scenarios) == 1:  # it is its own mean
+        return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
     mean = Cell(None)
     seeds = [set(by_seed.get(name, {})) for name in scenarios]
     if seeds[0] and all(here == seeds[0] for here in seeds):  # else it would average unlike things
