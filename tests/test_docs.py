@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.benchmark.grids import W, rows, write_grid
 
 from qurate.cli import main
 
@@ -63,11 +64,15 @@ def test_the_commands_of_the_readme_run_in_their_order(photos: Path, monkeypatch
                 assert (REPOSITORY / words[1]).is_file(), line
             elif words[:1] == ["qurate"]:
                 verbs.append(words[1])
+                if words[1] == "report" and not Path(words[2]).exists():
+                    write_grid(
+                        Path(words[2]), [*rows(W, "tml", "confidence", 0.7, 0.8), *rows(W, "tml", "dqn", 0.8, 0.8)]
+                    )
                 monkeypatch.setattr(sys, "argv", words + (FEWER if words[1] == "adapt" else []))
                 main()
             else:
                 assert not words, f"no test knows how to run: {line}"
-    assert {"check", "adapt", "predict", "evaluate", "export"} <= set(verbs)
+    assert {"check", "adapt", "predict", "evaluate", "export", "report"} <= set(verbs)
     assert {"report.html", "predictions.csv", "positives.csv", "model.safetensors"} <= {
         path.name for path in (photos / "run").iterdir()
     }
