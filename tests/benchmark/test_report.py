@@ -146,6 +146,16 @@ def test_the_verb_prints_tables_and_comparison_within_100_columns_and_says_where
     assert printed.count("A is amazon") == 1  # said once, though there are two tables
 
 
+def test_brackets_in_names_are_printed_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "[red]a"
+    write_grid(tmp_path, [*rows(name, name, "none", 0.5, rule=name), *rows(name, "tml", "none", 0.4, rule=name)])
+    run(monkeypatch, str(tmp_path))
+    printed = capsys.readouterr().out
+    assert printed.count(name) >= 5  # title, column, row, and reference and rule of the comparison
+
+
 def test_a_table_of_twelve_scenarios_comes_in_parts_that_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -54,7 +55,7 @@ def _parts(table: Table, width: int) -> list[list[int]]:
 
 
 def _part(table: Table, columns: list[int]) -> RichTable:
-    shown = make_table("", ("", *(table.columns[i] for i in columns)), [])
+    shown = make_table("", ("", *(escape(table.columns[i]) for i in columns)), [])
     shown.title = None
     for place, row in enumerate(table.rows, 1):
         last = place == len(table.rows) or (row.selector == "none") != (table.rows[place].selector == "none")
@@ -74,7 +75,9 @@ def _cell(cell: Cell, table: Table) -> Text:
 
 def _print_comparisons(found: Comparisons, console: Console) -> None:
     shown = make_table(
-        f"Larger than chance? Model selection: {found.model_selection}", (f"{found.reference} against", *HEADINGS), []
+        escape(f"Larger than chance? Model selection: {found.model_selection}"),
+        (escape(f"{found.reference} against"), *HEADINGS),
+        [],
     )
     shown.add_column("verdict")
     for row in found.rows:
