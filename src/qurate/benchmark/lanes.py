@@ -73,8 +73,7 @@ class RayLane:
         import ray
 
         options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": RETRIES, "max_task_retries": RETRIES}
-        actor: Any = ray.remote(Worker).options(**options)
-        self._actor = actor.remote(worker.suite, worker.data, worker.weights)
+        self._actor: Any = ray.remote(_Host).options(**options).remote(worker)
 
     def submit(self, cell: Cell) -> Future[CellResult]:
         """Start a cell in the actor."""
@@ -86,6 +85,16 @@ class RayLane:
         import ray
 
         ray.kill(self._actor)
+
+
+class _Host:
+    """What an actor is made of: a worker, whichever it is."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def run(self, cell: Cell) -> CellResult:
+        return self._worker.run(cell)
 
 
 def start_ray(address: str, processes: int) -> int:

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.benchmark.tiny_grid import small_split, tiny_grid
+
+from qurate.benchmark.cells import Cell, measure_cell, run_cell
+from qurate.benchmark.points import POINTS, Watch, steps_to_look
+from qurate.config import RunConfig
+from qurate.data.samples import SealedLabels, Split, Unlabeled
+from qurate.model_selection import RULES
+from qurate.selection.algorithm import adapt
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return small_split()
+
+
+def cell_of(selector: str, *, rules: tuple[str, ...] = ("last",), steps: int = 16, method: str = "tml") -> Cell:
+    cell = tiny_grid(methods=(method,), selectors=(selector,), rules=rules, steps=steps).cells()[0]
+    episode = replace(cell.config.selection.episode, actions=3, candidates=10)
+    return replace(cell, config=replace(cell.config, selection=replace(cell.config.selection, episode=episode)))
+
+
+def run_weights(split: Split, config: RunConfig, watch: Watch | None) -> torch.Tensor:
+    hooks = {} if watch is None else {"on_event": watch.on_event, "on_step": watch.on_step}
+    result = adapt(split, config, **hooks)  # type: ignore[arg-type]  # two hooks of two kinds
+    return torch.cat([value.flatten().double() for value in result.method.state_dict().values()])
+
+
+@pytest.mark.parametrize("selector", ["none", "balanced"])
+def test_looking_at_models_on_the_way_changes_no_bit_of_training(split: Split, selector: str) -> None:
+    config = cell_of(selector).config
+    watch = Watch(split, RULES, steps=range(1, 16), keep=True)
+    assert torch.equal(run_weights(split, config, watch), run_weights(split, config, None))
+    assert len(watch.points) == 16 if selector == "none" else 15 + 1 + config.selection.rounds
+
+
+@pytest.mark.parametrize("selector", ["none", "balanced", "dqn", "oracle"])
+def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: Split, selector: str) -> None:
+    cell = cell_of(selector, rules=RULES)
+    result, _ = measure_cell(split, cell, cell.config, None)
+    assert [row.model_selection for row in result.rows] == list(RULES)
+    plain = run_cell(split, cell.config, scenario=cell.scenario, shots=3)
+    assert replace(result.rows[0], seconds=0, config="") == replace(plain, seconds=0, config="")
+    assert {row.config for row in result.rows} == {cell.name}
+    by_rule = {row.model_selection: row for row in result.rows}
+    assert by_rule["oracle"].accuracy == max(row.accuracy for row in result.rows)
+    if selector == "none":
+        assert result.rounds == ()
+        assert by_rule["last"].positives is None
+        return
+    assert [row.round for row in result.rounds] == list(range(5))
+    assert result.rounds[0].positives == 0
+    assert result.rounds[0].positives_accuracy is None
+    assert result.rounds[-1].accuracy == by_rule["last"].accuracy
+    assert result.rounds[-1].positives == by_rule["last"].positives
+    assert result.rounds[-1].coverage == pytest.approx(result.rounds[-1].positives / len(split.target_unlabeled))
+    assert by_rule["oracle"].accuracy == max(row.accuracy for row in result.rounds)
+
+
+def test_a_run_without_rounds_is_looked_at_evenly_unless_only_the_last_model_counts() -> None:
+    config = cell_of("none", steps=80).config
+    assert steps_to_look(config, ("last", "snd")) == (10, 20, 30, 40, 50, 60, 70)
+    assert len(steps_to_look(config, ("oracle",))) == POINTS - 1
+    assert steps_to_look(config, ("last",)) == ()
+    assert steps_to_look(cell_of("random").config, ("snd",)) == ()
+
+
+@pytest.mark.parametrize("selector", ["none", "quality", "dqn"])
+def test_shared_pre_training_gives_the_same_rows(split: Split, selector: str) -> None:
+    _, pretrained = measure_cell(split, cell_of("balanced"), cell_of("balanced").config, None)
+    cell = cell_of(selector)
+    alone, _ = measure_cell(split, cell, cell.config, None)
+    shared, after = measure_cell(split, cell, cell.config, pretrained)
+    assert after is pretrained
+    assert [replace(row, seconds=0) for row in alone.rows] == [replace(row, seconds=0) for row in shared.rows]
+    assert alone.rounds == shared.rounds
+    assert shared.rows[0].seconds > pretrained.seconds  # what the pre-training took is counted
+    other = cell_of(selector, method="ent")
+    _, own = measure_cell(split, other, other.config, pretrained)
+    assert own is not pretrained
+
+
+@pytest.mark.parametrize("selector", ["none", "balanced"])
+def test_only_the_oracle_and_the_measures_depend_on_hidden_labels(split: Split, selector: str) -> None:
+    def chosen(labels: torch.Tensor) -> tuple[list[int], list[dict[str, float]]]:
+        poisoned = replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs, SealedLabels(labels)))
+        watch = Watch(poisoned, RULES, steps=(4, 8))
+        run_weights(poisoned, cell_of(selector).config, watch)
+        scores = [{rule: score for rule, score in point.scores.items() if rule != "oracle"} for point in watch.points]
+        return [point.positives for point in watch.points], scores
+
+    n = len(split.target_unlabeled)
+    assert chosen(torch.zeros(n, dtype=torch.int64)) == chosen(torch.arange(n) % 10)

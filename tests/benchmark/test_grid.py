@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.benchmark.tiny_grid import tiny_grid
+
+from qurate.benchmark.grid import BenchmarkError, Grid
+from qurate.config import with_preset
+from qurate.data.catalog import load_suite
+from qurate.data.domains import DataError
+
+OFFICE = load_suite("office31")
+
+
+def office(**changes: Any) -> Grid:
+    return Grid(OFFICE, Path("anywhere"), **({"methods": ("tml",), "seeds": (0,)} | changes))
+
+
+def test_the_order_of_cells_is_that_of_the_registries_whatever_was_said() -> None:
+    one = tiny_grid(methods=("ent", "source_target"), selectors=("dqn", "none"), seeds=(1, 0, 1), shots=(3, 1))
+    other = tiny_grid(methods=("source_target", "ent"), selectors=("none", "dqn"), seeds=(0, 1), shots=(1, 3))
+    assert one.cells() == other.cells()
+    assert len({cell.name for cell in one.cells()}) == len(one.cells()) == 2 * 2 * 2 * 2
+    first = one.cells()[0]
+    assert (first.shots, first.config.method.name, first.selector, first.config.seed) == (1, "source_target", "none", 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seeds": (1,)},
+        {"shots": (1,)},
+        {"protocol": "clean"},
+        {"rules": ("last", "snd")},
+        {"steps": 7},
+        {"backbone": "timm/resnet18"},
+        {"weights": "offline"},
+        {"train": "full"},
+        {"selectors": ("dqn",)},
+        {"scenarios": ("dslr:amazon",)},
+    ],
+)
+def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
+    assert office().cells()[0].name != office(**change).cells()[0].name
+
+
+def test_weights_are_named_by_content_and_not_by_place(tmp_path: Path) -> None:
+    names = []
+    for folder, content in (("a", b"1"), ("b", b"1"), ("c", b"2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "w.safetensors").write_bytes(content)
+        names.append(office(weights=str(tmp_path / folder / "w.safetensors")).cells()[0].name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_cells_that_differ_in_selection_alone_share_pre_training_and_no_others() -> None:
+    selectors = ("none", "confidence", "balanced", "dqn", "dqn_paper", "oracle")
+    cells = office(selectors=selectors, scenarios=("webcam:amazon",)).cells()
+    assert len({cell.pretraining for cell in cells}) == 1
+    others = [office(**{name: value}).cells()[0] for name, value in (("seeds", (1,)), ("shots", (1,)), ("steps", 9))]
+    assert len({cell.pretraining for cell in [*cells, *others]}) == 4
+
+
+def test_the_two_agents_are_the_two_presets_and_steps_shorten_rounds_in_proportion() -> None:
+    ours, printed = (office(selectors=(name,)).cells()[0].config for name in ("dqn", "dqn_paper"))
+    assert ours.selection == with_preset(ours, "qurate").selection
+    assert printed.selection == with_preset(printed, "paper").selection
+    assert (ours.training.positive_share, printed.training.positive_share) == (0.5, None)
+    short = office(selectors=("dqn",), steps=150).cells()[0].config
+    assert (short.training.steps, short.selection.round_steps) == (150, 20)
+    digits = tiny_grid(selectors=("dqn_paper",), steps=40).cells()[0].config.selection
+    assert (digits.rounds, digits.round_steps, digits.episode.state_network) == (4, 10, "trial")
+
+
+def test_full_training_takes_the_papers_network() -> None:
+    network = office(train="full").cells()[0].config.network
+    assert (network.backbone, network.bottleneck) == ("torchvision/vgg16", "none")
+    network = office(train="full", backbone="timm/resnet18").cells()[0].config.network
+    assert (network.backbone, network.bottleneck) == ("timm/resnet18", "linear")
+    assert office().cells()[0].config.network.bottleneck == "normalized"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"methods": ("best",)}, "methods must be of source_target, dann"),
+        ({"selectors": ()}, "selectors must be of none, confidence.*got none"),
+        ({"rules": ("test",)}, "model-selection must be of last, validation"),
+        ({"protocol": "fair"}, "protocol must be of mme, clean, drawn"),
+        ({"shots": (5,)}, r"1 or 3 under protocol 'mme'.*got \[5\]. Use --protocol drawn"),
+        ({"shots": (0,)}, "shots must be integers of at least 1"),
+        ({"seeds": (-1,)}, "seeds must be integers of at least 0"),
+        ({"data": None}, "data must be the folder of Office-31, got none. Pass --data DIR"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_with_what_is(change: dict[str, Any], said: str) -> None:
+    data = change.pop("data", Path("anywhere"))
+    with pytest.raises(BenchmarkError, match=said):
+        Grid(OFFICE, data, **change)
+
+
+def test_a_scenario_is_two_domains_of_the_suite() -> None:
+    with pytest.raises(DataError, match="two different domains of 'amazon', 'dslr', 'webcam', got 'webcam:real'"):
+        office(scenarios=("webcam:real",))
+    with pytest.raises(BenchmarkError, match="protocol must be of drawn"):
+        tiny_grid(protocol="mme")

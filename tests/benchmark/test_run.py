@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables, tiny_grid
+
+from qurate.benchmark.cells import CellResult
+from qurate.benchmark.folder import BenchmarkFolder
+from qurate.benchmark.results import read_results
+from qurate.benchmark.run import next_cell
+from qurate.config import RunConfig
+
+GRID = tiny_grid()
+
+
+class NoSourceTarget(SmallWorker):
+    """Fails at one method."""
+
+    def localize(self, config: RunConfig) -> RunConfig:
+        if config.method.name == "source_target":
+            raise RuntimeError("the disk is gone")
+        return config
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    assert run_grid(GRID, out) == []
+    return out
+
+
+def test_one_row_a_cell_and_one_a_round_in_the_order_of_the_grid(whole: Path) -> None:
+    table = read_results(whole / "results.csv")
+    assert list(table["config"]) == [cell.name for cell in GRID.cells()]
+    assert list(zip(table["method"], table["selector"], strict=True)) == [
+        ("source_target", "none"),
+        ("source_target", "random"),
+        ("ent", "none"),
+        ("ent", "random"),
+    ]
+    assert table["accuracy"].between(0, 1).all()
+    assert list(table["positives"].isna()) == [True, False, True, False]
+    header, *rounds = (whole / "rounds.csv").read_text().splitlines()
+    assert header == "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage"
+    assert len(rounds) == 2 * (4 + 1)
+    for cell in GRID.cells():
+        folder = whole / "cells" / cell.name
+        assert sorted(file.name for file in folder.iterdir()) == ["config.json", "rounds.csv", "rows.csv"]
+        stored = json.loads((folder / "config.json").read_text())
+        assert (stored["scenario"], stored["selector"]) == (cell.scenario, cell.selector)
+        assert stored["config"]["method"]["name"] == cell.config.method.name
+
+
+def test_several_lanes_and_another_order_give_the_same_tables(whole: Path, tmp_path: Path) -> None:
+    lanes = [InlineLane(), InlineLane(), InlineLane()]
+    run_grid(tiny_grid(methods=("ent", "source_target"), selectors=("random", "none")), tmp_path, lanes)
+    assert tables(tmp_path) == tables(whole)
+    assert sum(len(lane.ran) for lane in lanes) == 4
+
+
+def test_a_finished_cell_is_not_run_again_and_a_table_holds_what_was_asked_for(tmp_path: Path) -> None:
+    run_grid(tiny_grid(methods=("ent",)), tmp_path)
+    lane = InlineLane()
+    run_grid(GRID, tmp_path, [lane])
+    assert [cell.config.method.name for cell in lane.ran] == ["source_target", "source_target"]
+    assert len(read_results(tmp_path / "results.csv")) == 4
+    run_grid(tiny_grid(methods=("ent",)), tmp_path, [lane])
+    assert len(lane.ran) == 2
+    assert set(read_results(tmp_path / "results.csv")["method"]) == {"ent"}
+
+
+def test_a_failing_cell_is_recorded_and_the_others_go_on_and_it_runs_again_next_time(
+    whole: Path, tmp_path: Path
+) -> None:
+    failed = run_grid(GRID, tmp_path, [InlineLane(NoSourceTarget())])
+    assert [cell.config.method.name for cell in failed] == ["source_target"] * 2
+    folder = BenchmarkFolder(tmp_path)
+    assert folder.error(failed[0]).strip().endswith("RuntimeError: the disk is gone")
+    assert not folder.is_finished(failed[0])
+    assert list(read_results(tmp_path / "results.csv")["method"]) == ["ent", "ent"]
+    assert run_grid(GRID, tmp_path) == []
+    assert not folder.error(failed[0])
+    assert tables(tmp_path) == tables(whole)
+
+
+def test_a_cell_whose_rows_were_not_written_yet_is_not_finished(whole: Path, tmp_path: Path) -> None:
+    cell = GRID.cells()[0]
+    folder = BenchmarkFolder(tmp_path)
+    folder.keep(cell, CellResult(error="Traceback\nKeyError: 'x'\n"))
+    (tmp_path / "cells" / cell.name / "rounds.csv").write_text("half")
+    assert not folder.is_finished(cell)
+    run_grid(GRID, tmp_path)
+    assert tables(tmp_path) == tables(whole)
+
+
+def test_a_lane_keeps_to_its_pre_training_and_then_takes_one_that_no_other_has() -> None:
+    cells = tiny_grid(seeds=(0, 1)).cells()
+    keys = {cell: cell.pretraining for cell in cells}
+    first, second, third = list(dict.fromkeys(keys.values()))[:3]
+    assert keys[next_cell(cells, keys, second, {first})] == second
+    assert keys[next_cell(cells, keys, None, {first, second})] == third
+    assert next_cell(cells, keys, "gone", set(keys.values())) == cells[0]
