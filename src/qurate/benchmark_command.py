@@ -21,7 +21,6 @@ from qurate.benchmark.progress import CellDisplay, last_line
 from qurate.benchmark.run import run_cells
 from qurate.benchmark.worker import Worker
 from qurate.data.catalog import Protocol, load_suite
-from qurate.display import make_table
 from qurate.expectation import say_time
 from qurate.machine import available_cores
 from qurate.methods import METHODS
@@ -159,15 +158,11 @@ def _print_plan(
 ) -> None:
     expected = estimate(to_run, list(folder.seconds(cells)), worker)
     costs = dict(zip(to_run, expected.of_cells, strict=True))
-    rows = []
+    _say(console, f"{worker.suite.title}: {len(cells)} cells")
     for cell in cells:
         state = f"{costs[cell]:.0f} s" if cell in costs else "finished"
-        state = f"{state}, failed before" if cell in costs and folder.error(cell) else state
-        config = cell.config
-        words = (cell.scenario, str(cell.shots), config.method.name, cell.selector, str(config.seed), cell.name, state)
-        rows.append(words)
-    columns = ("scenario", "shots", "method", "selector", "seed", "cell", "expected")
-    console.print(make_table(f"{worker.suite.title}: {len(cells)} cells", columns, rows))
+        failed = ", failed before" if cell in costs and folder.error(cell) else ""
+        _say(console, f"{cell.name}  {cell.title()}: {state}{failed}")
     if not to_run:
         _say(console, "All are finished.")
         return

@@ -7,6 +7,7 @@ import torch
 from tests.benchmark.tiny_grid import small_split, tiny_grid
 
 from qurate.benchmark.cells import Cell, measure_cell, run_cell
+from qurate.benchmark.commit import current_commit
 from qurate.benchmark.points import POINTS, Watch, steps_to_look
 from qurate.config import RunConfig
 from qurate.data.samples import SealedLabels, Split, Unlabeled
@@ -42,7 +43,7 @@ def test_looking_at_models_on_the_way_changes_no_bit_of_training(split: Split, s
 @pytest.mark.parametrize("selector", ["none", "balanced", "dqn", "oracle"])
 def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: Split, selector: str) -> None:
     cell = cell_of(selector, rules=RULES)
-    result, _ = measure_cell(split, cell, cell.config, None)
+    result, _ = measure_cell(split, cell, cell.config, None, current_commit())
     assert [row.model_selection for row in result.rows] == list(RULES)
     plain = run_cell(split, cell.config, scenario=cell.scenario, shots=3)
     assert replace(result.rows[0], seconds=0, config="") == replace(plain, seconds=0, config="")
@@ -72,16 +73,16 @@ def test_a_run_without_rounds_is_looked_at_evenly_unless_only_the_last_model_cou
 
 @pytest.mark.parametrize("selector", ["none", "quality", "dqn"])
 def test_shared_pre_training_gives_the_same_rows(split: Split, selector: str) -> None:
-    _, pretrained = measure_cell(split, cell_of("balanced"), cell_of("balanced").config, None)
+    _, pretrained = measure_cell(split, cell_of("balanced"), cell_of("balanced").config, None, current_commit())
     cell = cell_of(selector)
-    alone, _ = measure_cell(split, cell, cell.config, None)
-    shared, after = measure_cell(split, cell, cell.config, pretrained)
+    alone, _ = measure_cell(split, cell, cell.config, None, current_commit())
+    shared, after = measure_cell(split, cell, cell.config, pretrained, current_commit())
     assert after is pretrained
     assert [replace(row, seconds=0) for row in alone.rows] == [replace(row, seconds=0) for row in shared.rows]
     assert alone.rounds == shared.rounds
     assert shared.rows[0].seconds > pretrained.seconds  # what the pre-training took is counted
     other = cell_of(selector, method="ent")
-    _, own = measure_cell(split, other, other.config, pretrained)
+    _, own = measure_cell(split, other, other.config, pretrained, current_commit())
     assert own is not pretrained
 
 

@@ -96,7 +96,7 @@ class Pretrained:
 
 
 def measure_cell(
-    split: Split, cell: Cell, config: RunConfig, before: Pretrained | None
+    split: Split, cell: Cell, config: RunConfig, before: Pretrained | None, commit: str
 ) -> tuple[CellResult, Pretrained]:
     """Run a cell and measure its models by all its rules.
 
@@ -105,6 +105,7 @@ def measure_cell(
         cell: What to run.
         config: The run, with weights where they lie on this machine.
         before: Pre-training of another cell, used if it is the same as this one's.
+        commit: Of qurate, for the rows.
 
     Returns:
         The result, and the pre-training for the next cell.
@@ -133,14 +134,14 @@ def measure_cell(
         pretrained=None if shared is None else shared.state,
     )
     seconds = time.perf_counter() - began + (0.0 if shared is None else shared.seconds)
-    result = CellResult(_rows(cell, watch, seconds), _rounds(cell, watch, len(split.target_unlabeled)))
+    result = CellResult(_rows(cell, watch, seconds, commit), _rounds(cell, watch, len(split.target_unlabeled)))
     if shared is None:
         assert watch.pretrained is not None, "adapt tells of line 2"
         shared = Pretrained(cell.pretraining, watch.pretrained, pretraining)
     return result, shared
 
 
-def _rows(cell: Cell, watch: Watch, seconds: float) -> tuple[Row, ...]:
+def _rows(cell: Cell, watch: Watch, seconds: float, commit: str) -> tuple[Row, ...]:
     rows = []
     for rule in cell.rules:
         point = watch.chosen(rule)
@@ -158,7 +159,7 @@ def _rows(cell: Cell, watch: Watch, seconds: float) -> tuple[Row, ...]:
                 positives_accuracy=point.positives_accuracy,
                 seconds=seconds,
                 config=cell.name,
-                commit=current_commit(),
+                commit=commit,
             )
         )
     return tuple(rows)

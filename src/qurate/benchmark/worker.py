@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from qurate.benchmark.cells import Cell, CellResult, Pretrained, measure_cell
+from qurate.benchmark.commit import current_commit
 from qurate.config import RunConfig
 from qurate.data.catalog import Suite, read_suite_split
 from qurate.data.domains import DataWarning
@@ -30,6 +31,7 @@ class Worker:
         self.suite = suite
         self.data = data
         self.weights = weights
+        self.commit = current_commit()  # of the process that starts the benchmark, once for all its workers
         self._split: tuple[object, Split] | None = None
         self._pretrained: Pretrained | None = None
 
@@ -40,7 +42,8 @@ class Worker:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # said once, before the workers began
                 split = self.load(cell)
-            result, self._pretrained = measure_cell(split, cell, self.localize(cell.config), self._pretrained)
+            config = self.localize(cell.config)
+            result, self._pretrained = measure_cell(split, cell, config, self._pretrained, self.commit)
             return result
         except Exception:
             return CellResult(error=traceback.format_exc())
