@@ -17,8 +17,11 @@ from qurate.cli import main
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FEWER = ["--steps", "8", "--rounds", "2"]
-"""Added to `qurate adapt`, so that a test takes seconds."""
+FEWER = {
+    "adapt": ["--steps", "8", "--rounds", "2"],
+    "benchmark": ["--steps", "8", "--processes", "1", "--methods", "tml", "--selectors", "none,random", "--seeds", "0"],
+}
+"""Added to a verb, so that a test takes seconds."""
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -55,6 +58,8 @@ def test_the_commands_of_the_readme_run_in_their_order(photos: Path, monkeypatch
     monkeypatch.chdir(photos)
     monkeypatch.setenv("QURATE_CACHE", str(photos / "cache"))
     verbs = []
+    for _, code in blocks("toml"):
+        Path(code.split()[1]).write_text(code)  # "# NAME" is its first line
     for _, code in blocks("sh"):
         for line in code.splitlines():
             words = shlex.split(line, comments=True)
@@ -68,11 +73,11 @@ def test_the_commands_of_the_readme_run_in_their_order(photos: Path, monkeypatch
                     write_grid(
                         Path(words[2]), [*rows(W, "tml", "confidence", 0.7, 0.8), *rows(W, "tml", "dqn", 0.8, 0.8)]
                     )
-                monkeypatch.setattr(sys, "argv", words + (FEWER if words[1] == "adapt" else []))
+                monkeypatch.setattr(sys, "argv", words + FEWER.get(words[1], []))
                 main()
             else:
                 assert not words, f"no test knows how to run: {line}"
-    assert {"check", "adapt", "predict", "evaluate", "export", "report"} <= set(verbs)
+    assert {"check", "adapt", "predict", "evaluate", "export", "benchmark", "report"} <= set(verbs)
     assert {"report.html", "predictions.csv", "positives.csv", "model.safetensors"} <= {
         path.name for path in (photos / "run").iterdir()
     }

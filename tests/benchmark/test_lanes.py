@@ -1,0 +1,108 @@
+"""Workers that are lost, and a benchmark that is killed: the tables are the same in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, tables, tiny_grid
+
+from qurate.benchmark.grid import BenchmarkError
+from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, start_ray, stop_ray
+from qurate.benchmark.worker import Worker
+from qurate.cli import main
+
+GRID = tiny_grid(methods=("source_target",))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    run_grid(GRID, out)
+    return out
+
+
+def run_in(lane: Lane, out: Path) -> None:
+    try:
+        assert run_grid(GRID, out, [lane]) == []
+    finally:
+        lane.close()
+
+
+def test_a_process_that_is_killed_is_replaced_and_its_cell_run_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # the process must find the tests
+    run_in(ProcessLane(DiesOnce(tmp_path / "died")), tmp_path)
+    assert (tmp_path / "died").exists()
+    assert tables(tmp_path) == tables(whole)
+
+
+def test_a_ray_worker_that_is_killed_is_replaced_and_its_cell_run_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    assert start_ray("local", 1) == 1
+    try:
+        run_in(RayLane(DiesOnce(tmp_path / "died"), gpus=0), tmp_path)
+    finally:
+        stop_ray()
+    assert (tmp_path / "died").exists()
+    assert tables(tmp_path) == tables(whole)
+
+
+def test_an_address_where_no_cluster_answers_is_refused() -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with pytest.raises(BenchmarkError, match="--ray must be 'local' or the address of a Ray cluster, got 'nowhere'"):
+        start_ray("nowhere", 1)
+
+
+COMMAND = [
+    *("benchmark", "--suite", "digits", "--methods", "source_target,ent", "--selectors", "none,random", "--seeds", "0"),
+    *("--steps", "6", "--processes", "1", "--device", "cpu"),
+]
+
+
+def test_a_benchmark_that_is_killed_goes_on_to_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen([sys.executable, "-m", "qurate", *COMMAND, "--out", str(killed)])
+    wait_until(lambda: len(rows(killed)) > 1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers = children.read_text().split() if children.exists() else []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not any(alive(int(worker)) for worker in workers))  # none is left behind
+    before = len(rows(killed))
+    assert before < 5
+    monkeypatch.setattr(sys, "argv", ["qurate", *COMMAND, "--out", str(killed)])
+    main()
+    assert len(rows(killed)) == 5
+    run_grid(tiny_grid(), whole, [InlineLane(Worker(DIGITS, None, "none"))])
+    assert tables(killed) == tables(whole)
+
+
+def rows(out: Path) -> list[str]:
+    path = out / "results.csv"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def wait_until(holds: object) -> None:
+    assert callable(holds)
+    end = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < end, "nothing happened for five minutes"
+        time.sleep(0.02)
