@@ -133,11 +133,12 @@ def test_embed_ahead_then_no_verb_embeds_again(
     place_cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
     monkeypatch.setattr("qurate.data.embeddings.embedder", refuse)
     for words in (
-        (*ADAPT, "--out", run),
+        (*ADAPT, "--selector", "dqn", "--out", run),
         ("predict", run, "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")),
         ("evaluate", run, "--labeled", "PLACE/labeled"),
     ):
         assert command(place, monkeypatch, *words, cache=place_cache) == 0
+    assert re.search(r"Memory of the agent: state: .*; total: .*; peak: about [\d.]+ GB", capsys.readouterr().out)
 
 
 def test_errors_of_adapt_are_one_line_and_exit_code_2(

@@ -212,7 +212,9 @@ class _Job:
         def on_event(event: Event) -> None:
             nonlocal phase, total
             tracker.on_event(event)
-            if event.line == 5:
+            if event.what == "memory":
+                self.audience.say(f"Memory of the agent: {'; '.join(event.data['lines'])}.")
+            elif event.line == 5:
                 chosen = self.config.selection
                 phase, total = f"round {event.data['round'] + 1} of {chosen.rounds}", chosen.round_steps
                 self.audience.show(phase, 0, total)

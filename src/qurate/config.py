@@ -227,6 +227,9 @@ class QLearningConfig:
     """How Eq. (10) steps along its gradient. Our choice: 'adam'. Paper: plain gradient descent, 'sgd'."""
     learning_rate: float = 1e-3
     """Step size of Eq. (10), on the mean over the batch. Our choice."""
+    largest_gradient: float = 1.0
+    """Length that a gradient of 'sgd' is cut to: it grows with the square of the state's length, and a state has up to a
+    million numbers (decision 28). Our choice; paper: no bound."""
     batch_size: int = 16
     """Transitions sampled for each update. Our choice."""
     target_update: int = 0
@@ -250,7 +253,7 @@ class QLearningConfig:
         )
         for name in ("discount", "exploration_start", "exploration_end"):
             _check(0 <= getattr(self, name) <= 1, f"QLearningConfig.{name}", "in [0, 1]", getattr(self, name))
-        for name in ("learning_rate", "batch_size", "exploration_steps", "pool_bytes"):
+        for name in ("learning_rate", "largest_gradient", "batch_size", "exploration_steps", "pool_bytes"):
             _check(getattr(self, name) > 0, f"QLearningConfig.{name}", "positive", getattr(self, name))
         _check(self.target_update >= 0, "QLearningConfig.target_update", "0 or more", self.target_update)
         _check(self.optimizer in ("adam", "sgd"), "QLearningConfig.optimizer", "'adam' or 'sgd'", self.optimizer)

@@ -90,7 +90,7 @@ class Trainer:
             for done, batch in enumerate(batches):
                 self._set_rates()
                 with self.fabric.autocast():
-                    terms = update(batch.to(device), done / steps, self._minimize)
+                    terms = update(batch.to(device), done / steps, self.minimize)
                 self.step += 1
                 if done >= steps - max(1, steps // 10):
                     recent.append(terms)
@@ -132,7 +132,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = scheduled_rate(group["base"], self.config, self.step)
 
-    def _minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+    def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+        """One optimiser step on a loss, of all parameters or of some.
+
+        Raises:
+            TrainingError: If the loss is not finite or explodes.
+        """
         value = loss.item()
         if not math.isfinite(value) or abs(value) > self.config.largest_loss:
             raise TrainingError(

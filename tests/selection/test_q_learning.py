@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from qurate.config import QLearningConfig
 from qurate.randomness import seeded
 from qurate.selection import q_learning
-from qurate.selection.memory import available_memory, check_memory, memory_cost
+from qurate.selection.memory import available_memory, check_memory, expected_peak, memory_cost, resident_memory
 from qurate.selection.pool import OversizeStateError, Transitions
 from qurate.selection.q_learning import (
     DeepQAgent,
@@ -524,3 +526,47 @@ def test_the_value_of_an_action_is_its_entry_in_all_values(kind: QNetworkKind) -
     observations, actions = torch.randn(9, 4, 6, generator=rng()), torch.randint(4, (9,), generator=rng())
     expected = network(observations)[torch.arange(9), actions]
     torch.testing.assert_close(network.of_actions(observations, actions), expected)
+
+
+def test_plain_gradient_descent_does_not_diverge_on_states_of_great_length() -> None:
+    states = 50 * torch.randn(32, 2000, generator=rng())
+    losses: dict[float, float] = {}
+    for longest in (1.0, 1e9):
+        config = QLearningConfig(hidden=(64, 32), optimizer="sgd", largest_gradient=longest, pool_bytes=1 << 22)
+        agent = DeepQAgent("flat", (2000,), 3, config, seed=0)
+        for i, state in enumerate(states):
+            agent.remember(state, i % 3, 1.0, state, torch.ones(3), terminated=False, last=True)
+        try:
+            losses[longest] = max(agent.learn() or 0.0 for _ in range(300))
+        except FloatingPointError:
+            losses[longest] = math.inf
+    assert losses[1.0] < 100
+    assert losses[1e9] > 1e6
+
+
+def test_the_gradients_of_the_wide_layer_are_torchs_own() -> None:
+    network = FlatQNetwork(30, 4, (8, 6), output_relu=False)
+    observations, actions = torch.randn(5, 3, 10, generator=rng()), torch.tensor([0, 3, 1, 1, 2])
+    network.of_actions(observations, actions).square().sum().backward()
+    found = [parameter.grad for parameter in network.parameters()]
+    network.zero_grad()
+    values = network.layers(observations.flatten(1)).gather(1, actions.unsqueeze(1))
+    values.square().sum().backward()
+    for ours, parameter in zip(found, network.parameters(), strict=True):
+        torch.testing.assert_close(ours, parameter.grad)
+        assert ours is not None
+        assert ours.is_contiguous()
+
+
+def test_the_peak_is_said_before_anything_is_allocated() -> None:
+    small, large = (
+        memory_cost((352, 638), 100, QLearningConfig(pool_bytes=size), "flat") for size in (10**8, 4 * 10**9)
+    )
+    here = resident_memory()
+    if here is None:
+        pytest.skip("this system does not say what a process holds")
+    said = [float(re.findall(r"about ([\d.]+) GB", expected_peak(cost, 18_000, 638))[0]) for cost in (small, large)]
+    assert said[1] - said[0] == pytest.approx(3.9, abs=0.11)
+    assert said[0] == pytest.approx(
+        (here + small.total_bytes + 4 * small.weights + 2 * 4 * 18_000 * 638) / 1e9, abs=0.11
+    )

@@ -23,9 +23,11 @@ from qurate.methods import Method
 from qurate.randomness import generator
 from qurate.selection.checkpoint import Checkpoint, RoundRecord, below, keep, restore
 from qurate.selection.episode import SelectionEnv, observation_shape, relations_of_all
+from qurate.selection.memory import expected_peak, memory_cost
 from qurate.selection.pool import pool_slots
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
 from qurate.selection.q_learning import DeepQAgent
+from qurate.selection.q_networks import QNetworkKind
 from qurate.selection.refresh import on_embeddings, trains_backbone
 from qurate.selection.selectors import (
     BalancedSelector,
@@ -224,14 +226,12 @@ class DQNSelector:
         self._tell = _teller(on_event)
         shape = observation_shape(config.episode, n_unlabeled, n_features, n_classes)
         n_actions = min(config.episode.candidates, n_unlabeled)
-        self.agent = DeepQAgent(
-            "shared" if config.episode.agent == "relational" else "flat",
-            shape,
-            n_actions,
-            _with_pool_for_the_run(config, shape, n_actions).q_learning,
-            seed,
-        )
-        self._tell(0, "memory", lines=self.agent.cost.lines())
+        kind: QNetworkKind = "shared" if config.episode.agent == "relational" else "flat"
+        learning = _with_pool_for_the_run(config, shape, n_actions).q_learning
+        cost = memory_cost(shape, n_actions, learning, kind)
+        peak = expected_peak(cost, n_unlabeled, n_features + n_classes)
+        self._tell(0, "memory", lines=[*cost.lines(), peak])
+        self.agent = DeepQAgent(kind, shape, n_actions, learning, seed)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The agent and its pool."""
@@ -337,7 +337,9 @@ def build_selector(
 def _with_pool_for_the_run(config: SelectionConfig, shape: tuple[int, ...], n_actions: int) -> SelectionConfig:
     """The pool no larger than all transitions of the run need."""
     _, slot = pool_slots(config.q_learning.pool_bytes, shape, n_actions)
-    most = max(2 * config.rounds * config.episode.actions, 2 * config.q_learning.batch_size) + 2
+    episode = config.episode
+    of_a_round = 2 * episode.actions if episode.repeat_episodes else episode.actions + 1
+    most = max(config.rounds * of_a_round, 2 * config.q_learning.batch_size) + 2
     pool = min(config.q_learning.pool_bytes, most * slot)
     return dataclasses.replace(config, q_learning=dataclasses.replace(config.q_learning, pool_bytes=pool))
 

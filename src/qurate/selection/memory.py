@@ -114,6 +114,34 @@ def available_memory() -> int | None:
         return None
 
 
+def resident_memory() -> int | None:
+    """Bytes of main memory this process holds now, or None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError, ValueError):
+        return None  # not Linux
+
+
+def expected_peak(cost: Cost, n_unlabeled: int, row: int) -> str:
+    """What a run will hold at most, in words, before it has begun.
+
+    Args:
+        cost: Of the Q-learner, which is not there yet.
+        n_unlabeled: Samples of D_u.
+        row: d + K, numbers of each that a network's view of D_u keeps; two views are held at once.
+    """
+    beside = 2 * 4 * n_unlabeled * row
+    beside += 4 * cost.weights  # the gradient of the update before: freed, but kept by the allocator, and in pieces
+    here = resident_memory()
+    if here is None:
+        return f"peak: about {readable_size(cost.total_bytes + beside)} beside the data and the program"
+    return (
+        f"peak: about {readable_size(here + cost.total_bytes + beside)}, of which {readable_size(here)} "
+        "(data and program) are in use already"
+    )
+
+
 def check_memory(cost: Cost, available_bytes: int | None) -> None:
     """Stop before training when the Q-learner cannot fit.
 

@@ -106,6 +106,7 @@ def update_q_network(
     batch: Transitions,
     discount: float,
     target_network: QNetwork | None = None,
+    largest_gradient: float = math.inf,
 ) -> float:
     """One step of the Q-network towards the Bellman targets of a batch.
 
@@ -117,6 +118,7 @@ def update_q_network(
         batch: Sampled transitions.
         discount: gamma.
         target_network: Makes Q(s', .) instead of `network` (decision 3).
+        largest_gradient: A longer gradient is cut to this length (decision 28).
 
     Returns:
         The loss before the step.
@@ -135,6 +137,8 @@ def update_q_network(
         )
     optimizer.zero_grad()
     loss.backward()
+    if largest_gradient < math.inf:
+        torch.nn.utils.clip_grad_norm_(network.parameters(), largest_gradient)
     optimizer.step()
     return value
 
@@ -233,7 +237,11 @@ class DeepQAgent:
             return None
         batch = self.pool.sample(self.config.batch_size, self._sampling)
         batch = Transitions(*(values.to(self.device) for values in batch))
-        loss = update_q_network(self.network, self.optimizer, batch, self.config.discount, self.target_network)
+        config = self.config
+        longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
+        loss = update_q_network(
+            self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
+        )
         self.updates += 1
         if self.target_network is not None and self.updates % self.config.target_update == 0:
             self.target_network.load_state_dict(self.network.state_dict())

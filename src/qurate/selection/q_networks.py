@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +53,28 @@ class FlatQNetwork(QNetwork):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Q(s, a) of observations (B, *observation_shape), as (B, n_actions)."""
-        values: Tensor = self.layers(observations.flatten(1))
+        first, *rest = self.layers
+        values: Tensor = _WideLinear.apply(observations.flatten(1), first.weight, first.bias)
+        for layer in rest:
+            values = layer(values)
         return values
+
+
+class _WideLinear(torch.autograd.Function):
+    """A linear layer on inputs without gradient, whose weight's gradient is laid out as the weight is.
+
+    Torch's own is its transpose, which is then copied: a second time the memory of up to a billion numbers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs)
+        return torch.addmm(bias, inputs, weight.T)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
+        (inputs,) = ctx.saved_tensors
+        return None, gradient.T @ inputs, gradient.sum(dim=0)
 
 
 class SharedQNetwork(QNetwork):

@@ -1,0 +1,217 @@
+"""Cost of one action of Algorithm 1 (lines 6-15) against a straightforward implementation, as ratios of one run.
+
+Both sides take the same actions on the same random embeddings with the same batches; their rewards and states are
+compared number by number. The straightforward side is benchmarks/straightforward.py.
+
+    python benchmarks/action.py --size office31
+    python benchmarks/action.py --size domainnet --preset paper --actions 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from straightforward import Straightforward
+from torch import Tensor, nn
+
+from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig, with_preset
+from qurate.data.batches import TrainingData, stream_batches
+from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.machine import reused_buffers, torch_threads
+from qurate.selection.algorithm import DQNSelector, build_selector, pseudo_label
+from qurate.selection.episode import SelectionEnv
+from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors
+from qurate.training import start
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much data, as random embeddings."""
+
+    source: int
+    unlabeled: int
+    width: int
+    classes: int
+    shots: int = 3
+
+
+SIZES = {
+    "office31": Size(source=795, unlabeled=2724, width=1280, classes=31),
+    "domainnet": Size(source=70_000, unlabeled=18_000, width=512, classes=126),
+}
+
+
+def random_split(size: Size) -> Split:
+    """Gaussian classes, the target shifted; its labels are not known to anybody."""
+    rng = torch.Generator().manual_seed(SEED)
+    means = torch.randn(size.classes, size.width, generator=rng)
+    shift = torch.randn(size.width, generator=rng)
+
+    def draw(count: int, moved: bool) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % size.classes
+        return means[labels] + 3 * torch.randn(count, size.width, generator=rng) + shift * moved, labels
+
+    names = tuple(f"class {i}" for i in range(size.classes))
+    labeled = draw(size.shots * size.classes, True)
+    return Split(names, Labeled(*draw(size.source, False)), Labeled(*labeled), Unlabeled(draw(size.unlabeled, True)[0]))
+
+
+def make_config(preset: str, candidates: int | None) -> RunConfig:
+    bottleneck = "normalized" if preset == "qurate" else "linear"
+    network = NetworkConfig(bottleneck=bottleneck)
+    config = with_preset(RunConfig(network, MethodConfig(), TrainingConfig(steps=200), seed=SEED), preset)
+    if candidates is None:
+        return config
+    episode = replace(config.selection.episode, candidates=candidates)
+    return replace(config, selection=replace(config.selection, episode=episode))
+
+
+def prepare(split: Split, config: RunConfig) -> Round:
+    """Lines 1-5, shortened: what both sides start from."""
+    data = TrainingData.of(split)
+    trainer = start(split, config)
+    trainer.run(data, steps=config.training.steps, seed=SEED)
+    neighbors = None
+    if config.selection.reward.center == "neighbors":
+        neighbors = nearest_neighbors(
+            trainer.method, data.target.inputs, data.unlabeled, config.selection.reward.neighbors
+        )
+    round = pseudo_label(trainer, data, Positives.none(), 0, config, neighbors)
+    _ = round.threshold  # once a round, and so before the first action on both sides
+    return round
+
+
+@dataclass
+class Ours:
+    """What the package did: actions by episode, states, rewards, and seconds by line."""
+
+    episodes: list[list[int]]
+    states: list[Tensor]
+    rewards: list[float]
+    seconds: dict[str, float]
+
+
+def run_ours(round: Round, config: RunConfig, selector: DQNSelector, actions: int) -> Ours:
+    """Lines 6-15 as `DQNSelector.select` does them, with a clock at each line."""
+    done = Ours([], [], [], defaultdict(float))
+    clock = time.perf_counter()
+
+    def tell(line: int | str, *_: object, **__: object) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        done.seconds[str(line)] += now - clock
+        clock = now
+
+    env = SelectionEnv(round, config.selection.episode, seed=SEED, on_line=tell)
+    agent, positives, left = selector.agent, round.positives, actions
+    with torch_threads(1):
+        while left > 0:
+            env.limit = left
+            clock = time.perf_counter()
+            observation, info = env.reset(options={"positives": positives})
+            tell("7")
+            done.episodes.append([])
+            done.states.append(torch.from_numpy(observation.copy()))
+            ended = False
+            while not ended:
+                action = agent.act(observation, info["action_mask"])
+                tell("9")
+                following, gain, terminated, truncated, info = env.step(np.int64(action))
+                ended = terminated or truncated
+                agent.remember(
+                    observation, action, gain, following, info["action_mask"], terminated=terminated, last=ended
+                )
+                tell("14")
+                agent.learn()
+                tell("15")
+                observation, left = following, left - 1
+                done.episodes[-1].append(action)
+                done.states.append(torch.from_numpy(following.copy()))
+                done.rewards.append(gain)
+                clock = time.perf_counter()
+            positives = env.positives
+    return done
+
+
+def run_straightforward(
+    round: Round, config: RunConfig, q_network: nn.Module, ours: Ours
+) -> tuple[Straightforward, list[Tensor], list[float]]:
+    """The same episodes and actions again."""
+    side = Straightforward(round, config, SEED, q_network)
+    states, rewards, positives = [], [], round.positives
+    for actions in ours.episodes:
+        states.append(side.reset(positives))
+        for action in actions:
+            state, reward = side.step(action)
+            states.append(state)
+            rewards.append(reward)
+        indices = torch.tensor(side.indices)
+        positives = round.positives_at(indices)
+    return side, states, rewards
+
+
+def epoch_arithmetic(round: Round, config: RunConfig) -> float:
+    """Seconds of a trial epoch's own arithmetic: forward, backward and update of one batch, times its steps."""
+    env = SelectionEnv(round, config.selection.episode, seed=SEED)
+    env.reset()
+    trial, training = env.trial, config.training
+    steps = config.selection.episode.trial_steps or -(-len(round.data.source) // training.batch_source)
+    batch = next(stream_batches(round.data, training, steps=1, seed=SEED, labeled_only=True))
+    trial.method.train()
+    repeats = min(max(steps, 20), 300)
+    with torch_threads(1):
+        for _ in range(5):
+            trial.method.update_labeled(batch, 0.0, trial.minimize)
+        began = time.perf_counter()
+        for _ in range(repeats):
+            trial.method.update_labeled(batch, 0.0, trial.minimize)
+    return (time.perf_counter() - began) / repeats * steps
+
+
+def compare(size: Size, preset: str, candidates: int | None, actions: int) -> str:
+    """Both sides, compared; a row of the table."""
+    config = make_config(preset, candidates)
+    with reused_buffers():
+        round = prepare(random_split(size), config)
+        selector = build_selector(config.selection, round.trainer, round.data, SEED)
+        assert isinstance(selector, DQNSelector)
+        run_ours(round, config, selector, 2)  # the first of everything is slower
+        ours = run_ours(round, config, selector, actions)
+        arithmetic = epoch_arithmetic(round, config)
+    side, states, rewards = run_straightforward(round, config, selector.agent.network.layers, ours)
+    if ours.rewards != rewards:
+        sys.exit(f"The rewards differ: {ours.rewards} and {rewards}.")
+    apart = max(float((a - b).abs().max()) for a, b in zip(ours.states, states, strict=True))
+    total, plain = sum(ours.seconds.values()) / actions, sum(side.seconds.values()) / actions
+    for name, seconds in (("qurate", ours.seconds), ("straightforward", side.seconds)):
+        lines = ", ".join(f"{line}: {1000 * value / actions:.1f}" for line, value in seconds.items())
+        print(f"  {name}, ms an action by line of Algorithm 1: {lines}")
+    return (
+        f"{1000 * total:.0f} ms | {1000 * plain:.0f} ms | {plain / total:.1f} | {apart:.0e} "
+        f"| {1 - arithmetic / total:.0%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="office31")
+    parser.add_argument("--preset", choices=("qurate", "paper"), default="qurate")
+    parser.add_argument("--candidates", type=int, help="N_c; the preset's unless given")
+    parser.add_argument("--actions", type=int, default=8)
+    arguments = parser.parse_args()
+    row = compare(SIZES[arguments.size], arguments.preset, arguments.candidates, arguments.actions)
+    print("| size, preset | an action | straightforward | ratio | states apart by | not the epoch's arithmetic |")
+    print("|---|---|---|---|---|---|")
+    print(f"| {arguments.size}, {arguments.preset} | {row} |")
+
+
+if __name__ == "__main__":
+    main()
