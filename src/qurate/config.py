@@ -228,7 +228,7 @@ class QLearningConfig:
     learning_rate: float = 1e-3
     """Step size of Eq. (10), on the mean over the batch. Our choice."""
     largest_gradient: float = 1.0
-    """Length that a gradient of 'sgd' is cut to: it grows with the square of the state's length, and a state has up to a
+    """Length that a gradient of 'sgd' is cut to: it grows with the state's length squared, and a state has up to a
     million numbers (decision 28). Our choice; paper: no bound."""
     batch_size: int = 16
     """Transitions sampled for each update. Our choice."""
