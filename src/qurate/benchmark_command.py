@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,6 @@ from qurate.benchmark.worker import Worker
 from qurate.data.catalog import Protocol, load_suite
 from qurate.expectation import say_time
 from qurate.machine import available_cores
-from qurate.methods import METHODS
 from qurate.model_selection import describe_rule
 from qurate.phases import PhaseBars
 from qurate.settings import Train, find_weights
@@ -58,7 +58,7 @@ def benchmark(
         out: Folder for results.csv, rounds.csv and the cells.
         data: Folder of the suite's images; digits needs none.
         scenarios: Pairs source:target; all of the suite unless given.
-        methods: source_target, dann, adr, cdan, ent, mme, tml, cml.
+        methods: source_target, dann, adr, cdan, ent, mme, tml, cml, each with every selector; tml+dqn: that pair alone.
         selectors: none, confidence, quality, balanced, random, dqn, dqn_paper, oracle.
         shots: Labelled target images of each class: 1 and 3 have public lists, others need --protocol drawn.
         seeds: Seeds of the runs.
@@ -78,7 +78,7 @@ def benchmark(
         chosen,
         data,
         scenarios=() if scenarios == "all" else _words(scenarios),
-        methods=tuple(METHODS) if methods == "all" else _words(methods),
+        methods=_words(methods),
         selectors=_words(selectors),
         shots=_numbers("shots", shots),
         seeds=_numbers("seeds", seeds),
@@ -139,13 +139,14 @@ def _run(
 
 
 def _embed(worker: Worker, to_run: Sequence[Cell], bars: PhaseBars) -> None:
-    """Read every split once, and embed its images, before the workers start and find them in the cache."""
+    """Read the data of every scenario, and embed its images, before the workers start and find them in the cache."""
     seen = set()
     for cell in to_run:
-        seed = cell.config.seed if cell.protocol == "drawn" else 0
-        if (where := (cell.scenario, cell.shots, seed)) not in seen and not worker.suite.generated:
+        # Drawn splits of a scenario all hold the same images; lists may differ by shots.
+        where = cell.scenario, 0 if cell.protocol == "drawn" else cell.shots
+        if where not in seen and not worker.suite.generated:
             seen.add(where)
-            worker.load(cell, lambda done, total: bars.show("embedding", done, total))
+            worker.load(cell, functools.partial(bars.show, "embedding"))
 
 
 def _print_plan(

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -50,12 +51,12 @@ class Cell:
     weights: str
     config: RunConfig
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The fingerprint."""
         return fingerprint(self)
 
-    @property
+    @cached_property
     def pretraining(self) -> str:
         """What is equal for cells that differ in selection alone: they can share line 1."""
         about = dataclasses.asdict(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -145,6 +146,7 @@ def _begin(worker: Worker) -> None:
     """In a new process: keep the worker, and end when the benchmark is killed."""
     global _worker
     _worker = worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends its workers
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 

@@ -35,6 +35,7 @@ class CellDisplay:
         self._ended = {cell for cell, _ in finished}
         self._lanes = lanes
         self._running: list[Cell] = []
+        self._time_left = ""
         self._bar = Progress(TextColumn("cells"), BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}"))
         self._task = self._bar.add_task("cells", total=len(cells), completed=len(self._ended))
         self._live = Live(console=console, transient=True, refresh_per_second=4, get_renderable=self._draw)
@@ -53,6 +54,7 @@ class CellDisplay:
     def started(self, cell: Cell) -> None:
         """Show that it runs."""
         self._running.append(cell)
+        self._expect()
 
     def ended(self, cell: Cell, result: CellResult) -> None:
         """A line for it."""
@@ -68,12 +70,14 @@ class CellDisplay:
             said = f"{row.accuracy:.1%} ({row.model_selection}), {row.seconds:.0f} s"
         self._console.print(f"{count}  {cell.title()}: {said}", markup=False, highlight=False, soft_wrap=True)
 
-    def _draw(self) -> Group:
+    def _expect(self) -> None:
         left = [cell for cell in self._cells if cell not in self._ended]
-        seconds = estimate(left, self._finished, None).whole(self._lanes)
-        time_left = f"{say_time(seconds)} left" if self._finished and left else ""
+        if self._finished and self._console.is_terminal:
+            self._time_left = f"{say_time(estimate(left, self._finished, None).whole(self._lanes))} left"
+
+    def _draw(self) -> Group:
         now = [Text(f"  running: {cell.title()}", style="dim") for cell in self._running]
-        return Group(self._bar, Text(f"  {time_left}", style="dim"), *now)
+        return Group(self._bar, Text(f"  {self._time_left}", style="dim"), *now)
 
 
 def last_line(error: str) -> str:

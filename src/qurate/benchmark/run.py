@@ -55,7 +55,8 @@ def run_cells(cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFol
             held[number] = pretraining[cell]
             running[lanes[number].submit(cell)] = number, cell
             audience.started(cell)
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
+        done = wait(running, return_when=FIRST_COMPLETED).done
+        for future in sorted(done, key=lambda future: order[running[future][1]]):
             number, cell = running.pop(future)
             result = _result(future)
             if result is None and tries.get(cell, 0) < RETRIES:
