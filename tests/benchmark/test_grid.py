@@ -27,6 +27,15 @@ def test_the_order_of_cells_is_that_of_the_registries_whatever_was_said() -> Non
     assert (first.shots, first.config.method.name, first.selector, first.config.seed) == (1, "source_target", "none", 0)
 
 
+def test_a_pair_is_taken_alone_and_other_methods_with_every_selector() -> None:
+    grid = office(methods=("tml+dqn", "all", "tml", "ent+confidence"), selectors=("none",))
+    pairs = grid.pairs()
+    assert len(pairs) == 8 + 2
+    assert [pair for pair in pairs if pair[1] != "none"] == [("ent", "confidence"), ("tml", "dqn")]
+    assert pairs.index(("tml", "none")) + 1 == pairs.index(("tml", "dqn"))
+    assert [(cell.config.method.name, cell.selector) for cell in grid.cells()][: len(pairs)] == pairs
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -86,6 +95,8 @@ def test_full_training_takes_the_papers_network() -> None:
     ("change", "said"),
     [
         ({"methods": ("best",)}, "methods must be of source_target, dann"),
+        ({"methods": ("tml+best",)}, "selectors must be of none, confidence.*got 'best'"),
+        ({"methods": ()}, "methods must be of source_target, dann.*got none"),
         ({"selectors": ()}, "selectors must be of none, confidence.*got none"),
         ({"rules": ("test",)}, "model-selection must be of last, validation"),
         ({"protocol": "fair"}, "protocol must be of mme, clean, drawn"),

@@ -32,7 +32,7 @@ class Grid:
         suite: Domains and scenarios.
         data: Folder of its images; None for a generated suite.
         scenarios: Pairs 'source:target'; all of the suite if empty.
-        methods: Names in the registry.
+        methods: Names in the registry, or 'all', each with every selector; 'tml+dqn' is that pair alone.
         selectors: Names of `titles.SELECTORS`.
         shots: Labelled target samples of each class.
         seeds: Of the runs.
@@ -51,7 +51,7 @@ class Grid:
     suite: Suite
     data: Path | None = None
     scenarios: tuple[str, ...] = ()
-    methods: tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = ("all",)
     selectors: tuple[str, ...] = ("none",)
     shots: tuple[int, ...] = (3,)
     seeds: tuple[int, ...] = (0,)
@@ -66,8 +66,8 @@ class Grid:
     def __post_init__(self) -> None:
         suite = self.suite
         for argument, values, allowed in (
-            ("methods", self.methods, tuple(METHODS)),
-            ("selectors", self.selectors, SELECTORS),
+            ("selectors", [*self.selectors, *(selector for _, selector in self.pairs())], SELECTORS),
+            ("methods", [method for method, _ in self.pairs()], tuple(METHODS)),
             ("model-selection", self.rules, RULES),
             ("train", (self.train,), ("head", "full")),
             ("protocol", (self.protocol,), suite.protocols),
@@ -85,6 +85,21 @@ class Grid:
                 f"shots must be 1 or 3 under protocol '{self.protocol}', for which lists were published; got "
                 f"{sorted(other)}. Use --protocol drawn."
             )
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Methods and selectors that go together, each pair once, in the order of the registries."""
+        found = []
+        for word in self.methods:
+            method, plus, selector = word.partition("+")
+            methods = tuple(METHODS) if method == "all" else (method,)
+            found += [(name, one) for name in methods for one in ([selector] if plus else self.selectors)]
+        names, selectors = [method for method, _ in found], [selector for _, selector in found]
+        return [
+            (method, selector)
+            for method in _ordered(names, tuple(METHODS))
+            for selector in _ordered(selectors, SELECTORS)
+            if (method, selector) in found
+        ]
 
     def cells(self) -> list[Cell]:
         """All cells, in the order of the suite's scenarios and of the registries, however they were named."""
@@ -104,9 +119,9 @@ class Grid:
             )
             for scenario in _ordered(self.scenarios, self.suite.scenarios)
             for shots in sorted(set(self.shots))
-            for method in _ordered(self.methods, tuple(METHODS))
+            for method in dict.fromkeys(method for method, _ in self.pairs())
             for seed in sorted(set(self.seeds))
-            for selector in _ordered(self.selectors, SELECTORS)
+            for selector in (selector for of, selector in self.pairs() if of == method)
         ]
 
     def run_config(self, method: str, selector: str, seed: int, backbone: str, weights: str) -> RunConfig:
