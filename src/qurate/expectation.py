@@ -20,8 +20,9 @@ from qurate.training import start
 _IMAGES = 16
 _WARM_UP = 8
 _STEPS = 30
-_STEPS_PER_ACTION = 6.0
-"""What an action of the agent costs in training steps, with its trial step and its look at D_u; measured."""
+_STEPS_PER_ACTION = 3.0
+"""What an action of the agent costs in training steps, with its trial step and its look at D_u; measured: 1.6 on the
+digits, 3.2 on embeddings of Office-31."""
 
 
 def expect(
