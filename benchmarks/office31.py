@@ -22,12 +22,14 @@ import pandas as pd
 import torch
 
 from qurate.benchmark.cells import run_cell
+from qurate.benchmark.published import Published
 from qurate.benchmark.results import Row, read_results, write_results
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig, with_preset
+from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.embeddings import embed_split
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
 from qurate.files import write_atomically
+from qurate.presets import with_preset
 from qurate.selection.algorithm import harvest
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import Selector, share_now
@@ -38,17 +40,7 @@ WEIGHTS = DATA.parent / "weights" / "tf_efficientnet_lite0.safetensors"
 SCENARIOS = {"W to A": ("webcam", "amazon"), "D to A": ("dslr", "amazon")}
 SEEDS = (0, 1, 2)
 SHOTS = 3
-PUBLISHED = {  # Table 4 of the paper: VGG-16, all layers trained
-    "S+T": (73.2, 73.3),
-    "DANN": (75.4, 74.6),
-    "ADR": (73.3, 74.1),
-    "CDAN": (74.4, 71.4),
-    "ENT": (75.4, 75.1),
-    "MME": (76.3, 77.6),
-    "TML": (76.6, 77.6),
-    "TML_SPL": (75.7, 77.2),
-    "TML_DQNPL": (77.5, 78.8),
-}
+PUBLISHED = Published("office31", SHOTS)
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,17 @@ ABLATION = {
     "one episode a round (25)": lambda seed: ours(seed, episode__repeat_episodes=False),
     "no harvest: D_p from episodes (24)": lambda seed: ours(seed, episode__harvest=False),
     "batches drawn from D_t and D_p alike (19)": lambda seed: ours(seed, training__positive_share=None),
-    "trial network, whole epochs (8, 9, 18)": lambda seed: ours(
+    "no harvest, rejected ones left out (5, 24)": lambda seed: ours(
+        seed, episode__harvest=False, episode__keep_rejected=False
+    ),
+    "no harvest, flat Q-network (21, 24)": lambda seed: ours(seed, episode__harvest=False, episode__agent="flat"),
+    "plain gradient descent for Q (26)": lambda seed: ours(seed, q_learning__optimizer="sgd"),
+    "states by the trial network (8)": lambda seed: ours(seed, episode__state_network="trial"),
+    "whole trial epochs (9)": lambda seed: ours(seed, episode__trial_steps=0),
+    "p_c and p_f by the trial network, centres (18, 22)": lambda seed: ours(
+        seed, reward__center="centers", reward__network="trial"
+    ),
+    "all three of the trial network (8, 9, 18, 22)": lambda seed: ours(
         seed, reward__center="centers", reward__network="trial", episode__state_network="trial", episode__trial_steps=0
     ),
     "preset paper: Algorithm 1 as printed": lambda seed: with_preset(base_config("tml", seed=seed), "paper"),
@@ -188,7 +190,8 @@ def to_markdown(rows: list[Row], suite: str, minutes: float) -> str:
         mean = of_title.groupby("scenario")["accuracy"].mean().astype(float).mean() * 100
         positives = pd.to_numeric(of_title["positives"]).mean()
         right = pd.to_numeric(of_title["positives_accuracy"]).mean() * 100
-        published = " / ".join(f"{number}" for number in PUBLISHED[title]) if title in PUBLISHED else ""
+        numbers = [PUBLISHED.accuracy(title, scenario) for scenario in scenarios]
+        published = " / ".join(f"{number}" for number in numbers if number is not None)
         chosen = ["", ""] if pd.isna(positives) else [f"{positives:.0f}", f"{right:.1f}" if right == right else ""]
         cells += [f"{mean:.1f}", *chosen, f"{of_title['seconds'].mean():.0f}", published]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")

@@ -18,7 +18,7 @@ from qurate.benchmark.grid import BenchmarkError
 from qurate.benchmark.outcome import ReportError
 from qurate.benchmark_command import benchmark
 from qurate.data.domains import DataError
-from qurate.data.embeddings import EmbeddingError
+from qurate.data.embedding_work import EmbeddingError
 from qurate.data.images import UnreadableImageError
 from qurate.models import ModelError
 from qurate.offline import OfflineWeightsError

@@ -16,16 +16,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.config import (
-    Bottleneck,
-    MethodConfig,
-    NetworkConfig,
-    RunConfig,
-    SelectionConfig,
-    TrainingConfig,
-    with_preset,
-)
+from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.presets import with_preset
 from qurate.selection.algorithm import adapt
 
 Mask = NDArray[np.bool_]

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from qurate.config import NetworkConfig
 from qurate.data.contents import stamp_of
 from qurate.data.domains import DataError, list_some, verify_images
-from qurate.data.embeddings import CPU_BATCH, DEVICE_BATCH, OnProgress, embed_with
+from qurate.data.embedding_work import CPU_BATCH, DEVICE_BATCH, OnProgress
+from qurate.data.embeddings import embed_with
 from qurate.data.frozen import FrozenBackbone, View, choose_device, embedder
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
 from qurate.data.parts import Place, find_images, read_labeled

@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig, with_preset
+from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.methods import METHODS
 from qurate.offline import OFFLINE_BACKBONE, offline_is_installed
+from qurate.presets import with_preset
 from qurate.selection.algorithm import SELECTORS
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"

@@ -7,9 +7,9 @@ import pytest
 from tests.benchmark.tiny_grid import tiny_grid
 
 from qurate.benchmark.grid import BenchmarkError, Grid
-from qurate.config import with_preset
 from qurate.data.catalog import load_suite
 from qurate.data.domains import DataError
+from qurate.presets import with_preset
 
 OFFICE = load_suite("office31")
 

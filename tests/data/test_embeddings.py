@@ -14,9 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from qurate.backbones import Backbone, BackboneError, build_backbone
-from qurate.data import contents, embeddings, frozen
+from qurate.data import contents, embedding_work, frozen
 from qurate.data.embedding_cache import EmbeddingCache, EmbeddingCacheWarning
-from qurate.data.embeddings import EmbeddingError, default_cache, embed_images, embed_split, embed_views
+from qurate.data.embedding_work import EmbeddingError
+from qurate.data.embeddings import default_cache, embed_images, embed_split, embed_views
 from qurate.data.frozen import freeze_backbone
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
@@ -160,7 +161,7 @@ def test_a_damaged_memory_of_digests_is_made_anew(files: ImageFiles, weights: st
 def test_a_damaged_shard_is_noticed_and_only_its_rows_made_again(
     files: ImageFiles, weights: str, cache: Path, passed: list[int], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(embeddings, "SHARD_ROWS", 5)
+    monkeypatch.setattr(embedding_work, "SHARD_ROWS", 5)
     first = embed_images(files, TINY, weights, cache=cache)
     sizes = {path: safetensors.torch.load_file(path)["keys"].shape[0] for path in _shards(cache)}
     assert sorted(sizes.values()) == [2, 5, 5]
@@ -321,11 +322,11 @@ def test_views_of_a_split_repeat_the_labelled_parts(files: ImageFiles, weights: 
 _PROCESS = """
 import os, signal, sys, time
 from pathlib import Path
-from qurate.data import embeddings, frozen
+from qurate.data import embedding_work, embeddings, frozen
 from qurate.data.images import image_files
 
 folder, weights, cache, killed_at, meeting, members = sys.argv[1:]
-embeddings.SHARD_ROWS = 4
+embedding_work.SHARD_ROWS = 4
 files = image_files(sorted(Path(folder).glob("*.png")))
 passed = []
 build = frozen.build_backbone

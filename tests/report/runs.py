@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from qurate.config import RunConfig, to_dict, with_preset
+from qurate.config import RunConfig, to_dict
+from qurate.presets import with_preset
 from qurate.report.record import Comparison, RunRecord
 
 HELPS = Comparison(0.742, 0.687, 124, 0.016, 0.094, "held-out images", "helps")

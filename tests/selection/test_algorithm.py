@@ -9,10 +9,11 @@ import pytest
 import torch
 from tests.selection.problem import K, blobs, config, our_config
 
-from qurate.config import EpisodeConfig, RewardConfig, RunConfig, with_preset
+from qurate.config import EpisodeConfig, RewardConfig, RunConfig
 from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS
+from qurate.presets import with_preset
 from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt, harvest
 from qurate.selection.pool import OversizeStateError
 from qurate.selection.pseudo_labels import Positives, Round

@@ -16,7 +16,8 @@ from qurate.config import EpisodeConfig, RewardConfig
 from qurate.data.batches import TrainingData
 from qurate.methods import Method
 from qurate.selection.algorithm import pseudo_label
-from qurate.selection.episode import SelectionEnv, draw_candidates, relations_of_all
+from qurate.selection.candidates import draw_candidates
+from qurate.selection.episode import SelectionEnv, relations_of_all
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import build_state, state_size

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from qurate.config import EpisodeConfig
 from qurate.data.samples import take
 from qurate.selection import reward
+from qurate.selection.candidates import draw_candidates
 from qurate.selection.pseudo_labels import Positives, Round, view
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import RELATIONS, State, build_state, project, relate, state_size
@@ -254,38 +254,6 @@ def observation_shape(config: EpisodeConfig, n_unlabeled: int, features: int, cl
     if config.agent == "relational":
         return (candidates, RELATIONS)
     return (state_size(candidates, config.state_features or features, classes),)
-
-
-def draw_candidates(
-    round: Round, positives: Positives, config: EpisodeConfig, rng: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Line 7: positions in D_u of N_c candidates, and which slots are empty and so spent from the start.
-
-    Candidates come from D_u without D_p (decision 6), or from all of D_u when the round ends with a harvest, which
-    chooses D_p anew. Even candidates take the same number from each pseudo-class as far as it has them.
-    """
-    n = min(config.candidates, len(round.pseudo_labels))
-    open_to_choice = torch.ones(len(round.pseudo_labels), dtype=torch.bool)
-    if not config.harvest:
-        open_to_choice[positives.indices] = False
-    available = open_to_choice.nonzero().squeeze(1)
-    order = available[torch.randperm(len(available), generator=rng)]
-    if config.even_candidates:
-        order = order[_rank_in_class(round.pseudo_labels[order]).argsort(stable=True)]
-    chosen = order[:n]
-    spent = torch.zeros(n, dtype=torch.bool)
-    spent[len(chosen) :] = True
-    return F.pad(chosen, (0, n - len(chosen))), spent
-
-
-def _rank_in_class(labels: Tensor) -> Tensor:
-    """How many of the same label come before each, (N,) to (N,)."""
-    by_label = labels.argsort(stable=True)
-    counts = torch.bincount(labels)
-    firsts = counts.cumsum(0) - counts
-    rank = torch.empty_like(labels)
-    rank[by_label] = torch.arange(len(labels)) - firsts[labels[by_label]]
-    return rank
 
 
 def relations_of_all(round: Round) -> Tensor:
