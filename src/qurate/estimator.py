@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.samples import Labeled, Split, Unlabeled
-from qurate.presets import with_preset
+from qurate.presets import POSITIVE_SHARE, with_preset
 from qurate.selection.algorithm import adapt
 
 Mask = NDArray[np.bool_]
@@ -143,7 +143,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         given = self.random_state
         seed = int(given) if isinstance(given, Integral) else int(check_random_state(given).randint(2**31))
         training = TrainingConfig(
-            steps=self.steps, learning_rate=self.learning_rate, device=self.device, positive_share=0.5
+            steps=self.steps, learning_rate=self.learning_rate, device=self.device, positive_share=POSITIVE_SHARE
         )
         config = RunConfig(
             NetworkConfig(bottleneck=self.bottleneck, features=self.features),

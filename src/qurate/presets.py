@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from qurate.config import EpisodeConfig, QLearningConfig, RewardConfig, RunConfig, SelectionConfig
 
+POSITIVE_SHARE = 0.5
+"""Share of positives in a target batch (decision 19) wherever the printed algorithm is not asked for. Our choice."""
+
 
 def with_preset(config: RunConfig, name: str) -> RunConfig:
     """The config with deep Q-learning set up by a preset.
@@ -41,4 +44,4 @@ def with_preset(config: RunConfig, name: str) -> RunConfig:
         ),
         q_learning=QLearningConfig(exploration_steps=256),
     )
-    return replace(config, selection=selection, training=replace(config.training, positive_share=0.5))
+    return replace(config, selection=selection, training=replace(config.training, positive_share=POSITIVE_SHARE))

@@ -9,7 +9,7 @@ from typing import Literal
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.methods import METHODS
 from qurate.offline import OFFLINE_BACKBONE, offline_is_installed
-from qurate.presets import with_preset
+from qurate.presets import POSITIVE_SHARE, with_preset
 from qurate.selection.algorithm import SELECTORS
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
@@ -45,7 +45,7 @@ def make_config(
     network = NetworkConfig(bottleneck="normalized")
     if train == "full":
         network = dataclasses.replace(network, backbone=backbone, weights=weights)
-    training = TrainingConfig(steps=steps, device=device, positive_share=0.5)
+    training = TrainingConfig(steps=steps, device=device, positive_share=POSITIVE_SHARE)
     config = RunConfig(network, MethodConfig(name=method), training, SelectionConfig(selector=selector), seed)
     if selector == "dqn":
         config = with_preset(config, "qurate")

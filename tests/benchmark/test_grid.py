@@ -36,6 +36,12 @@ def test_a_pair_is_taken_alone_and_other_methods_with_every_selector() -> None:
     assert [(cell.config.method.name, cell.selector) for cell in grid.cells()][: len(pairs)] == pairs
 
 
+def test_selectors_are_compared_on_the_same_training() -> None:
+    cells = office(selectors=("confidence", "quality", "balanced", "random", "dqn", "oracle")).cells()
+    assert len({cell.config.training for cell in cells}) == 1
+    assert cells[0].config.training.positive_share == 0.5
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -12,7 +12,7 @@ from qurate.benchmark.results import Row, write_results
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.digits import digits_split
 from qurate.display import make_table, step_bar
-from qurate.presets import with_preset
+from qurate.presets import POSITIVE_SHARE, with_preset
 from qurate.selection.algorithm import total_steps
 
 SCENARIO = "typeset to handwritten"
@@ -33,7 +33,7 @@ def digits_config(method: str, *, selector: str = "none", seed: int, steps: int 
     config = RunConfig(
         network=NetworkConfig(backbone="digits", bottleneck="normalized", features=64),
         method=MethodConfig(name=method),
-        training=TrainingConfig(steps=steps),
+        training=TrainingConfig(steps=steps, positive_share=POSITIVE_SHARE),
         selection=SelectionConfig(selector=selector),
         seed=seed,
     )

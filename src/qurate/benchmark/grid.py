@@ -15,7 +15,7 @@ from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.catalog import Protocol, Suite, check_scenario
 from qurate.methods import METHODS
 from qurate.model_selection import RULES
-from qurate.presets import with_preset
+from qurate.presets import POSITIVE_SHARE, with_preset
 
 PRESETS = {"dqn": "qurate", "dqn_paper": "paper"}
 """Selectors of the grid that are the agent, and the preset each stands for."""
@@ -147,6 +147,8 @@ class Grid:
                 config = replace(config, selection=replace(config.selection, rounds=rounds, round_steps=round_steps))
         else:
             config = replace(config, selection=replace(config.selection, selector=selector))
+        if selector not in ("none", "dqn_paper"):  # what selectors are compared on is the choice, not the batches
+            config = replace(config, training=replace(config.training, positive_share=POSITIVE_SHARE))
         round_steps = max(1, round(config.selection.round_steps * shorter))
         return replace(config, selection=replace(config.selection, round_steps=round_steps))
 
