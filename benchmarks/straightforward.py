@@ -260,6 +260,8 @@ class Straightforward:
         loss = 0.5 * (values - targets).square().mean()
         self.q_optimizer.zero_grad()
         loss.backward()
+        if config.optimizer == "sgd":
+            torch.nn.utils.clip_grad_norm_(self.q_network.parameters(), config.largest_gradient)
         self.q_optimizer.step()
 
 

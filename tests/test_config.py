@@ -4,7 +4,17 @@ import dataclasses
 
 import pytest
 
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig, fingerprint
+from qurate.config import (
+    EpisodeConfig,
+    MethodConfig,
+    NetworkConfig,
+    QLearningConfig,
+    RewardConfig,
+    RunConfig,
+    SelectionConfig,
+    TrainingConfig,
+    fingerprint,
+)
 
 
 def test_the_papers_numbers_are_the_defaults() -> None:
@@ -30,6 +40,7 @@ def test_a_fingerprint_names_a_config() -> None:
         (lambda: MethodConfig(margin=4.0), r"MethodConfig.margin must be an angle in \[0, pi\), got 4.0"),
         (lambda: NetworkConfig(scale=0.0), "NetworkConfig.scale must be positive, got 0.0"),
         (lambda: TrainingConfig(steps=0), "TrainingConfig.steps must be positive, got 0"),
+        (lambda: TrainingConfig(batch_target=1, positive_share=0.5), "TrainingConfig.batch_target must be 2 or more"),
         (lambda: TrainingConfig(workers=-1), "TrainingConfig.workers must be 0 or more, got -1"),
     ],
 )
@@ -42,9 +53,14 @@ def test_every_number_says_where_it_comes_from() -> None:
     """The docstring below each field names the paper, the reference code, a method's authors, or us."""
     import inspect
 
-    for kind in (NetworkConfig, MethodConfig, TrainingConfig):
+    for kind in (
+        *(NetworkConfig, MethodConfig, TrainingConfig),
+        *(RewardConfig, EpisodeConfig, QLearningConfig, SelectionConfig),
+    ):
         source = inspect.getsource(kind)
         for field in dataclasses.fields(kind):
             if isinstance(field.default, float | int) and not isinstance(field.default, bool):
                 after = source.split(f"\n    {field.name}: ")[1].split('"""')[1]
-                assert any(word in after for word in ("Paper", "ur choice", "authors", "0 chooses", "See ")), field.name
+                assert any(word in after for word in ("Paper", "paper", "ur choice", "authors", "0 chooses", "See ")), (
+                    field.name
+                )

@@ -118,6 +118,14 @@ def test_folders_of_others_are_left_alone(place: dict[str, Any], tmp_path: Path)
             run(place, tmp_path, force=force)
     with pytest.raises(RunError, match="this is a file"):
         run(place, tmp_path / "thesis.txt")
+    theirs = tmp_path / "hub"
+    theirs.mkdir()
+    (theirs / "config.json").write_text('{"architectures": ["ResNet"]}')
+    (theirs / "model.safetensors").write_bytes(b"weights of another program")
+    for force in (False, True):
+        with pytest.raises(RunError, match="not empty and not a run of qurate"):
+            run(place, theirs, force=force)
+    assert len(list(theirs.iterdir())) == 2
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,8 @@ def test_only_evaluation_opens_the_seal() -> None:
         str(path.relative_to(package)) for path in package.rglob("*.py") if "open_for_evaluation" in path.read_text()
     }
     assert opening == {os.path.join("data", "samples.py"), "evaluation.py"}  # noqa: PTH118  # a relative name
+    asking = {path.parent.name for path in package.rglob("*.py") if re.search(r"\btrue_labels\(", path.read_text())}
+    assert asking == {"qurate", "benchmark"}  # evaluation itself, and an oracle that says so in its name
 
 
 def test_training_leaves_global_state_alone() -> None:
@@ -127,7 +130,7 @@ def test_training_in_two_halves_follows_one_schedule() -> None:
     assert trainer.optimizer.param_groups[0]["lr"] == scheduled_rate(0.01, trainer.config, 7)
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 4), (0.25, 2)])
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 4), (0.25, 2), (0.01, 1), (0.99, 7)])
 def test_a_share_of_each_target_batch_is_positives(share: float, expected: int) -> None:
     data = TrainingData.of(blobs()).with_positives(torch.tensor([3, 7]), torch.tensor([2, 2]))
     rows = draw_target(data, TrainingConfig(batch_target=8, positive_share=share), 5, torch.Generator())

@@ -97,12 +97,13 @@ def benchmark(
     if dry_run:
         _print_plan(console, cells, to_run, folder, worker, lanes)
         return
-    folder.write_facts(_facts(grid, cells))
+    folder.check_own()
     _say(console, f"{chosen.title}: {len(cells)} cells, {len(cells) - len(to_run)} of them finished before.")
     with PhaseBars(console) as bars:
         _embed(worker, to_run, bars)
     if ray and to_run:
-        lanes = start_ray(ray, lanes if ray == "local" else processes)
+        lanes = start_ray(ray, lanes if ray == "local" else processes, _gpus(device))
+    folder.write_facts(_facts(grid, cells))
     failed = _run(console, cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=_gpus(device))
     _say(console, f"Results: {out / 'results.csv'}; tables of them: qurate report {out}")
     if failed:
@@ -187,6 +188,7 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "protocol": grid.protocol,
         "commit": current_commit(),
         "steps": cells[0].config.training.steps,
+        "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }
 

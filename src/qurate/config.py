@@ -127,6 +127,12 @@ class TrainingConfig:
             _check(getattr(self, name) > 0, f"TrainingConfig.{name}", "positive", getattr(self, name))
         share = self.positive_share
         _check(share is None or 0 < share < 1, "TrainingConfig.positive_share", "None or in (0, 1)", share)
+        _check(
+            share is None or self.batch_target > 1,
+            "TrainingConfig.batch_target",
+            "2 or more, or positive_share None",
+            self.batch_target,
+        )
         _check(0 <= self.momentum < 1, "TrainingConfig.momentum", "in [0, 1)", self.momentum)
         for name in ("workers", "threads"):
             _check(getattr(self, name) >= 0, f"TrainingConfig.{name}", "0 or more", getattr(self, name))

@@ -15,6 +15,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut can leave the new name with nothing in it
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:

@@ -26,6 +26,6 @@ def generator(seed: int, *stream: int) -> torch.Generator:
     """
     mixed = seed
     for number in stream:
-        # A multiplicative step of splitmix64, so that neighbouring streams share nothing.
+        # A multiplicative step of splitmix64: neighbouring numbers lead far apart.
         mixed = ((mixed ^ (number + 0x9E3779B9)) * 0xBF58476D1CE4E5B9) % (2**63)
     return torch.Generator().manual_seed(mixed)

@@ -77,7 +77,7 @@ class RunFolder:
         Raises:
             RunError: If an earlier run would be lost, the folder is not a run's, or it cannot be written.
         """
-        there = [name for name in _FILES if (self.path / name).exists()]
+        there = [name for name in _FILES if (self.path / name).exists()] if self._is_run() else []
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: the run folder must be a folder, and this is a file. Choose another --out.")
         if there and not (resume or force):
@@ -95,6 +95,16 @@ class RunFolder:
             for name in _FILES:
                 (self.path / name).unlink(missing_ok=True)
             shutil.rmtree(self.path / CURVES_FOLDER, ignore_errors=True)
+
+    def _is_run(self) -> bool:
+        """Whether files of our names are ours: models of other programs have a config.json too."""
+        try:
+            kept = json.loads((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
+        except OSError:
+            return (self.path / ABOUT_FILE).is_file() or (self.path / CHECKPOINT_FILE).is_file()
+        except ValueError:
+            return True  # ours, damaged, as far as one can tell
+        return isinstance(kept, dict) and "qurate" in kept
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Write the settings, or make sure that a resumed run has the same ones."""

@@ -62,8 +62,10 @@ def write_grid(
     return folder
 
 
-def write_failed(folder: Path, scenario: str, method: str, selector: str, seed: int, **changes: Any) -> None:
-    """A cell that ended with an error, as `qurate benchmark` leaves it."""
+def write_failed(
+    folder: Path, scenario: str, method: str, selector: str, seed: int, asked: bool = True, **changes: Any
+) -> None:
+    """A cell that ended with an error, as `qurate benchmark` leaves it; one that the last command asked for, or not."""
     cell = {
         "suite": FACTS["suite"], "scenario": scenario, "shots": 3, "protocol": "mme", "selector": selector,
         "rules": ["last"], "backbone": FACTS["backbone"], "weights": "w",
@@ -73,6 +75,9 @@ def write_failed(folder: Path, scenario: str, method: str, selector: str, seed: 
     place.mkdir(parents=True)
     (place / "config.json").write_text(json.dumps(cell))
     (place / "error.txt").write_text("Traceback\nValueError: no")
+    facts = json.loads((folder / "benchmark.json").read_text())
+    facts["cells"] = [*facts.get("cells", ()), *([place.name] if asked else ())]
+    (folder / "benchmark.json").write_text(json.dumps(facts))
 
 
 def outcome_of(

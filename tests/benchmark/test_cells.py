@@ -37,7 +37,7 @@ def test_looking_at_models_on_the_way_changes_no_bit_of_training(split: Split, s
     config = cell_of(selector).config
     watch = Watch(split, RULES, steps=range(1, 16), keep=True)
     assert torch.equal(run_weights(split, config, watch), run_weights(split, config, None))
-    assert len(watch.points) == 16 if selector == "none" else 15 + 1 + config.selection.rounds
+    assert len(watch.points) == (16 if selector == "none" else 15 + 1 + config.selection.rounds)
 
 
 @pytest.mark.parametrize("selector", ["none", "balanced", "dqn", "oracle"])

@@ -117,6 +117,15 @@ def test_images_are_embedded_once_and_cells_train_on_the_embeddings(
     assert len((out / "results.csv").read_text().splitlines()) == 1 + 4
 
 
+def test_results_of_others_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.csv").write_text("years of work")
+    assert command(monkeypatch, "benchmark", "--suite", "digits", "--out", str(tmp_path)) == 2
+    assert "results.csv is not of a benchmark. Choose another --out." in capsys.readouterr().err
+    assert (tmp_path / "results.csv").read_text() == "years of work"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

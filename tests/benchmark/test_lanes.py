@@ -13,7 +13,7 @@ import pytest
 from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, tables, tiny_grid
 
 from qurate.benchmark.grid import BenchmarkError
-from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, start_ray, stop_ray
+from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, lanes_for, start_ray, stop_ray
 from qurate.benchmark.worker import Worker
 from qurate.cli import main
 
@@ -106,3 +106,13 @@ def wait_until(holds: object) -> None:
     while not holds():
         assert time.monotonic() < end, "nothing happened for five minutes"
         time.sleep(0.02)
+
+
+def test_a_cluster_has_no_more_lanes_than_cpus_and_gpus_for_them() -> None:
+    cluster = {"CPU": 32.0, "GPU": 4.0}
+    assert lanes_for(cluster, processes=0, gpus=0) == 32
+    assert lanes_for(cluster, processes=0, gpus=1) == 4
+    assert lanes_for(cluster, processes=3, gpus=1) == 3
+    assert lanes_for(cluster, processes=9, gpus=1) == 4
+    with pytest.raises(BenchmarkError, match=r"the Ray cluster has 0\. Use --device cpu"):
+        lanes_for({"CPU": 2.0}, processes=0, gpus=1)

@@ -228,3 +228,26 @@ def test_cdan_without_conditioning_is_the_mean_over_both_domains() -> None:
 def test_an_unknown_method_says_what_is_allowed() -> None:
     with pytest.raises(ValueError, match="one of source_target, dann, adr, cdan, ent, mme, tml, cml, got 'nope'"):
         make("nope")
+
+
+def test_the_loss_of_tml_is_the_sum_of_eq_3_by_hand() -> None:
+    method, batch = make("tml", margin=0.5, entropy_weight=0.1), make_batch()
+    terms = method.update(batch, 0.0, Recorder(method))
+    weights = F.normalize(method.network.classifier.weight, dim=1)
+
+    def cosines(inputs: Tensor) -> list[list[float]]:
+        rows: list[list[float]] = (F.normalize(method.network.features(inputs), dim=1) @ weights.T).tolist()
+        return rows
+
+    def log_prob(row: list[float], label: int, margin: float) -> float:
+        logits = [30 * (math.cos(math.acos(c) + margin) if j == label else c) for j, c in enumerate(row)]
+        return logits[label] - math.log(sum(math.exp(logit) for logit in logits))
+
+    source = [log_prob(row, y, 0.0) for row, y in zip(cosines(batch.source), batch.source_labels.tolist(), strict=True)]
+    target = [log_prob(row, y, 0.5) for row, y in zip(cosines(batch.target), batch.target_labels.tolist(), strict=True)]
+    entropy = 0.0
+    for row in cosines(batch.unlabeled):
+        logs = [log_prob(row, j, 0.0) for j in range(K)]
+        entropy -= sum(math.exp(log) * log for log in logs) / len(batch.unlabeled)
+    expected = -sum(source) / len(source) - sum(target) / len(target) + 0.1 * entropy
+    assert terms["loss"] == pytest.approx(expected, rel=1e-4)

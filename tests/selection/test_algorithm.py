@@ -162,13 +162,21 @@ def test_every_positive_says_why_it_was_trusted() -> None:
 
 
 def test_positives_can_be_relabelled_each_round() -> None:
-    run = config(rounds=3)
-    run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, relabel_positives=True))
-    seen: list[Event] = []
-    result = adapt(blobs(), run, on_event=seen.append)
-    assert len(result.positives) > 0
-    before = result.positives.relabeled(torch.full((80,), 3))
-    assert before.labels.tolist() == [3] * len(result.positives)
+    wrong = torch.full((80,), 3)
+    for relabel in (True, False):
+        run = config(rounds=2)
+        run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, relabel_positives=relabel))
+        seen: list[Round] = []
+
+        class Mislabel:
+            def select(self, round: Round, seen: list[Round] = seen) -> Positives:
+                seen.append(round)
+                return round.positives_at(torch.arange(20)).relabeled(wrong)
+
+        adapt(blobs(), run, selector=Mislabel())
+        expected = seen[1].pseudo_labels[:20] if relabel else wrong[:20]
+        assert seen[1].positives.labels.tolist() == expected.tolist()
+    assert not torch.equal(seen[1].pseudo_labels[:20], wrong[:20])
 
 
 def make_round() -> Round:

@@ -19,7 +19,7 @@ from qurate.benchmark.statistics import (
 from qurate.report.words import count, signed
 
 REFERENCE = "TML_DQNPL"
-"""The paper's method: the row that the others are compared with, where it is there."""
+"""The agent with our preset: the row that the others are compared with, where it is there."""
 LARGER, ALONE, UNDECIDED, TOO_FEW = "larger than chance", "by itself only", "not distinguishable", "too few pairs"
 HEADINGS = ("points", "95 % interval", "pairs", "p", "corrected")
 _PAIR = ["scenario", "shots", "seed"]

@@ -12,6 +12,7 @@ from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, read_results, round
 from qurate.files import write_atomically
 
 ROWS, ROUNDS, CONFIG, ERROR = "rows.csv", "rounds.csv", "config.json", "error.txt"
+FACTS = "benchmark.json"
 
 
 class BenchmarkFolder:
@@ -57,9 +58,18 @@ class BenchmarkFolder:
         write_atomically(self.path / "results.csv", "".join(rows))
         write_atomically(self.path / "rounds.csv", "".join(rounds))
 
+    def check_own(self) -> None:
+        """Make sure that no one else's results are overwritten.
+
+        Raises:
+            FileExistsError: If there is a results.csv that no benchmark wrote.
+        """
+        if (self.path / "results.csv").exists() and not (self.path / FACTS).is_file():
+            raise FileExistsError(f"{self.path / 'results.csv'} is not of a benchmark. Choose another --out.")
+
     def write_facts(self, facts: Mapping[str, object]) -> None:
         """benchmark.json: what is compared."""
-        write_atomically(self.path / "benchmark.json", json.dumps(facts, indent=1) + "\n")
+        write_atomically(self.path / FACTS, json.dumps(facts, indent=1) + "\n")
 
     def seconds(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
         """The finished ones of some cells, and how long each took."""

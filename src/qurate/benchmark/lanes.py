@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
@@ -73,7 +74,8 @@ class RayLane:
     def __init__(self, worker: Worker, gpus: int) -> None:
         import ray
 
-        options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": RETRIES, "max_task_retries": RETRIES}
+        # A lane lives on, however often its worker is lost; a cell is tried again so many times.
+        options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": RETRIES}
         self._actor: Any = ray.remote(_Host).options(**options).remote(worker)
 
     def submit(self, cell: Cell) -> Future[CellResult]:
@@ -98,18 +100,19 @@ class _Host:
         return self._worker.run(cell)
 
 
-def start_ray(address: str, processes: int) -> int:
+def start_ray(address: str, processes: int, gpus: int = 0) -> int:
     """Connect to a cluster, or start one here if the address is 'local'.
 
     Args:
         address: 'local', 'auto' or host:port.
-        processes: Lanes wanted; for a cluster 0 means one for each of its CPUs.
+        processes: Lanes wanted; for a cluster 0 means as many as it has room for.
+        gpus: GPUs that each lane holds.
 
     Returns:
         How many lanes there can be.
 
     Raises:
-        BenchmarkError: If Ray is not installed or no cluster answers.
+        BenchmarkError: If Ray is not installed, no cluster answers, or it has no GPU where one is needed.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that this will be its default
     try:
@@ -129,7 +132,20 @@ def start_ray(address: str, processes: int) -> int:
             f"--ray must be 'local' or the address of a Ray cluster, got '{address}', where none answers ({error})."
         ) from error
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # in Ray
-    return processes or max(1, int(resources.get("CPU", 1)))
+    return lanes_for(resources, processes, gpus)
+
+
+def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
+    """How many lanes fit in a cluster, each with a CPU and so many GPUs; one without room would wait for ever."""
+    room = max(1, int(resources.get("CPU", 1)))
+    if gpus:
+        room = min(room, int(resources.get("GPU", 0)) // gpus)
+    if room == 0:
+        raise BenchmarkError(
+            f"--device cuda needs {gpus} GPU for each cell, and the Ray cluster has "
+            f"{resources.get('GPU', 0):g}. Use --device cpu, or a cluster with GPUs."
+        )
+    return min(processes or room, room)
 
 
 def stop_ray() -> None:

@@ -65,8 +65,9 @@ def read_outcome(folder: Path) -> Outcome:
     try:
         results = read_results(folder / RESULTS_FILE)
         rounds = pd.read_csv(folder / ROUNDS_FILE) if (folder / ROUNDS_FILE).is_file() else pd.DataFrame(columns=CELL)
-        facts = _facts(json.loads((folder / FACTS_FILE).read_text(encoding="utf-8")))
-        results = _with_failed(results, folder, facts)
+        stored = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        facts = _facts(stored)
+        results = _with_failed(results, folder, set(stored.get("cells", ())))
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ReportError(f"{folder}: cannot be read ({error}). Was it written by `qurate benchmark`?") from error
     if results.empty:
@@ -78,15 +79,16 @@ def read_outcome(folder: Path) -> Outcome:
     return Outcome(_titled(results), _titled(rounds), facts)
 
 
-def _with_failed(results: pd.DataFrame, folder: Path, facts: Facts) -> pd.DataFrame:
-    """The results and, with accuracy NaN, the cells that ended with an error and have none."""
+def _with_failed(results: pd.DataFrame, folder: Path, names: set[str]) -> pd.DataFrame:
+    """The results and, with accuracy NaN, the cells of the last command that ended with an error and have none."""
     failed = []
     for path in sorted(folder.glob("cells/*/error.txt")):
+        if path.parent.name not in names:  # of an earlier command
+            continue
         cell = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
-        if cell["suite"] == facts.suite and cell["backbone"] == facts.backbone:  # else of an earlier grid
-            found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
-            found.update({name: cell[name] for name in CELL if name not in found})
-            failed += [{**found, "model_selection": rule} for rule in cell["rules"]]
+        found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
+        found.update({name: cell[name] for name in CELL if name not in found})
+        failed += [{**found, "model_selection": rule} for rule in cell["rules"]]
     known = set(results[KEY].itertuples(index=False, name=None))
     missing = [found for found in failed if tuple(found[name] for name in KEY) not in known]
     if not missing:

@@ -30,6 +30,7 @@ def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str],
         + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
         *_gaps(results, len(titles), len(columns)),
         *_legend(columns),
+        *_agents(set(results["selector"])),
         _rule(str(results["model_selection"].iloc[0]), facts.protocol),
         _made_with(facts, results),
         *_published(facts, published.sources(shown)),
@@ -66,6 +67,19 @@ def _legend(columns: Mapping[str, str]) -> list[str]:
         if name != title and parts != short:
             letters.update(zip(short, parts, strict=True))
     return [", ".join(f"{letter} is {domain}" for letter, domain in sorted(letters.items())) + "."] if letters else []
+
+
+def _agents(selectors: set[str]) -> list[str]:
+    """Which agent is whose: the published TML_DQNPL is Algorithm 1 as printed, ours is not."""
+    said = []
+    if "dqn" in selectors:
+        said.append(
+            "The agent (dqn, TML_DQNPL) is our preset, which differs from the printed algorithm by the decisions 8, 9 "
+            "and 18 to 26 of docs/paper.md."
+        )
+    if "dqn_paper" in selectors:
+        said.append("dqn_paper is Algorithm 1 as printed, but for the decisions that docs/paper.md lists.")
+    return said
 
 
 def _rule(rule: str, protocol: str) -> str:

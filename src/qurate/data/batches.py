@@ -100,7 +100,7 @@ def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: tor
     n_target, n_positive, size = len(data.target), len(data.positives[0]), config.batch_target
     if n_positive == 0 or config.positive_share is None:
         return draw_batches(n_target + n_positive, size, steps, rng)
-    of_positives = round(config.positive_share * size)
+    of_positives = min(max(1, round(config.positive_share * size)), size - 1)  # some of both
     target = draw_batches(n_target, size - of_positives, steps, rng)
     return torch.cat([target, draw_batches(n_positive, of_positives, steps, rng) + n_target], dim=1)
 
