@@ -132,7 +132,7 @@ def expected_peak(cost: Cost, n_unlabeled: int, row: int) -> str:
         row: d + K, numbers of each that a network's view of D_u keeps; two views are held at once.
     """
     beside = 2 * 4 * n_unlabeled * row
-    beside += 4 * cost.weights  # the gradient of the update before: freed, but kept by the allocator, and in pieces
+    beside += 2 * 4 * cost.weights  # gradients of earlier updates: freed, but kept by the allocator, and in pieces
     here = resident_memory()
     if here is None:
         return f"peak: about {readable_size(cost.total_bytes + beside)} beside the data and the program"
