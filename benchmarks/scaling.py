@@ -6,7 +6,6 @@ python benchmarks/scaling.py --out docs/performance
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -42,31 +41,35 @@ def measure(grown: str, share: float, actions: int) -> dict[str, float]:
     return {line: value / actions for line, value in seconds.items()} | {"size": sizes[grown]}
 
 
+def draw(rows: list[tuple[str, int, float]]) -> bytes:
+    """Seconds by size, one panel for each part that grew; dotted, what proportional would be."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    for axis, (grown, lines) in zip(axes, LINES.items(), strict=True):
+        x, y = zip(*[(size, seconds) for part, size, seconds in rows if part == grown], strict=True)
+        axis.plot(x, y, "o-", label=f"line {lines[0]}" if len(lines) == 1 else f"lines {'-'.join(lines)}")
+        axis.plot([0, x[-1]], [0, y[-1]], ":", color="grey", label="proportional to the largest")
+        axis.set(xlabel=WORDS[grown], ylabel="seconds an action", xlim=(0, None), ylim=(0, None), xticks=[0, *x])
+        axis.legend(frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130)
+    return picture.getvalue()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--actions", type=int, default=2)
     arguments = parser.parse_args()
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(("grown", "samples", "lines", "seconds", "action"))
-    for axis, (grown, lines) in zip(axes, LINES.items(), strict=True):
-        found = [measure(grown, share, arguments.actions) for share in SHARES]
-        x = [int(one.pop("size")) for one in found]
-        y = [sum(one[line] for line in lines) for one in found]
-        for size, seconds, one in zip(x, y, found, strict=True):
-            row = (grown, size, "+".join(lines), f"{seconds:.3f}", f"{sum(one.values()):.3f}")
-            writer.writerow(row)
-            print(*row, flush=True)
-        axis.plot(x, y, "o-", label=f"lines {'-'.join(lines)}")
-        axis.plot([0, x[-1]], [0, y[-1]], ":", color="grey", label="proportional to the largest")
-        axis.set(xlabel=WORDS[grown], ylabel="seconds an action", xlim=(0, None), ylim=(0, None))
-        axis.legend(frameon=False)
-    write_atomically(arguments.out / "scaling.csv", table.getvalue())
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
-    write_atomically(arguments.out / "scaling.png", picture.getvalue())
+    table, rows = ["grown,samples,lines,seconds,action"], []
+    for grown, lines in LINES.items():
+        for share in SHARES:
+            found = measure(grown, share, arguments.actions)
+            size = int(found.pop("size"))
+            rows.append((grown, size, sum(found[line] for line in lines)))
+            table.append(f"{grown},{size},{'+'.join(lines)},{rows[-1][2]:.3f},{sum(found.values()):.3f}")
+            print(table[-1], flush=True)
+    write_atomically(arguments.out / "scaling.csv", "\n".join(table) + "\n")
+    write_atomically(arguments.out / "scaling.png", draw(rows))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pandas as pd
 from PIL import Image
 from tests.benchmark.grids import D, W, in_rounds, outcome_of, rows
 
-from qurate.benchmark.figures import round_lines, rounds_figure, shots_figure, shots_lines
+from qurate.benchmark.figures import MOST_LINES, readable, round_lines, rounds_figure, shots_figure, shots_lines
 from qurate.benchmark.tables import make_tables
 
 SHOTS = [
@@ -66,3 +66,10 @@ def test_there_is_no_figure_of_nothing(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, rows(W, "tml", "none", 0.5))
     assert shots_figure(make_tables(outcome)) is None
     assert rounds_figure(outcome.rounds) is None
+
+
+def test_a_figure_of_too_many_rows_shows_plain_methods_and_tml() -> None:
+    few = dict.fromkeys(["S+T", "TML", "TML_SPL", "TML + random", "MME + dqn"])
+    assert readable(few) == few
+    many = few | dict.fromkeys(f"ENT + rule {i}" for i in range(MOST_LINES))
+    assert list(readable(many)) == ["S+T", "TML", "TML_SPL", "TML + random"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,8 +13,11 @@ from matplotlib.ticker import MaxNLocator
 
 from qurate.benchmark.tables import MEAN, Table
 
+Line = TypeVar("Line")
 _COLORS = ("#2f6fb0", "#c2571a", "#2b8a57", "#b03a68", "#7557bd", "#857000", "#0d8587", "#865437")
 _GRAY = "#59616b"
+MOST_LINES = 14
+"""Lines that can be told apart in one figure. Our choice."""
 
 
 def shots_figure(tables: Sequence[Table]) -> bytes | None:
@@ -29,8 +33,8 @@ def shots_figure(tables: Sequence[Table]) -> bytes | None:
         return None
     figure = Figure(figsize=(8.0, 4.8), dpi=150, layout="constrained")
     axes = figure.subplots()
-    lines = shots_lines(tables)
-    styles = _styles({row.title: row.selector for table in tables for row in table.rows})
+    lines = readable(shots_lines(tables))
+    styles = _styles({row.title: row.selector for table in tables for row in table.rows if row.title in lines})
     for title, line in lines.items():
         _draw(axes, line, title, styles[title])
     _finish(axes, "labels a class in the target", "accuracy, percent")
@@ -52,6 +56,13 @@ def shots_lines(tables: Sequence[Table]) -> dict[str, pd.DataFrame]:
     return {title: pd.DataFrame(found, columns=["x", "mean", "spread"], dtype=float) for title, found in points.items()}
 
 
+def readable(lines: dict[str, Line]) -> dict[str, Line]:
+    """All lines by title, or where they are too many plain methods and TML with its selectors, as in the paper."""
+    if len(lines) <= MOST_LINES:
+        return lines
+    return {title: line for title, line in lines.items() if title.startswith("TML") or " + " not in title}
+
+
 def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
     """Accuracy by round, and below it the share of D_u among the positives; panels side by side for numbers of shots.
 
@@ -63,6 +74,7 @@ def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
     """
     if rounds.empty:
         return None
+    rounds = rounds[rounds["title"].isin(readable(dict.fromkeys(rounds["title"])))]
     shots = sorted(int(n) for n in rounds["shots"].unique())
     figure = Figure(figsize=(2.6 + 4.2 * len(shots), 6.4), dpi=150, layout="constrained")
     panels = figure.subplots(2, len(shots), squeeze=False, sharex=True, sharey="row")
