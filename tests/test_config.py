@@ -37,7 +37,7 @@ def test_a_fingerprint_names_a_config() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: MethodConfig(margin=4.0), r"MethodConfig.margin must be an angle in \[0, pi\), got 4.0"),
+        (lambda: MethodConfig(margin=2.0), r"MethodConfig.margin must be an angle in \[0, pi / 2\], got 2.0"),
         (lambda: NetworkConfig(scale=0.0), "NetworkConfig.scale must be positive, got 0.0"),
         (lambda: TrainingConfig(steps=0), "TrainingConfig.steps must be positive, got 0"),
         (lambda: TrainingConfig(batch_target=1, positive_share=0.5), "TrainingConfig.batch_target must be 2 or more"),

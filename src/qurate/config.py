@@ -73,7 +73,7 @@ class MethodConfig:
     """Feature updates per classifier update in ADR. ADR's authors: 4."""
 
     def __post_init__(self) -> None:
-        _check(0 <= self.margin < 3.14, "MethodConfig.margin", "an angle in [0, pi)", self.margin)
+        _check(0 <= self.margin <= math.pi / 2, "MethodConfig.margin", "an angle in [0, pi / 2]", self.margin)
         for name in ("entropy_weight", "domain_weight", "critic_weight", "warmup_rate"):
             _check(getattr(self, name) >= 0, f"MethodConfig.{name}", "non-negative", getattr(self, name))
         _check(0 < self.critic_dropout < 1, "MethodConfig.critic_dropout", "in (0, 1)", self.critic_dropout)

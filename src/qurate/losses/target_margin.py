@@ -24,7 +24,7 @@ def margin_cosines(cosines: Tensor, labels: Tensor, margin: float, *, monotone: 
     Args:
         cosines: cos(theta_j) of each sample to each class weight, (N, K).
         labels: True classes, (N,) int64.
-        margin: m in radians, in [0, pi).
+        margin: m in radians, in [0, pi / 2]; beyond 2.33, where cos(m) + m sin(m) < 1, the continuation would jump up.
         monotone: Continue past pi - m so that a worse angle is never a better logit.
 
     Returns:
