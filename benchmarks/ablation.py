@@ -29,9 +29,8 @@ from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
 from qurate.files import write_atomically
 from qurate.presets import with_preset
-from qurate.selection.algorithm import harvest
 from qurate.selection.pseudo_labels import Positives, Round
-from qurate.selection.selectors import Selector, share_now
+from qurate.selection.selectors import Selector, harvest, share_now
 from qurate.settings import find_weights
 
 REPOSITORY = Path(__file__).resolve().parents[1]

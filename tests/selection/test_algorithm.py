@@ -14,10 +14,10 @@ from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS
 from qurate.presets import with_preset
-from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt, harvest
+from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt
 from qurate.selection.pool import OversizeStateError
 from qurate.selection.pseudo_labels import Positives, Round
-from qurate.selection.selectors import OracleSelector
+from qurate.selection.selectors import OracleSelector, harvest
 from qurate.training import Trainer
 
 OURS = our_config(rounds=2)

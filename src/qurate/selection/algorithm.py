@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from qurate.selection.selectors import (
     QualitySelector,
     RandomSelector,
     Selector,
+    harvest,
     share_now,
 )
 from qurate.training import OnStep, Trainer, start
@@ -290,23 +290,6 @@ class DQNSelector:
             positives = harvested.remembering(positives).remembering(round.positives)
             tell(19, "harvest", positives=len(positives))
         return positives
-
-
-def harvest(round: Round, scores: Tensor, share: float) -> Positives:
-    """D_p chosen anew from all of D_u by score: as many from each pseudo-class as balance allows (decision 24).
-
-    Each class may give ceil(share * N_u / K) samples, so that no class outweighs another, and none from the
-    worst (1 - share) / 2 of it by phi.
-
-    Args:
-        round: Pseudo-labels and their quality.
-        scores: The higher the sooner chosen, (N_u,).
-        share: Share of D_u wanted.
-    """
-    most = math.ceil(share * len(scores) / round.n_classes)
-    good = round.phi >= round.class_quantile(round.phi, (1 - share) / 2)
-    chosen = round.best_of_each_class(scores.masked_fill(~good, -math.inf), count=most)
-    return round.positives_at(chosen[good[chosen]])
 
 
 def total_steps(config: RunConfig) -> int:

@@ -32,6 +32,23 @@ def share_now(config: SelectionConfig, progress: float) -> float:
     return config.share_start + (config.share_end - config.share_start) * progress
 
 
+def harvest(round: Round, scores: Tensor, share: float) -> Positives:
+    """D_p chosen anew from all of D_u by score: as many from each pseudo-class as balance allows (decision 24).
+
+    Each class may give ceil(share * N_u / K) samples, so that no class outweighs another, and none from the
+    worst (1 - share) / 2 of it by phi.
+
+    Args:
+        round: Pseudo-labels and their quality.
+        scores: The higher the sooner chosen, (N_u,).
+        share: Share of D_u wanted.
+    """
+    most = math.ceil(share * len(scores) / round.n_classes)
+    good = round.phi >= round.class_quantile(round.phi, (1 - share) / 2)
+    chosen = round.best_of_each_class(scores.masked_fill(~good, -math.inf), count=most)
+    return round.positives_at(chosen[good[chosen]])
+
+
 class NoneSelector:
     """Trusts nothing: the base model alone."""
 
