@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
 from qurate.machine import reused_buffers, torch_threads
+from qurate.margin_gradient import can_write_out, margin_steps
 from qurate.methods import Method, build_method
 from qurate.networks import build_network
 from qurate.randomness import seeded
@@ -78,25 +79,35 @@ class Trainer:
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
-        update = self.method.update_labeled if labeled_only else self.method.update
         self.method.train()
-        transform, device = self.method.network.transform, self.fabric.device
-        batches = stream_batches(
-            data.to(device), self.config, steps=steps, seed=seed, transform=transform, labeled_only=labeled_only
-        )
         in_memory = isinstance(data.source.inputs, Tensor)
         recent: list[dict[str, float]] = []
         with seeded(seed), torch_threads(self.config.threads or int(in_memory)):
-            for done, batch in enumerate(batches):
-                self._set_rates()
-                with self.fabric.autocast():
-                    terms = update(batch.to(device), done / steps, self.minimize)
+            for done, terms in enumerate(self._steps(data.to(self.fabric.device), steps, seed, labeled_only)):
                 self.step += 1
                 if done >= steps - max(1, steps // 10):
                     recent.append(terms)
                 if on_step is not None:
                     on_step(done + 1, terms)
         return {name: sum(terms[name] for terms in recent) / len(recent) for name in recent[0]}
+
+    def _steps(self, data: TrainingData, steps: int, seed: int, labeled_only: bool) -> Iterator[dict[str, float]]:
+        """Take the steps; the terms of the loss after each."""
+        method, config, device = self.method, self.config, self.fabric.device
+        if labeled_only and config.precision == "32-true" and can_write_out(method):
+            for loss in margin_steps(method, self.optimizer, data, config, steps=steps, seed=seed, rate=self._rate):
+                self._check(loss)
+                yield {"loss": loss}
+            return
+        update = method.update_labeled if labeled_only else method.update
+        transform = method.network.transform
+        batches = stream_batches(data, config, steps=steps, seed=seed, transform=transform, labeled_only=labeled_only)
+        for done, batch in enumerate(batches):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._rate(group["base"])
+            with self.fabric.autocast():
+                terms = update(batch.to(device), done / steps, self.minimize)
+            yield terms
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, momentum and step as a flat dictionary of copies: all that further steps depend on."""
@@ -128,9 +139,8 @@ class Trainer:
         self.optimizer.state.clear()
         self.step = other.step
 
-    def _set_rates(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = scheduled_rate(group["base"], self.config, self.step)
+    def _rate(self, base: float | None = None) -> float:
+        return scheduled_rate(base or self.config.learning_rate, self.config, self.step)
 
     def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
         """One optimiser step on a loss, of all parameters or of some.
@@ -138,13 +148,7 @@ class Trainer:
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
-        value = loss.item()
-        if not math.isfinite(value) or abs(value) > self.config.largest_loss:
-            raise TrainingError(
-                f"The loss is {value:g} at step {self.step} (allowed: finite and below "
-                f"{self.config.largest_loss:g}). Lower learning_rate, check the inputs for NaN or huge values, "
-                "or use precision='32-true'."
-            )
+        self._check(loss.item())
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if only is not None:
@@ -154,6 +158,14 @@ class Trainer:
                     if parameter not in chosen:
                         parameter.grad = None  # a parameter without gradient is not stepped
         self.optimizer.step()
+
+    def _check(self, loss: float) -> None:
+        if not math.isfinite(loss) or abs(loss) > self.config.largest_loss:
+            raise TrainingError(
+                f"The loss is {loss:g} at step {self.step} (allowed: finite and below "
+                f"{self.config.largest_loss:g}). Lower learning_rate, check the inputs for NaN or huge values, "
+                "or use precision='32-true'."
+            )
 
 
 def start(split: Split, config: RunConfig) -> Trainer:

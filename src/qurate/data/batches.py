@@ -105,6 +105,36 @@ def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: tor
     return torch.cat([target, draw_batches(n_positive, of_positives, steps, rng) + n_target], dim=1)
 
 
+def draw_labeled(data: TrainingData, config: TrainingConfig, steps: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Positions in D_s and in D_t followed by D_p for `steps` batches, (steps, B) int64 each."""
+    source = draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1))
+    return source, draw_target(data, config, steps, generator(seed, 2))
+
+
+def target_labels(data: TrainingData) -> Tensor:
+    """Labels of D_t followed by those of D_p."""
+    return torch.cat([data.target.labels, data.positives[1]])
+
+
+def target_inputs(data: TrainingData, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs in which to look up batches of D_t followed by D_p, and the positions to look up.
+
+    D_p grows with every action, so no more of it is copied than the batches hold.
+    """
+    first, second, (places, _) = data.target.inputs, data.unlabeled, data.positives
+    assert isinstance(first, Tensor)
+    if len(places) == 0:
+        return first, rows
+    assert isinstance(second, Tensor)
+    if rows.numel() >= len(first) + len(places):
+        return torch.cat([first, second[places]]), rows
+    flat = rows.flatten().to(first.device)
+    labeled = flat < len(first)
+    batches = second[places[(flat - len(first)).clamp_min(0)]]
+    batches[labeled] = first[flat[labeled]]
+    return batches, torch.arange(rows.numel()).view_as(rows)
+
+
 def stream_batches(
     data: TrainingData,
     config: TrainingConfig,
@@ -124,8 +154,7 @@ def stream_batches(
         transform: Needed where inputs are image files.
         labeled_only: Leave the unlabelled part of every batch empty.
     """
-    source = draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1))
-    target = draw_target(data, config, steps, generator(seed, 2))
+    source, target = draw_labeled(data, config, steps, seed)
     unlabeled: Iterable[Tensor] = repeat(torch.empty(0), steps)
     if not labeled_only:
         rows = draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3))
@@ -134,7 +163,7 @@ def stream_batches(
         _stream(data.source.inputs, source, config.workers, transform, generator(seed, 4)),
         data.source.labels[source],
         _stream_target(data, target, config.workers, transform, generator(seed, 5)),
-        torch.cat([data.target.labels, data.positives[1]])[target],
+        target_labels(data)[target],
         unlabeled,
         strict=True,
     )
@@ -158,7 +187,7 @@ def _stream(
     inputs: Inputs, rows: Tensor, workers: int, transform: Transform | None, rng: torch.Generator
 ) -> Iterator[Tensor]:
     if isinstance(inputs, Tensor):
-        yield from (inputs[row] for row in rows)
+        yield from (inputs.index_select(0, row) for row in rows.to(inputs.device))
     else:
         draws = torch.randint(2**62, rows.shape, generator=rng)
         keys = [list(zip(row, draw, strict=True)) for row, draw in zip(rows.tolist(), draws.tolist(), strict=True)]
@@ -168,18 +197,10 @@ def _stream(
 def _stream_target(
     data: TrainingData, rows: Tensor, workers: int, transform: Transform | None, rng: torch.Generator
 ) -> Iterator[Tensor]:
-    """Batches of D_t and D_p together, each row looked up where it lies: D_p grows with every action."""
-    first, second, (places, _) = data.target.inputs, data.unlabeled, data.positives
-    if len(places) == 0:
-        yield from _stream(first, rows, workers, transform, rng)
-    elif isinstance(first, Tensor) and isinstance(second, Tensor):
-        for row in rows.to(first.device):
-            labeled = row < len(first)
-            batch = second[places[(row - len(first)).clamp_min(0)]]
-            batch[labeled] = first[row[labeled]]
-            yield batch
-    else:
-        yield from _stream(join(first, take(second, places)), rows, workers, transform, rng)
+    """Batches of D_t and D_p together."""
+    if isinstance(data.target.inputs, Tensor):
+        return _stream(*target_inputs(data, rows), workers, transform, rng)
+    return _stream(join(data.target.inputs, take(data.unlabeled, data.positives[0])), rows, workers, transform, rng)
 
 
 def _load_images(

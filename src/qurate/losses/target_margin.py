@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 # sqrt(1 - cos^2) has an infinite slope at cos = +-1; below this the sine is held constant.
-_SMALLEST_SINE_SQUARED = 1e-6
+SMALLEST_SINE_SQUARED = 1e-6
 
 
 def margin_cosines(cosines: Tensor, labels: Tensor, margin: float, *, monotone: bool = True) -> Tensor:
@@ -38,7 +38,7 @@ def margin_cosines(cosines: Tensor, labels: Tensor, margin: float, *, monotone: 
     cosine = cosines.gather(1, columns)
     if margin == 0:
         return cosines.clone()
-    sine = (1 - cosine.square()).clamp_min(_SMALLEST_SINE_SQUARED).sqrt()
+    sine = (1 - cosine.square()).clamp_min(SMALLEST_SINE_SQUARED).sqrt()
     widened = cosine * math.cos(margin) - sine * math.sin(margin)
     if monotone:
         turned = cosine < math.cos(math.pi - margin)
