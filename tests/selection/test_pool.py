@@ -126,7 +126,7 @@ def test_numpy_arrays_and_wider_floats_are_taken() -> None:
     drawn = pool.sample(50, torch.Generator().manual_seed(0))
     assert drawn.observations.dtype == drawn.rewards.dtype == torch.float32
     assert drawn.next_masks.unique(dim=0).tolist() == [[True, False, True]]
-    assert pool._written == 3  # the shared observation was recognised
+    assert pool.written == 3  # the shared observation was recognised
 
 
 def test_a_batch_is_a_copy() -> None:

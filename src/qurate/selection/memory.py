@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qurate.config import QLearningConfig
 from qurate.selection.pool import OversizeStateError, check_capacity, pool_slots
+from qurate.selection.pooled_layer import pooled_bytes
 from qurate.selection.q_networks import QNetworkKind, layer_widths
 
 
@@ -33,8 +34,12 @@ class Cost:
     """One observation in float32."""
     weights: int
     """Weights of the Q-network."""
+    pooled: bool
+    """Whether the first layer is kept as its products with the pool's states, without a gradient."""
     network_bytes: int
     """Weights with their gradients, the optimiser's state and the target network."""
+    freed_bytes: int
+    """Gradients of earlier updates: freed, but kept by the allocator, and in pieces."""
     batch_bytes: int
     """One update's observations, and the activations kept for the gradient."""
     pool_bytes: int
@@ -57,7 +62,7 @@ class Cost:
         return [
             f"state: {self.state_numbers:,} numbers, {readable_size(self.state_bytes)}",
             f"Q-network ({self.kind}): {weights} weights, {readable_size(self.network_bytes)} "
-            "with gradients and optimiser",
+            + ("with products" if self.pooled else "with gradients and optimiser"),
             f"batch: {readable_size(self.batch_bytes)}",
             f"pool: {self.pool_transitions:,} transitions, {readable_size(self.pool_bytes)}",
             f"total: {readable_size(self.total_bytes)}",
@@ -86,13 +91,18 @@ def memory_cost(
     rows = n_actions if kind == "shared" else 1
     activations = 2 * rows * sum(widths[1:])  # before and after each ReLU
     slots, slot_bytes = pool_slots(config.pool_bytes, observation_shape, n_actions)
+    beside = pooled_bytes(slots, widths[1], numbers)
+    plain = kind == "flat" and config.optimizer == "sgd" and config.target_update == 0
+    pooled = plain and beside < 4 * weights  # where it takes less than the gradient
     return Cost(
         kind=kind,
         state_numbers=numbers,
         state_bytes=4 * numbers,
         weights=weights,
-        network_bytes=4 * weights * copies,
-        batch_bytes=4 * config.batch_size * (2 * numbers + activations),
+        pooled=pooled,
+        network_bytes=4 * weights + beside if pooled else 4 * weights * copies,
+        freed_bytes=0 if pooled else 2 * 4 * weights,
+        batch_bytes=4 * config.batch_size * (activations if pooled else 2 * numbers + activations),
         pool_bytes=config.pool_bytes,
         pool_slot_bytes=slot_bytes,
         pool_transitions=max(slots - 1, 0),
@@ -129,10 +139,10 @@ def expected_peak(cost: Cost, n_unlabeled: int, row: int) -> str:
     Args:
         cost: Of the Q-learner, which is not there yet.
         n_unlabeled: Samples of D_u.
-        row: d + K, numbers of each that a network's view of D_u keeps; two views are held at once.
+        row: d + K, numbers of each that a network's view of D_u keeps. Two views are held at once, and about as much
+            again in passing: neighbours, relations, slices of a pass.
     """
-    beside = 2 * 4 * n_unlabeled * row
-    beside += 2 * 4 * cost.weights  # gradients of earlier updates: freed, but kept by the allocator, and in pieces
+    beside = 4 * 4 * n_unlabeled * row + cost.freed_bytes
     here = resident_memory()
     if here is None:
         return f"peak: about {readable_size(cost.total_bytes + beside)} beside the data and the program"

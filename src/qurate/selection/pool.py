@@ -41,6 +41,26 @@ class Transitions(NamedTuple):
     terminated: Tensor
 
 
+class Places(NamedTuple):
+    """The same batch with the slots of its observations instead of copies of them.
+
+    Attributes:
+        slots: Of s, (B,) int64.
+        following: Of s', (B,) int64.
+        actions: See `Transitions`.
+        rewards: See `Transitions`.
+        next_masks: See `Transitions`.
+        terminated: See `Transitions`.
+    """
+
+    slots: Tensor
+    following: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_masks: Tensor
+    terminated: Tensor
+
+
 def as_tensor(values: Array, dtype: torch.dtype) -> Tensor:
     """A tensor on the CPU, without gradient, of an array of any kind."""
     if isinstance(values, Tensor):
@@ -88,7 +108,7 @@ class ExperiencePool:
         check_capacity(slots - 1, needed, capacity_bytes, slot_bytes)
         self.observation_shape = tuple(observation_shape)
         self.n_actions = n_actions
-        self._slots = slots
+        self.slots = slots
         # Memory that is not written to is not taken from the machine: a short run pays for what it stores.
         self._observations = torch.empty(slots, *observation_shape)
         self._where = torch.empty(slots, dtype=torch.int64)
@@ -96,7 +116,7 @@ class ExperiencePool:
         self._rewards = torch.empty(slots)
         self._next_masks = torch.empty(slots, n_actions, dtype=torch.bool)
         self._terminated = torch.empty(slots, dtype=torch.bool)
-        self._written = 0  # observations ever written; the newest is in slot (written - 1) % slots
+        self.written = 0  # observations ever written; the newest is in slot (written - 1) % slots
         self._oldest = 0  # transitions are counted from 0; those in [oldest, added) are retained
         self._added = 0
         self._episode_goes_on = False
@@ -107,7 +127,17 @@ class ExperiencePool:
     @property
     def capacity(self) -> int:
         """Transitions the pool holds at most, when they are of one episode."""
-        return self._slots - 1
+        return self.slots - 1
+
+    @property
+    def rows(self) -> Tensor:
+        """All slots, each observation as one row; what was never written is undefined."""
+        return self._observations.flatten(1)
+
+    def next_overwritten(self) -> Tensor:
+        """The slots whose observations the next `add` may overwrite, at most two."""
+        coming = torch.arange(self.written, self.written + 2)
+        return coming[coming >= self.slots] % self.slots
 
     @property
     def nbytes(self) -> int:
@@ -141,10 +171,10 @@ class ExperiencePool:
         mask = self._check("next_mask", as_tensor(next_mask, torch.bool), (self.n_actions,))
         if not 0 <= action < self.n_actions:
             raise ValueError(f"ExperiencePool.add: action must be in [0, {self.n_actions}), got {action}.")
-        newest = (self._written - 1) % self._slots
+        newest = (self.written - 1) % self.slots
         if not (self._episode_goes_on and torch.equal(self._observations[newest], before)):
             newest = self._write(before)
-        record = self._added % self._slots
+        record = self._added % self.slots
         self._where[record] = newest
         self._actions[record] = action
         self._rewards[record] = reward
@@ -156,23 +186,35 @@ class ExperiencePool:
 
     def sample(self, batch_size: int, rng: torch.Generator) -> Transitions:
         """Draw transitions uniformly, with replacement, from those retained."""
+        drawn = self.draw(batch_size, rng)
+        return Transitions(
+            observations=self._observations[drawn.slots],
+            actions=drawn.actions,
+            rewards=drawn.rewards,
+            next_observations=self._observations[drawn.following],
+            next_masks=drawn.next_masks,
+            terminated=drawn.terminated,
+        )
+
+    def draw(self, batch_size: int, rng: torch.Generator) -> Places:
+        """The places of what `sample` would give."""
         if len(self) == 0:
             raise ValueError("ExperiencePool.sample: the pool is empty; add a transition first.")
-        records = torch.randint(self._oldest, self._added, (batch_size,), generator=rng) % self._slots
+        records = torch.randint(self._oldest, self._added, (batch_size,), generator=rng) % self.slots
         where = self._where[records]
-        return Transitions(
-            observations=self._observations[where],
+        return Places(
+            slots=where,
+            following=(where + 1) % self.slots,
             actions=self._actions[records],
             rewards=self._rewards[records],
-            next_observations=self._observations[(where + 1) % self._slots],
             next_masks=self._next_masks[records],
             terminated=self._terminated[records],
         )
 
     def state_dict(self) -> dict[str, Tensor]:
         """The transitions and where the ring stands, as a flat dictionary of copies without unused slots."""
-        written, added = min(self._written, self._slots), min(self._added, self._slots)
-        counters = torch.tensor([self._written, self._oldest, self._added, int(self._episode_goes_on)])
+        written, added = min(self.written, self.slots), min(self._added, self.slots)
+        counters = torch.tensor([self.written, self._oldest, self._added, int(self._episode_goes_on)])
         state = {"observations": self._observations[:written], "counters": counters}
         state |= {name: buffer[:added] for name, buffer in self._records().items()}
         return {name: values.clone() for name, values in state.items()}
@@ -182,7 +224,7 @@ class ExperiencePool:
         self._observations[: len(state["observations"])] = state["observations"]
         for name, buffer in self._records().items():
             buffer[: len(state[name])] = state[name]
-        self._written, self._oldest, self._added, goes_on = state["counters"].tolist()
+        self.written, self._oldest, self._added, goes_on = state["counters"].tolist()
         self._episode_goes_on = bool(goes_on)
 
     def _records(self) -> dict[str, Tensor]:
@@ -195,11 +237,11 @@ class ExperiencePool:
         }
 
     def _write(self, observation: Tensor) -> int:
-        slot = self._written % self._slots
-        if len(self) and int(self._where[self._oldest % self._slots]) == slot:
+        slot = self.written % self.slots
+        if len(self) and int(self._where[self._oldest % self.slots]) == slot:
             self._oldest += 1
         self._observations[slot] = observation
-        self._written += 1
+        self.written += 1
         return slot
 
     def _check(self, name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor
 from qurate.config import QLearningConfig
 from qurate.randomness import generator, seeded
 from qurate.selection.memory import available_memory, check_memory, memory_cost
-from qurate.selection.pool import Array, ExperiencePool, Transitions, as_tensor
-from qurate.selection.q_networks import QNetwork, QNetworkKind, build_q_network
+from qurate.selection.pool import Array, ExperiencePool, Places, Transitions, as_tensor
+from qurate.selection.pooled_layer import PooledLayer
+from qurate.selection.q_networks import FlatQNetwork, QNetwork, QNetworkKind, build_q_network
 
 
 def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float, rng: torch.Generator) -> int:
@@ -129,18 +130,54 @@ def update_q_network(
         next_q[goes_on] = (target_network or network)(batch.next_observations[goes_on])
     targets = bellman_targets(batch.rewards, next_q, batch.next_masks, batch.terminated, discount)
     loss = q_loss(network.of_actions(batch.observations, batch.actions), targets)
-    value = loss.item()
-    if not math.isfinite(value):
-        raise FloatingPointError(
-            f"The loss of the Q-network is {value}. Lower QLearningConfig.learning_rate, or check the "
-            "observations and rewards for NaN or huge values."
-        )
+    value = _finite(loss.item())
     optimizer.zero_grad()
     loss.backward()
     if largest_gradient < math.inf:
         torch.nn.utils.clip_grad_norm_(network.parameters(), largest_gradient)
     optimizer.step()
     return value
+
+
+def update_pooled(network: FlatQNetwork, first: PooledLayer, batch: Places, config: QLearningConfig) -> float:
+    """The same step of plain gradient descent where the first layer is kept as its products with the pool's states.
+
+    Paper: Eq. (9) and (10); Algorithm 1, line 15.
+
+    Args:
+        network: Q; all but the weight of its first layer is stepped here.
+        first: That layer.
+        batch: Sampled transitions, by their places in the pool.
+        config: Discount, step size, largest gradient.
+
+    Returns:
+        The loss before the step.
+    """
+    with torch.no_grad():
+        next_q = network.of_products(first.of_slots(batch.following))
+    targets = bellman_targets(batch.rewards, next_q, batch.next_masks, batch.terminated, config.discount)
+    products = first.of_slots(batch.slots).requires_grad_()
+    values = network.of_products(products).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+    loss = q_loss(values, targets)
+    value = _finite(loss.item())
+    others = [parameter for parameter in network.parameters() if parameter is not network.first.weight]
+    gradient, *gradients = torch.autograd.grad(loss, [products, *others])
+    squared = first.squared_length(batch.slots, gradient) + sum(part.square().sum() for part in gradients)
+    rate = config.learning_rate * min(1.0, config.largest_gradient / (math.sqrt(squared) + 1e-6))
+    with torch.no_grad():
+        for parameter, part in zip(others, gradients, strict=True):
+            parameter.sub_(part, alpha=rate)
+    first.step(batch.slots, -rate * gradient)
+    return value
+
+
+def _finite(loss: float) -> float:
+    if not math.isfinite(loss):
+        raise FloatingPointError(
+            f"The loss of the Q-network is {loss}. Lower QLearningConfig.learning_rate, or check the "
+            "observations and rewards for NaN or huge values."
+        )
+    return loss
 
 
 class DeepQAgent:
@@ -188,6 +225,10 @@ class DeepQAgent:
             self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizer = self._build_optimizer()
         self.pool = ExperiencePool(config.pool_bytes, observation_shape, n_actions, needed=self.cost.pool_needed)
+        self.first: PooledLayer | None = None
+        if self.cost.pooled and self.device.type == "cpu":
+            assert isinstance(self.network, FlatQNetwork)
+            self.first = PooledLayer(self.network.first, self.pool)
         self.actions_taken = 0
         self.updates = 0
         self._acting = generator(seed, 1)
@@ -201,8 +242,11 @@ class DeepQAgent:
     @torch.no_grad()
     def q_values(self, observation: Array) -> Tensor:
         """Q(s, .) of one observation, (n_actions,) on the CPU."""
-        batch = as_tensor(observation, torch.float32).unsqueeze(0).to(self.device)
-        values: Tensor = self.network(batch)[0]
+        observed = as_tensor(observation, torch.float32)
+        if self.first is not None:
+            assert isinstance(self.network, FlatQNetwork)
+            return self.network.of_products(self.first.of_observation(observed).unsqueeze(0))[0]
+        values: Tensor = self.network(observed.unsqueeze(0).to(self.device))[0]
         return values.cpu()
 
     def act(self, observation: Array, mask: Array, *, greedy: bool = False) -> int:
@@ -225,6 +269,8 @@ class DeepQAgent:
         last: bool,
     ) -> None:
         """Insert a recording into the pool; see `ExperiencePool.add`."""
+        if self.first is not None:
+            self.first.release(self.pool.next_overwritten())
         self.pool.add(observation, action, reward, next_observation, next_mask, terminated=terminated, last=last)
 
     def learn(self) -> float | None:
@@ -235,17 +281,23 @@ class DeepQAgent:
         """
         if len(self.pool) == 0:
             return None
-        batch = self.pool.sample(self.config.batch_size, self._sampling)
-        batch = Transitions(*(values.to(self.device) for values in batch))
-        config = self.config
-        longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
-        loss = update_q_network(
-            self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
-        )
+        loss = self._update()
         self.updates += 1
         if self.target_network is not None and self.updates % self.config.target_update == 0:
             self.target_network.load_state_dict(self.network.state_dict())
         return loss
+
+    def _update(self) -> float:
+        config = self.config
+        if self.first is not None:
+            assert isinstance(self.network, FlatQNetwork)
+            return update_pooled(self.network, self.first, self.pool.draw(config.batch_size, self._sampling), config)
+        batch = self.pool.sample(config.batch_size, self._sampling)
+        batch = Transitions(*(values.to(self.device) for values in batch))
+        longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
+        return update_q_network(
+            self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, optimiser, counters and generators as a flat dictionary of tensors; not the pool."""
@@ -254,6 +306,8 @@ class DeepQAgent:
             state |= {f"target.{name}": values for name, values in self.target_network.state_dict().items()}
         for index, slots in self.optimizer.state_dict()["state"].items():
             state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
+        if self.first is not None:
+            state |= {f"first.{name}": values for name, values in self.first.state_dict().items()}
         state["actions_taken"] = torch.tensor(self.actions_taken)
         state["updates"] = torch.tensor(self.updates)
         state["acting"] = self._acting.get_state()
@@ -271,6 +325,8 @@ class DeepQAgent:
             slots.setdefault(int(index), {})[slot] = values.clone()
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        if self.first is not None:
+            self.first.load_state_dict(_below("first.", state))
         self.actions_taken = int(state["actions_taken"])
         self.updates = int(state["updates"])
         self._acting.set_state(state["acting"])

@@ -53,9 +53,23 @@ class FlatQNetwork(QNetwork):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Q(s, a) of observations (B, *observation_shape), as (B, n_actions)."""
-        first, *rest = self.layers
+        first = self.first
         values: Tensor = _WideLinear.apply(observations.flatten(1), first.weight, first.bias)
-        for layer in rest:
+        return self._after_first(values)
+
+    def of_products(self, products: Tensor) -> Tensor:
+        """The same of W s with the weight W of the first layer: (B, width) to (B, n_actions)."""
+        return self._after_first(products + self.first.bias)
+
+    @property
+    def first(self) -> nn.Linear:
+        """The first layer."""
+        layer = self.layers[0]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def _after_first(self, values: Tensor) -> Tensor:
+        for layer in self.layers[1:]:
             values = layer(values)
         return values
 
