@@ -163,6 +163,11 @@ def run_straightforward(
     return side, states, rewards
 
 
+def epoch_steps(round: Round, config: RunConfig) -> int:
+    """Steps of the trial network an action."""
+    return config.selection.episode.trial_steps or -(-len(round.data.source) // config.training.batch_source)
+
+
 def epoch_arithmetic(round: Round, config: RunConfig) -> float:
     """Seconds of a trial epoch's own arithmetic: forward, backward and update of one batch, times its steps.
 
@@ -171,7 +176,7 @@ def epoch_arithmetic(round: Round, config: RunConfig) -> float:
     env = SelectionEnv(round, config.selection.episode, seed=SEED)
     env.reset()
     trial, training = env.trial, config.training
-    steps = config.selection.episode.trial_steps or -(-len(round.data.source) // training.batch_source)
+    steps = epoch_steps(round, config)
     batch = next(stream_batches(round.data, training, steps=1, seed=SEED, labeled_only=True))
     source, target = Labeled(batch.source, batch.source_labels), Labeled(batch.target, batch.target_labels)
     data = TrainingData(source, target, round.data.unlabeled)
@@ -182,6 +187,27 @@ def epoch_arithmetic(round: Round, config: RunConfig) -> float:
     return (time.perf_counter() - began) / repeats * steps
 
 
+def products_alone(round: Round, config: RunConfig, steps: int) -> float:
+    """Seconds of the matrix products of a trial epoch, on one thread: what no way of taking its steps can go below."""
+    network, training = round.trainer.method.network, config.training
+    rows, d, k, width = (
+        training.batch_source + training.batch_target,
+        network.n_features,
+        network.n_classes,
+        network.width,
+    )
+    shapes = [(rows, d, k), (k, rows, d)]  # cosines, gradient of the classes
+    if config.network.bottleneck != "none":
+        shapes += [(rows, width, d), (rows, k, d), (d, rows, width)]  # features, their gradient, that of the layer
+    pairs = [(torch.randn(m, inner), torch.randn(inner, n), torch.empty(m, n)) for m, inner, n in shapes]
+    with torch_threads(1):
+        began = time.perf_counter()
+        for _ in range(300):
+            for left, right, product in pairs:
+                torch.mm(left, right, out=product)
+    return (time.perf_counter() - began) / 300 * steps
+
+
 def compare(size: Size, config: RunConfig, actions: int) -> str:
     """Both sides, compared; a row of the table."""
     with reused_buffers():
@@ -189,8 +215,10 @@ def compare(size: Size, config: RunConfig, actions: int) -> str:
         selector = build_selector(config.selection, round.trainer, round.data, SEED)
         assert isinstance(selector, DQNSelector)
         run_ours(round, config, selector, 2)  # the first of everything is slower
+        before = epoch_arithmetic(round, config)
         ours = run_ours(round, config, selector, actions)
-        arithmetic = epoch_arithmetic(round, config)
+        arithmetic = (before + epoch_arithmetic(round, config)) / 2
+        products = products_alone(round, config, epoch_steps(round, config))
     side, states, rewards = run_straightforward(round, config, selector.agent.network.layers, ours)
     if ours.rewards != rewards:
         sys.exit(f"The rewards differ: {ours.rewards} and {rewards}.")
@@ -199,6 +227,7 @@ def compare(size: Size, config: RunConfig, actions: int) -> str:
     for name, seconds in (("qurate", ours.seconds), ("straightforward", side.seconds)):
         lines = ", ".join(f"{line}: {1000 * value / actions:.1f}" for line, value in seconds.items())
         print(f"  {name}, ms an action by line of Algorithm 1: {lines}")
+    print(f"  of line 11 the matrix products alone: {1000 * products:.1f} ms")
     return (
         f"{1000 * total:.0f} ms | {1000 * plain:.0f} ms | {plain / total:.1f} | {apart:.0e} "
         f"| {1 - arithmetic / total:.0%}"
