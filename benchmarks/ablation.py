@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -46,7 +47,7 @@ def base_config(seed: int) -> RunConfig:
     return RunConfig(NetworkConfig(bottleneck="normalized"), MethodConfig(name="tml"), TrainingConfig(), seed=seed)
 
 
-def ours(seed: int, **changes: object) -> RunConfig:
+def ours(seed: int, **changes: Any) -> RunConfig:
     """Preset 'qurate', with fields of its parts changed by 'part__field'."""
     config = with_preset(base_config(seed), "qurate")
     for name, value in changes.items():

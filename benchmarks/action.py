@@ -147,7 +147,7 @@ def run_ours(round: Round, config: RunConfig, selector: DQNSelector, actions: in
 
 
 def run_straightforward(
-    round: Round, config: RunConfig, q_network: nn.Module, ours: Ours
+    round: Round, config: RunConfig, q_network: nn.Sequential, ours: Ours
 ) -> tuple[Straightforward, list[Tensor], list[float]]:
     """The same episodes and actions again."""
     side = Straightforward(round, config, SEED, q_network)
@@ -219,7 +219,9 @@ def compare(size: Size, config: RunConfig, actions: int) -> str:
         ours = run_ours(round, config, selector, actions)
         arithmetic = (before + epoch_arithmetic(round, config)) / 2
         products = products_alone(round, config, epoch_steps(round, config))
-    side, states, rewards = run_straightforward(round, config, selector.agent.network.layers, ours)
+    layers = selector.agent.network.layers
+    assert isinstance(layers, nn.Sequential)
+    side, states, rewards = run_straightforward(round, config, layers, ours)
     if ours.rewards != rewards:
         sys.exit(f"The rewards differ: {ours.rewards} and {rewards}.")
     apart = max(float((a - b).abs().max()) for a, b in zip(ours.states, states, strict=True))

@@ -19,10 +19,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from qurate.config import RunConfig
 from qurate.data.batches import TrainingData, draw_batches
+from qurate.data.samples import Inputs
 from qurate.losses import target_margin_loss
 from qurate.methods import Method
 from qurate.randomness import generator, seeded
@@ -42,6 +43,9 @@ class Straightforward:
         self.config = config
         self.rng = torch.Generator().manual_seed(seed)
         self.data: TrainingData = round.data
+        self.source, self.target, self.unlabeled = (
+            embeddings(inputs) for inputs in (self.data.source.inputs, self.data.target.inputs, self.data.unlabeled)
+        )
         self.method = round.trainer.method
         self.n_classes = round.n_classes
         self.q_network = copy.deepcopy(q_network)
@@ -123,20 +127,19 @@ class Straightforward:
         steps = episode.trial_steps or math.ceil(len(self.data.source) / training.batch_source)
         seed = int(torch.randint(2**31, (1,), generator=self.rng))
         labels = torch.tensor(self.labels)
-        chosen = TensorDataset(self.data.unlabeled[torch.tensor(self.indices)], labels)
-        target = TensorDataset(self.data.target.inputs, self.data.target.labels)
+        chosen = TensorDataset(self.unlabeled[torch.tensor(self.indices)], labels)
+        target = TensorDataset(self.target, self.data.target.labels)
+        both: ConcatDataset[tuple[Tensor, ...]] = ConcatDataset([target, chosen])
         rng = generator(seed, 2)
         if training.positive_share is None:
-            pool = torch.utils.data.ConcatDataset([target, chosen])
-            rows = draw_batches(len(pool), training.batch_target, steps, rng)
+            rows = draw_batches(len(both), training.batch_target, steps, rng)
         else:
-            pool = torch.utils.data.ConcatDataset([target, chosen])
             n = round(training.positive_share * training.batch_target)
             first = draw_batches(len(target), training.batch_target - n, steps, rng)
             rows = torch.cat([first, draw_batches(len(chosen), n, steps, rng) + len(target)], dim=1)
         source_rows = draw_batches(len(self.data.source), training.batch_source, steps, generator(seed, 1))
-        source = TensorDataset(self.data.source.inputs, self.data.source.labels)
-        loaders = zip(_loader(source, source_rows), _loader(pool, rows), strict=True)
+        source = TensorDataset(self.source, self.data.source.labels)
+        loaders = zip(_loader(source, source_rows), _loader(both, rows), strict=True)
         self.trial.train()
         with seeded(seed):
             for (source_inputs, source_labels), (target_inputs, target_labels) in loaders:
@@ -180,19 +183,19 @@ class Straightforward:
         return torch.stack(means)
 
     def _labeled(self) -> tuple[Tensor, Tensor]:
-        chosen = self.data.unlabeled[torch.tensor(self.indices, dtype=torch.int64)]
+        chosen = self.unlabeled[torch.tensor(self.indices, dtype=torch.int64)]
         labels = torch.cat([self.data.target.labels, torch.tensor(self.labels, dtype=torch.int64)])
-        return torch.cat([self.data.target.inputs, chosen]), labels
+        return torch.cat([self.target, chosen]), labels
 
     def state(self) -> Tensor:
         """The three parts, flat, by the network of the state."""
         frozen = self.config.selection.episode.state_network == "frozen"
         method = self.method if frozen else self.trial
-        candidates = torch.cat(self.evaluate(method, self.data.unlabeled[self.candidates]), dim=1)
+        candidates = torch.cat(self.evaluate(method, self.unlabeled[self.candidates]), dim=1)
         candidates = torch.where(self.spent.unsqueeze(1), 0.0, candidates)
         inputs, labels = self._labeled()
         labeled = self._class_means(torch.cat(self.evaluate(method, inputs), dim=1), labels)
-        unlabeled = torch.cat(self.evaluate(method, self.data.unlabeled), dim=1)
+        unlabeled = torch.cat(self.evaluate(method, self.unlabeled), dim=1)
         means = self._class_means(unlabeled, self.round.pseudo_labels)
         return self._encode(candidates, labeled, means)
 
@@ -204,7 +207,7 @@ class Straightforward:
         return torch.where(self.spent.unsqueeze(1), 0.0, rows)
 
     def _measure_entropy(self) -> float:
-        inputs = self.data.unlabeled if self.entropy_at is None else self.data.unlabeled[self.entropy_at]
+        inputs = self.unlabeled if self.entropy_at is None else self.unlabeled[self.entropy_at]
         _, probabilities = self.evaluate(self.trial, inputs)
         return float(-torch.xlogy(probabilities, probabilities).sum(dim=1).mean())
 
@@ -212,7 +215,7 @@ class Straightforward:
         """Eq. (4)-(8)."""
         config, label = self.config.selection.reward, int(self.round.pseudo_labels[index])
         if config.network == "trial":
-            features, probabilities = self.evaluate(self.trial, self.data.unlabeled[index : index + 1])
+            features, probabilities = self.evaluate(self.trial, self.unlabeled[index : index + 1])
             inputs, labels = self._labeled()
             centers = self._class_means(self.evaluate(self.trial, inputs)[0], labels)
             cosines = F.normalize(features, dim=1) @ F.normalize(centers, dim=1).T
@@ -226,7 +229,7 @@ class Straightforward:
         """Phi of all of D_u by the network of the round, and the median of its class."""
         assert self.round.neighbors is not None
         config, labels = self.config.selection.reward, self.round.pseudo_labels
-        _, probabilities = self.evaluate(self.method, self.data.unlabeled)
+        _, probabilities = self.evaluate(self.method, self.unlabeled)
         known = torch.cat([F.one_hot(self.data.target.labels, self.n_classes).float(), probabilities])
         mean = known[self.round.neighbors].mean(dim=1)
         own = mean.gather(1, labels.unsqueeze(1)).squeeze(1)
@@ -263,6 +266,12 @@ class Straightforward:
         if config.optimizer == "sgd":
             torch.nn.utils.clip_grad_norm_(self.q_network.parameters(), config.largest_gradient)
         self.q_optimizer.step()
+
+
+def embeddings(inputs: Inputs) -> Tensor:
+    """Inputs that are tensors; image files are not for this benchmark."""
+    assert isinstance(inputs, Tensor)
+    return inputs
 
 
 def _loader(data: torch.utils.data.Dataset[tuple[Tensor, ...]], rows: Tensor) -> DataLoader[tuple[Tensor, ...]]:

@@ -40,6 +40,12 @@ def test_looking_at_models_on_the_way_changes_no_bit_of_training(split: Split, s
     assert len(watch.points) == (16 if selector == "none" else 15 + 1 + config.selection.rounds)
 
 
+def test_the_rule_of_validation_needs_validation(split: Split) -> None:
+    with pytest.raises(ValueError, match="needs validation samples and the split has none"):
+        Watch(replace(split, validation=None), RULES)
+    Watch(replace(split, validation=None), ("last", "entropy"))
+
+
 @pytest.mark.parametrize("selector", ["none", "balanced", "dqn", "oracle"])
 def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: Split, selector: str) -> None:
     cell = cell_of(selector, rules=RULES)

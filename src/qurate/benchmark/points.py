@@ -51,6 +51,11 @@ class Watch:
     def __init__(
         self, split: Split, rules: Collection[str], *, steps: Collection[int] = (), keep: bool = False
     ) -> None:
+        if "validation" in rules and split.validation is None:
+            raise ValueError(
+                "Watch: rule 'validation' needs validation samples and the split has none: its classes are too small. "
+                "Leave the rule out."
+            )
         self.points: list[Point] = []
         self.pretrained: Mapping[str, Tensor] | None = None
         self._split = split
@@ -88,7 +93,8 @@ class Watch:
         probabilities = predict_probabilities(method, unlabeled.inputs)
         metrics = measure(probabilities.argmax(dim=1), true_labels(unlabeled), self._split.n_classes)
         scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
-        if "validation" in self._rules and self._split.validation is not None:
+        if "validation" in self._rules:
+            assert self._split.validation is not None, "see __init__"
             scores["validation"] = evaluate(method, self._split.validation).accuracy
         scores["oracle"] = metrics.accuracy
         right = pseudo_label_accuracy(positives.indices, positives.labels, unlabeled)
