@@ -107,7 +107,9 @@ def test_adapt_then_predict_evaluate_and_check(
     assert "balanced accuracy" in capsys.readouterr().out
     assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
     assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
-    assert "labeled" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "looking at images: " in out
+    assert "labeled" in out
 
 
 @pytest.mark.filterwarnings("default::qurate.data.domains.DataWarning")  # told, not raised, as it is for a user

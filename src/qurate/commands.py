@@ -261,14 +261,18 @@ def check(
     from qurate.data.check import check_data
     from qurate.data.suite_check import check_suite
 
+    console = Console()
     if suite is not None and source is None and labeled is None and unlabeled is None:
         report = check_suite(load_suite(suite), data)
     elif suite is None and data is None and source is not None and labeled is not None and unlabeled is not None:
-        report = check_data(source, labeled, unlabeled)
+        with PhaseBars(console) as bars:
+            report = check_data(
+                source, labeled, unlabeled, on_progress=functools.partial(bars.show, "looking at images")
+            )
     else:
         raise SettingError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     for line in report.lines():
-        _say(Console(), line)
+        _say(console, line)
     if not report.ok:
         sys.exit(1)
 
