@@ -7,7 +7,7 @@ than the arithmetic of a step. Here a step is five matrix products and a few pas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,80 +21,60 @@ from qurate.data.batches import TrainingData, draw_labeled, target_inputs, targe
 from qurate.losses.target_margin import SMALLEST_SINE_SQUARED
 from qurate.methods import Method
 from qurate.methods.tml import TargetMargin
+from qurate.networks import CosineClassifier, Network
 
 _SMALLEST_NORM = 1e-12  # of torch.nn.functional.normalize
-_AS_PRINTED = ("update_labeled", "encode_labeled", "labeled_loss")
+_OF_THE_LOSS = ("update_labeled", "encode_labeled", "labeled_loss")  # what a subclass may not have changed
 
 
 def can_write_out(method: Method) -> bool:
     """Whether the labelled loss is TML's own and the network a cosine classifier on embeddings or on a linear layer."""
     network = method.network
+    known: list[Tensor] = [network.classifier.weight]
+    if isinstance(network.bottleneck, nn.Linear):
+        known += network.bottleneck.parameters()
     return (
         isinstance(method, TargetMargin)
-        and all(getattr(type(method), name) is getattr(TargetMargin, name) for name in _AS_PRINTED)
-        and isinstance(network.backbone, nn.Identity)
+        and all(getattr(type(method), name) is getattr(TargetMargin, name) for name in _OF_THE_LOSS)
+        and type(network) is Network
+        and type(network.backbone) is nn.Identity
         and type(network.bottleneck) in (nn.Identity, nn.Linear)
-        and all(p.device.type == "cpu" and p.dtype == torch.float32 and p.requires_grad for p in method.parameters())
+        and getattr(network.bottleneck, "bias", known) is not None
+        and type(network.classifier) is CosineClassifier
+        and set(method.parameters()) == set(known)
+        and all(p.device.type == "cpu" and p.dtype == torch.float32 and p.requires_grad for p in known)
     )
 
 
-def margin_steps(
-    method: Method,
-    optimizer: torch.optim.Optimizer,
-    data: TrainingData,
-    config: TrainingConfig,
-    *,
-    steps: int,
-    seed: int,
-    rate: Callable[[], float],
-) -> Iterator[float]:
-    """Steps of a method that `can_write_out` on its labelled loss; after each, the loss it started from.
+def descend(optimizer: torch.optim.Optimizer, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    """A step of `torch.optim.SGD` along these gradients, by its rates and with its momenta.
 
-    The same steps on the same batches as by `Method.update_labeled`; the momentum is the optimiser's.
+    The same as `optimizer.step()` with the gradients in place, at a quarter of what that costs around the arithmetic.
 
     Args:
-        method: Changed by each step.
-        optimizer: `torch.optim.SGD` with the method's parameters in one group.
-        data: Embeddings.
-        config: Batch sizes, momentum, weight decay.
-        steps: How many.
-        seed: Decides the batches.
-        rate: The learning rate of the next step.
+        optimizer: It has the parameters in its first group.
+        parameters: What to step.
+        gradients: One for each.
     """
-    source_rows, target_rows = draw_labeled(data, config, steps, seed)
-    labels = torch.cat([data.source.labels[source_rows], target_labels(data)[target_rows]], dim=1)
-    source, (target, target_rows) = data.source.inputs, target_inputs(data, target_rows)
-    assert isinstance(source, Tensor)
-    gradient = MarginGradient(method, config)
-    source_part, target_part = gradient.inputs.split([config.batch_source, config.batch_target])
-    parameters = [parameter.detach() for parameter in method.parameters()]
-    momenta = [_momentum(optimizer, parameter) if config.momentum else None for parameter in method.parameters()]
-    for of_source, of_target, positions in zip(source_rows, target_rows, gradient.positions(labels), strict=True):
-        torch.index_select(source, 0, of_source, out=source_part)
-        torch.index_select(target, 0, of_target, out=target_part)
-        loss = gradient(positions)
-        sgd(
-            parameters,
-            gradient.gradients,
-            momenta,
-            fused=True,
-            weight_decay=config.weight_decay,
-            momentum=config.momentum,
-            lr=rate(),
-            dampening=0.0,
-            nesterov=config.momentum > 0,
-            maximize=False,
-        )
-        yield loss
-
-
-def _momentum(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Tensor:
-    """The optimiser's own buffer; before its first step one of zeros, which is as if it had none."""
-    state = optimizer.state[parameter]
-    if state.get("momentum_buffer") is None:
-        state["momentum_buffer"] = torch.zeros_like(parameter)
-    buffer: Tensor = state["momentum_buffer"]
-    return buffer
+    group = optimizer.param_groups[0]
+    momenta: list[Tensor | None] = [None] * len(parameters)
+    if group["momentum"]:  # before its first step a buffer of zeros is as good as none
+        momenta = [optimizer.state[p].get("momentum_buffer") for p in parameters]
+        for at, parameter in enumerate(parameters):
+            if momenta[at] is None:
+                momenta[at] = optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    sgd(
+        [parameter.detach() for parameter in parameters],
+        gradients,
+        momenta,
+        fused=True,
+        weight_decay=group["weight_decay"],
+        momentum=group["momentum"],
+        lr=group["lr"],
+        dampening=group["dampening"],
+        nesterov=group["nesterov"],
+        maximize=group["maximize"],
+    )
 
 
 class MarginGradient:
@@ -118,19 +98,26 @@ class MarginGradient:
     def __init__(self, method: Method, config: TrainingConfig) -> None:
         network, rows = method.network, config.batch_source + config.batch_target
         classifier, linear = network.classifier, network.bottleneck
-        gradients: dict[Tensor, Tensor] = {parameter: torch.empty_like(parameter) for parameter in method.parameters()}
-        self.gradients = list(gradients.values())
-        """One for each parameter of the method, in its order."""
+        self.config = config
+        self.parameters: list[Tensor] = [classifier.weight]
+        """What has a gradient."""
+        self._classes, self._classes_gradient = classifier.weight.detach(), torch.empty_like(classifier.weight)
+        self.gradients = [self._classes_gradient]
+        """One for each of `parameters`."""
         self.inputs = torch.empty(rows, network.width)
         """Write a batch here, source before target, and then call."""
-        self._classes, self._classes_gradient = classifier.weight.detach(), gradients[classifier.weight]
         self._features = self.inputs
         self._linear: _Linear | None = None
         if isinstance(linear, nn.Linear):
             self._features = torch.empty(rows, linear.out_features)
             self._linear = _Linear(
-                linear.weight.detach(), linear.bias.detach(), gradients[linear.weight], gradients[linear.bias]
+                linear.weight.detach(),
+                linear.bias.detach(),
+                torch.empty_like(linear.weight),
+                torch.empty_like(linear.bias),
             )
+            self.parameters += [linear.weight, linear.bias]
+            self.gradients += [self._linear.weight_gradient, self._linear.bias_gradient]
         self._features_gradient = torch.empty_like(self._features)
         self._cosines, self._scaled, self._gradient = (torch.empty(rows, network.n_classes) for _ in range(3))
         # The true classes' numbers, one a row: numpy's calls cost a fraction of torch's on so few.
@@ -140,6 +127,39 @@ class MarginGradient:
         self._scale = torch.tensor(classifier.scale)
         self._slopes = torch.tensor(weights).unsqueeze(1) * self._scale
         self._margin = _Margin(config, method.config.margin, method.config.monotone)
+
+    def of_batches(self, data: TrainingData, steps: int, seed: int) -> Iterator[float]:
+        """Write the gradients of one batch after another, those of `Method.update_labeled`; the loss of each.
+
+        Args:
+            data: Embeddings.
+            steps: How many batches.
+            seed: Decides them.
+        """
+        source_rows, target_rows = draw_labeled(data, self.config, steps, seed)
+        labels = torch.cat([data.source.labels[source_rows], target_labels(data)[target_rows]], dim=1)
+        source, (target, target_rows) = data.source.inputs, target_inputs(data, target_rows)
+        assert isinstance(source, Tensor), "a network without a backbone has embeddings for inputs"
+        self._check(source, target, labels)
+        source_part, target_part = self.inputs.split([self.config.batch_source, self.config.batch_target])
+        for of_source, of_target, positions in zip(source_rows, target_rows, self.positions(labels), strict=True):
+            torch.index_select(source, 0, of_source, out=source_part)
+            torch.index_select(target, 0, of_target, out=target_part)
+            yield self(positions)
+
+    def _check(self, source: Tensor, target: Tensor, labels: Tensor) -> None:
+        """What torch and numpy would let pass here."""
+        width, classes = self.inputs.shape[1], self._cosines.shape[1]
+        for name, inputs in (("source", source), ("target", target)):
+            if inputs.shape[1:] != (width,):
+                raise ValueError(
+                    f"Training data: {name} embeddings must be {width} wide, got shape {tuple(inputs.shape)}. "
+                    "Embed all parts with the same backbone."
+                )
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            raise ValueError(
+                f"Training data: labels must be in [0, {classes}), got {int(labels.min())} to {int(labels.max())}."
+            )
 
     def positions(self, labels: Tensor) -> NDArray[np.int64]:
         """Where the true classes of batches stand among a batch's cosines: (steps, rows) to (steps, rows)."""

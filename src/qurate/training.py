@@ -1,4 +1,4 @@
-"""The one training loop: any method, on embeddings or on image files."""
+"""The one training loop: any method, on embeddings or on image files, by torch's graph or by a gradient written out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
 from qurate.machine import reused_buffers, torch_threads
-from qurate.margin_gradient import can_write_out, margin_steps
+from qurate.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.methods import Method, build_method
 from qurate.networks import build_network
 from qurate.randomness import seeded
@@ -95,16 +95,18 @@ class Trainer:
         """Take the steps; the terms of the loss after each."""
         method, config, device = self.method, self.config, self.fabric.device
         if labeled_only and config.precision == "32-true" and can_write_out(method):
-            for loss in margin_steps(method, self.optimizer, data, config, steps=steps, seed=seed, rate=self._rate):
+            gradient = MarginGradient(method, config)
+            for loss in gradient.of_batches(data, steps, seed):
                 self._check(loss)
+                self._set_rates()
+                descend(self.optimizer, gradient.parameters, gradient.gradients)
                 yield {"loss": loss}
             return
         update = method.update_labeled if labeled_only else method.update
         transform = method.network.transform
         batches = stream_batches(data, config, steps=steps, seed=seed, transform=transform, labeled_only=labeled_only)
         for done, batch in enumerate(batches):
-            for group in self.optimizer.param_groups:
-                group["lr"] = self._rate(group["base"])
+            self._set_rates()
             with self.fabric.autocast():
                 terms = update(batch.to(device), done / steps, self.minimize)
             yield terms
@@ -139,8 +141,9 @@ class Trainer:
         self.optimizer.state.clear()
         self.step = other.step
 
-    def _rate(self, base: float | None = None) -> float:
-        return scheduled_rate(base or self.config.learning_rate, self.config, self.step)
+    def _set_rates(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = scheduled_rate(group["base"], self.config, self.step)
 
     def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
         """One optimiser step on a loss, of all parameters or of some.

@@ -198,9 +198,12 @@ def _stream_target(
     data: TrainingData, rows: Tensor, workers: int, transform: Transform | None, rng: torch.Generator
 ) -> Iterator[Tensor]:
     """Batches of D_t and D_p together."""
-    if isinstance(data.target.inputs, Tensor):
-        return _stream(*target_inputs(data, rows), workers, transform, rng)
-    return _stream(join(data.target.inputs, take(data.unlabeled, data.positives[0])), rows, workers, transform, rng)
+    inputs, positives = data.target.inputs, data.positives[0]
+    if isinstance(inputs, Tensor) and isinstance(data.unlabeled, Tensor):
+        inputs, rows = target_inputs(data, rows)
+    elif len(positives):
+        inputs = join(inputs, take(data.unlabeled, positives))
+    return _stream(inputs, rows, workers, transform, rng)
 
 
 def _load_images(
