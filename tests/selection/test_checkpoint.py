@@ -10,13 +10,29 @@ import safetensors.torch
 import torch
 from tests.selection.problem import blobs, config, our_config
 
-from qurate.config import RunConfig
-from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt
+from qurate.config import EpisodeConfig, RunConfig
+from qurate.data.batches import TrainingData
+from qurate.selection.algorithm import SELECTORS, Adaptation, DQNSelector, Event, adapt, build_selector
 from qurate.selection.checkpoint import Progress
+from qurate.training import start
 
 OURS = our_config(rounds=3)
+
+
+def printed() -> RunConfig:
+    """Algorithm 1 as printed: written-out steps, and states so large that the Q-network is kept as products."""
+    run = config(rounds=3, episode=EpisodeConfig(candidates=40, actions=8))
+    q_learning = dataclasses.replace(run.selection.q_learning, hidden=(128, 16), optimizer="sgd")
+    return dataclasses.replace(
+        run,
+        network=dataclasses.replace(run.network, bottleneck="linear"),
+        selection=dataclasses.replace(run.selection, q_learning=q_learning),
+    )
+
+
 RUNS = {
-    "paper": config(rounds=3),
+    "printed": printed(),
+    "flat": config(rounds=3),
     "ours": OURS,
     "cdan": config("balanced", method="cdan", rounds=3),
     "adr": config("random", method="adr", rounds=3),
@@ -76,6 +92,13 @@ def test_killed_anywhere_a_run_resumes_to_the_same_bits(name: str, tmp_path: Pat
         with pytest.raises(KilledError):
             adapt(split, run, on_event=kill_at(count).append, checkpoint=checkpoint)
         assert_equal(whole, adapt(split, run, checkpoint=checkpoint))
+
+
+def test_the_printed_run_is_one_with_products() -> None:
+    run, split = printed(), blobs()
+    selector = build_selector(run.selection, start(split, run), TrainingData.of(split), seed=0)
+    assert isinstance(selector, DQNSelector)
+    assert selector.agent.pooled is not None
 
 
 def test_killed_twice_and_again_after_the_end(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from qurate.config import QLearningConfig
 from qurate.randomness import seeded
-from qurate.selection import q_learning
+from qurate.selection import agent as agent_module
+from qurate.selection.agent import DeepQAgent
 from qurate.selection.memory import available_memory, check_memory, expected_peak, memory_cost, resident_memory
 from qurate.selection.pool import OversizeStateError, Transitions
 from qurate.selection.q_learning import (
-    DeepQAgent,
     bellman_targets,
     choose_action,
     exploration_at,
@@ -294,7 +294,7 @@ def test_the_costs_of_the_paper_in_words() -> None:
 
 def test_an_oversize_state_fails_before_anything_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("build_q_network", "ExperiencePool"):
-        monkeypatch.setattr(q_learning, name, lambda *_, **__: pytest.fail("allocated"))
+        monkeypatch.setattr(agent_module, name, lambda *_, **__: pytest.fail("allocated"))
     with pytest.raises(OversizeStateError) as caught:
         DeepQAgent("flat", (957_030,), 100, PAPER, seed=0, available_bytes=8 * 10**9)
     message = str(caught.value)

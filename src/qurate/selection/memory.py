@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qurate.config import QLearningConfig
 from qurate.selection.pool import OversizeStateError, check_capacity, pool_slots
-from qurate.selection.pooled_layer import pooled_bytes
+from qurate.selection.pooled_network import pooled_bytes
 from qurate.selection.q_networks import QNetworkKind, layer_widths
 
 
@@ -37,11 +37,11 @@ class Cost:
     pooled: bool
     """Whether the first layer is kept as its products with the pool's states, without a gradient."""
     network_bytes: int
-    """Weights with their gradients, the optimiser's state and the target network."""
+    """Weights with their gradients, the optimiser's state and the target network; pooled, with products instead."""
     freed_bytes: int
     """Gradients of earlier updates: freed, but kept by the allocator, and in pieces."""
     batch_bytes: int
-    """One update's observations, and the activations kept for the gradient."""
+    """One update's observations, unless pooled, and the activations kept for the gradient."""
     pool_bytes: int
     """The configured bound of all the pool's buffers."""
     pool_slot_bytes: int

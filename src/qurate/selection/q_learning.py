@@ -1,4 +1,4 @@
-"""Deep Q-learning with action masks (Eq. 9-11): exploration, the update, the agent.
+"""Deep Q-learning with action masks (Eq. 9-11): exploration and the update.
 
 Knows nothing of images or classifiers: an observation is a tensor, an action a number, a mask says which
 actions are legal.
@@ -6,20 +6,16 @@ actions are legal.
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from qurate.config import QLearningConfig
-from qurate.randomness import generator, seeded
-from qurate.selection.memory import available_memory, check_memory, memory_cost
-from qurate.selection.pool import Array, ExperiencePool, Places, Transitions, as_tensor
-from qurate.selection.pooled_layer import PooledLayer
-from qurate.selection.q_networks import FlatQNetwork, QNetwork, QNetworkKind, build_q_network
+from qurate.selection.pool import Places, Transitions
+from qurate.selection.pooled_network import PooledNetwork
+from qurate.selection.q_networks import QNetwork
 
 
 def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float, rng: torch.Generator) -> int:
@@ -139,35 +135,35 @@ def update_q_network(
     return value
 
 
-def update_pooled(network: FlatQNetwork, first: PooledLayer, batch: Places, config: QLearningConfig) -> float:
-    """The same step of plain gradient descent where the first layer is kept as its products with the pool's states.
+def update_pooled(q: PooledNetwork, batch: Places, config: QLearningConfig) -> float:
+    """The same step, of plain gradient descent, for a network whose first layer is kept as products with the pool.
 
     Paper: Eq. (9) and (10); Algorithm 1, line 15.
 
     Args:
-        network: Q; all but the weight of its first layer is stepped here.
-        first: That layer.
+        q: Q.
         batch: Sampled transitions, by their places in the pool.
         config: Discount, step size, largest gradient.
 
     Returns:
         The loss before the step.
     """
+    network = q.network
     with torch.no_grad():
-        next_q = network.of_products(first.of_slots(batch.following))
+        next_q = network.of_products(q.products(batch.following))
     targets = bellman_targets(batch.rewards, next_q, batch.next_masks, batch.terminated, config.discount)
-    products = first.of_slots(batch.slots).requires_grad_()
+    products = q.products(batch.slots).requires_grad_()
     values = network.of_products(products).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
     loss = q_loss(values, targets)
     value = _finite(loss.item())
     others = [parameter for parameter in network.parameters() if parameter is not network.first.weight]
     gradient, *gradients = torch.autograd.grad(loss, [products, *others])
-    squared = first.squared_length(batch.slots, gradient) + sum(part.square().sum() for part in gradients)
+    squared = q.squared_length(batch.slots, gradient) + sum(part.square().sum() for part in gradients)
     rate = config.learning_rate * min(1.0, config.largest_gradient / (math.sqrt(squared) + 1e-6))
     with torch.no_grad():
         for parameter, part in zip(others, gradients, strict=True):
             parameter.sub_(part, alpha=rate)
-    first.step(batch.slots, -rate * gradient)
+    q.step(batch.slots, -rate * gradient)
     return value
 
 
@@ -178,167 +174,3 @@ def _finite(loss: float) -> float:
             "observations and rewards for NaN or huge values."
         )
     return loss
-
-
-class DeepQAgent:
-    """A Q-network that acts, remembers and learns.
-
-    Algorithm 1 calls `act` in line 9, `remember` in line 14 and `learn` in line 15.
-
-    Args:
-        kind: 'flat' (the paper's Q-network) or 'shared'.
-        observation_shape: Shape of one observation; (n_actions, width) for 'shared'.
-        n_actions: Number of actions.
-        config: Everything else.
-        seed: Decides weights, exploration and batches.
-        device: Where the Q-network lives; the pool stays in main memory.
-        available_bytes: Memory the agent may take; all that the machine has to give if None.
-
-    Raises:
-        OversizeStateError: It does not fit; raised before anything is allocated.
-
-    Example:
-        >>> agent = DeepQAgent("flat", (3,), 2, QLearningConfig(hidden=(8,), pool_bytes=10_000), seed=0)
-        >>> agent.act(torch.zeros(3), torch.tensor([False, True]))
-        1
-    """
-
-    def __init__(
-        self,
-        kind: QNetworkKind,
-        observation_shape: tuple[int, ...],
-        n_actions: int,
-        config: QLearningConfig,
-        seed: int,
-        *,
-        device: torch.device | str = "cpu",
-        available_bytes: int | None = None,
-    ) -> None:
-        self.config = config
-        self.device = torch.device(device)
-        self.cost = memory_cost(observation_shape, n_actions, config, kind)
-        check_memory(self.cost, available_memory() if available_bytes is None else available_bytes)
-        with seeded(seed):
-            self.network = build_q_network(kind, observation_shape, n_actions, config).to(self.device)
-        self.target_network: QNetwork | None = None
-        if config.target_update:
-            self.target_network = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimizer = self._build_optimizer()
-        self.pool = ExperiencePool(config.pool_bytes, observation_shape, n_actions, needed=self.cost.pool_needed)
-        self.first: PooledLayer | None = None
-        if self.cost.pooled and self.device.type == "cpu":
-            assert isinstance(self.network, FlatQNetwork)
-            self.first = PooledLayer(self.network.first, self.pool)
-        self.actions_taken = 0
-        self.updates = 0
-        self._acting = generator(seed, 1)
-        self._sampling = generator(seed, 2)
-
-    @property
-    def exploration(self) -> float:
-        """Probability that the next action is a random one."""
-        return exploration_at(self.actions_taken, self.config)
-
-    @torch.no_grad()
-    def q_values(self, observation: Array) -> Tensor:
-        """Q(s, .) of one observation, (n_actions,) on the CPU."""
-        observed = as_tensor(observation, torch.float32)
-        if self.first is not None:
-            assert isinstance(self.network, FlatQNetwork)
-            return self.network.of_products(self.first.of_observation(observed).unsqueeze(0))[0]
-        values: Tensor = self.network(observed.unsqueeze(0).to(self.device))[0]
-        return values.cpu()
-
-    def act(self, observation: Array, mask: Array, *, greedy: bool = False) -> int:
-        """Choose a legal action; a greedy one neither explores nor counts towards the end of exploration."""
-        exploration = 0.0 if greedy else self.exploration
-        values = functools.partial(self.q_values, observation)
-        action = choose_action(values, as_tensor(mask, torch.bool), exploration, self._acting)
-        self.actions_taken += not greedy
-        return action
-
-    def remember(
-        self,
-        observation: Array,
-        action: int,
-        reward: float,
-        next_observation: Array,
-        next_mask: Array,
-        *,
-        terminated: bool,
-        last: bool,
-    ) -> None:
-        """Insert a recording into the pool; see `ExperiencePool.add`."""
-        if self.first is not None:
-            self.first.release(self.pool.next_overwritten())
-        self.pool.add(observation, action, reward, next_observation, next_mask, terminated=terminated, last=last)
-
-    def learn(self) -> float | None:
-        """One update on a sampled batch; its loss, or None while the pool is empty.
-
-        A pool smaller than the batch is sampled all the same, with replacement: Algorithm 1 learns from
-        its first step on.
-        """
-        if len(self.pool) == 0:
-            return None
-        loss = self._update()
-        self.updates += 1
-        if self.target_network is not None and self.updates % self.config.target_update == 0:
-            self.target_network.load_state_dict(self.network.state_dict())
-        return loss
-
-    def _update(self) -> float:
-        config = self.config
-        if self.first is not None:
-            assert isinstance(self.network, FlatQNetwork)
-            return update_pooled(self.network, self.first, self.pool.draw(config.batch_size, self._sampling), config)
-        batch = self.pool.sample(config.batch_size, self._sampling)
-        batch = Transitions(*(values.to(self.device) for values in batch))
-        longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
-        return update_q_network(
-            self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
-        )
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Weights, optimiser, counters and generators as a flat dictionary of tensors; not the pool."""
-        state = {f"network.{name}": values for name, values in self.network.state_dict().items()}
-        if self.target_network is not None:
-            state |= {f"target.{name}": values for name, values in self.target_network.state_dict().items()}
-        for index, slots in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
-        if self.first is not None:
-            state |= {f"first.{name}": values for name, values in self.first.state_dict().items()}
-        state["actions_taken"] = torch.tensor(self.actions_taken)
-        state["updates"] = torch.tensor(self.updates)
-        state["acting"] = self._acting.get_state()
-        state["sampling"] = self._sampling.get_state()
-        return {name: values.detach().clone() for name, values in state.items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict` of an agent of the same shape and config; the pool is left as it is."""
-        self.network.load_state_dict(_below("network.", state))
-        if self.target_network is not None:
-            self.target_network.load_state_dict(_below("target.", state))
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, values in _below("optimizer.", state).items():
-            index, slot = name.split(".", 1)
-            slots.setdefault(int(index), {})[slot] = values.clone()
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        if self.first is not None:
-            self.first.load_state_dict(_below("first.", state))
-        self.actions_taken = int(state["actions_taken"])
-        self.updates = int(state["updates"])
-        self._acting.set_state(state["acting"])
-        self._sampling.set_state(state["sampling"])
-
-    def _build_optimizer(self) -> torch.optim.Optimizer:
-        if self.config.optimizer == "sgd":
-            return torch.optim.SGD(self.network.parameters(), lr=self.config.learning_rate)
-        # Fused: no temporaries as large as the first layer, which `memory_cost` would have to count.
-        fused = self.device.type in ("cpu", "cuda")
-        return torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=fused)
-
-
-def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}
