@@ -34,7 +34,7 @@ office31: install
 	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --backbone timm/tf_efficientnet_lite0 --weights $(WEIGHTS) \
 	  --methods all,tml+confidence,tml+quality,tml+balanced,tml+random,tml+dqn,tml+oracle --selectors none --seeds $(SEEDS) --out office31
 	$(BIN)/qurate report office31 --out docs/office31
-	cp office31/results.csv docs/office31/
+	cp office31/results.csv office31/rounds.csv docs/office31/
 
 # The report is tested in a real browser; without one those tests are skipped.
 browser:
