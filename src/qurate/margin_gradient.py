@@ -29,17 +29,14 @@ _OF_THE_LOSS = ("update_labeled", "encode_labeled", "labeled_loss")  # what a su
 
 def can_write_out(method: Method) -> bool:
     """Whether the labelled loss is TML's own and the network a cosine classifier on embeddings or on a linear layer."""
-    network = method.network
-    known: list[Tensor] = [network.classifier.weight]
-    if isinstance(network.bottleneck, nn.Linear):
-        known += network.bottleneck.parameters()
+    network, linear = method.network, method.network.bottleneck
+    known: list[Tensor] = [network.classifier.weight, *linear.parameters()]
     return (
         isinstance(method, TargetMargin)
         and all(getattr(type(method), name) is getattr(TargetMargin, name) for name in _OF_THE_LOSS)
         and type(network) is Network
         and type(network.backbone) is nn.Identity
-        and type(network.bottleneck) in (nn.Identity, nn.Linear)
-        and getattr(network.bottleneck, "bias", known) is not None
+        and (type(linear) is nn.Identity or (type(linear) is nn.Linear and linear.bias is not None))
         and type(network.classifier) is CosineClassifier
         and set(method.parameters()) == set(known)
         and all(p.device.type == "cpu" and p.dtype == torch.float32 and p.requires_grad for p in known)
