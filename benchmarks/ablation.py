@@ -25,14 +25,14 @@ import torch
 from qurate.benchmark.cells import run_cell
 from qurate.benchmark.results import Row, read_results, write_results
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig, fingerprint
-from qurate.data.embeddings import embed_split
+from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
-from qurate.files import write_atomically
 from qurate.presets import with_preset
+from qurate.runs.settings import find_weights
+from qurate.runtime.files import write_atomically
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import Selector, harvest, share_now
-from qurate.settings import find_weights
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Labeled, Split, Unlabeled
-from qurate.machine import reused_buffers, torch_threads
 from qurate.presets import with_preset
+from qurate.runtime.machine import reused_buffers, torch_threads
 from qurate.selection.algorithm import DQNSelector, build_selector, pseudo_label
 from qurate.selection.episode import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from qurate.backbones import build_backbone
-from qurate.data.embeddings import embed_images
+from qurate.data.embedding.embed import embed_images
 from qurate.data.images import ImageFiles, read_image
+from qurate.networks.backbones import build_backbone
 
 BACKBONE = "timm/tf_efficientnet_lite0"
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -16,8 +16,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from action import SEED, SIZES, make_config, prepare, random_split, run_ours
 
-from qurate.files import write_atomically
-from qurate.machine import reused_buffers
+from qurate.runtime.files import write_atomically
+from qurate.runtime.machine import reused_buffers
 from qurate.selection.algorithm import DQNSelector, build_selector
 
 SHARES = (0.25, 0.5, 1.0)

@@ -26,7 +26,7 @@ from qurate.data.batches import TrainingData, draw_batches
 from qurate.data.samples import Inputs
 from qurate.losses import target_margin_loss
 from qurate.methods import Method
-from qurate.randomness import generator, seeded
+from qurate.runtime.randomness import generator, seeded
 from qurate.selection.candidates import draw_candidates
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.state import State, build_state, relate

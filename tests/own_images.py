@@ -12,8 +12,8 @@ import timm
 from PIL import Image
 
 from qurate.config import EpisodeConfig, RunConfig
-from qurate.randomness import seeded
-from qurate.settings import make_config
+from qurate.runs.settings import make_config
+from qurate.runtime.randomness import seeded
 
 BACKBONE = "timm/test_resnet"
 COLORS = {"été": (200, 60, 60), "green tea": (60, 200, 60), "blue": (60, 60, 200)}

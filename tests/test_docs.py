@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.benchmark.grids import W, rows, write_grid
+from tests.report.benchmark.grids import W, rows, write_grid
 
 from qurate.cli import main
 
@@ -91,7 +91,7 @@ def test_the_python_of_the_docs_runs(
     monkeypatch.setenv("QURATE_CACHE", str(photos / "cache"))
     if "qurate.adapt(" in code:  # the whole job, with fewer steps
         import qurate
-        from qurate.settings import make_config
+        from qurate.runs.settings import make_config
 
         config = make_config(steps=8, rounds=2)
         whole = qurate.adapt

@@ -10,7 +10,7 @@ from qurate.config import MethodConfig, NetworkConfig
 from qurate.data.samples import Unlabeled
 from qurate.evaluation import evaluate, measure, predict_probabilities
 from qurate.methods import build_method
-from qurate.networks import build_network
+from qurate.networks.heads import build_network
 
 
 def test_metrics_equal_scikit_learns() -> None:

@@ -16,8 +16,8 @@ from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS, build_method
-from qurate.networks import build_network
-from qurate.randomness import generator
+from qurate.networks.heads import build_network
+from qurate.runtime.randomness import generator
 from qurate.training import TrainingError, build_optimizer, fit, make_fabric, scheduled_rate, start
 
 

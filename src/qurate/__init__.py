@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from qurate.adaptation import adapt
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.estimator import SSDAClassifier
 from qurate.evaluation import Metrics, evaluate, predict_probabilities
 from qurate.methods import METHODS, Method
-from qurate.models import AdaptedModel
-from qurate.models import load_model as load
+from qurate.runs.adaptation import adapt
+from qurate.runs.model import AdaptedModel
+from qurate.runs.model import load_model as load
 from qurate.training import TrainingError, fit
 
 __version__ = version("qurate")

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from qurate.config import RunConfig
 from qurate.data.batches import TrainingData
-from qurate.data.embeddings import embed_images
+from qurate.data.embedding.embed import embed_images
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
-from qurate.machine import reused_buffers
+from qurate.runtime.machine import reused_buffers
 from qurate.training import start
 
 _IMAGES = 16

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
-from qurate.machine import reused_buffers, torch_threads
-from qurate.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.methods import Method, build_method
-from qurate.networks import build_network
-from qurate.randomness import seeded
+from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
+from qurate.networks.heads import build_network
+from qurate.runtime.machine import reused_buffers, torch_threads
+from qurate.runtime.randomness import seeded
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""

@@ -19,8 +19,8 @@ from qurate.methods.adr import symmetric_divergence
 from qurate.methods.base import warmup
 from qurate.methods.cdan import OuterProduct, RandomizedMap, balance_domains
 from qurate.methods.dann import domain_labels
-from qurate.networks import build_network
-from qurate.randomness import seeded
+from qurate.networks.heads import build_network
+from qurate.runtime.randomness import seeded
 
 K, WIDTH = 4, 20
 

@@ -9,10 +9,10 @@ from tests.selection.problem import blobs, config
 
 from qurate.config import EpisodeConfig, QLearningConfig, RewardConfig
 from qurate.data.batches import TrainingData
-from qurate.selection.agent import DeepQAgent
 from qurate.selection.algorithm import pseudo_label
 from qurate.selection.episode import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.training import start
 
 EPISODE = EpisodeConfig(candidates=10, trial_steps=1, state_network="frozen", agent="relational", entropy_samples=10)

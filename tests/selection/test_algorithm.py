@@ -15,8 +15,8 @@ from qurate.evaluation import evaluate
 from qurate.methods import METHODS
 from qurate.presets import with_preset
 from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt
-from qurate.selection.pool import OversizeStateError
 from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.q_learning.pool import OversizeStateError
 from qurate.selection.selectors import OracleSelector, harvest
 from qurate.training import Trainer
 

@@ -11,8 +11,8 @@ from qurate.benchmark.cells import run_cell
 from qurate.benchmark.results import Row, write_results
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.digits import digits_split
-from qurate.display import make_table, step_bar
 from qurate.presets import POSITIVE_SHARE, with_preset
+from qurate.runtime.display import make_table, step_bar
 from qurate.selection.algorithm import total_steps
 
 SCENARIO = "typeset to handwritten"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, read_results, rounds_to_csv, rows_to_csv
-from qurate.files import write_atomically
+from qurate.runtime.files import write_atomically
 
 ROWS, ROUNDS, CONFIG, ERROR = "rows.csv", "rounds.csv", "config.json", "error.txt"
 FACTS = "benchmark.json"

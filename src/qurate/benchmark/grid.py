@@ -10,12 +10,12 @@ from typing import Literal
 
 from qurate.benchmark.cells import Cell
 from qurate.benchmark.demo import digits_config
-from qurate.benchmark.titles import SELECTORS
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.catalog import Protocol, Suite, check_scenario
 from qurate.methods import METHODS
 from qurate.model_selection import RULES
 from qurate.presets import POSITIVE_SHARE, with_preset
+from qurate.report.benchmark.titles import SELECTORS
 
 PRESETS = {"dqn": "qurate", "dqn_paper": "paper"}
 """Selectors of the grid that are the agent, and the preset each stands for."""

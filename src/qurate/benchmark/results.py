@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from qurate.files import write_atomically
+from qurate.runtime.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from qurate.benchmark.commit import current_commit
 from qurate.config import RunConfig
 from qurate.data.catalog import Suite, read_suite_split
 from qurate.data.domains import DataWarning
-from qurate.data.embedding_work import OnProgress
-from qurate.data.embeddings import embed_split
+from qurate.data.embedding.embed import embed_split
+from qurate.data.embedding.work import OnProgress
 from qurate.data.samples import Split
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
 from qurate.data.samples import Inputs, Labeled, Split, join, move, take
-from qurate.randomness import generator
+from qurate.runtime.randomness import generator
 
 _TEST_DRAW = -1
 

@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 import pandas as pd
 import torch
 
-from qurate.data.contents import read_contents
 from qurate.data.domains import DataError, DataWarning, Domain, list_some, match_classes, verify_images
-from qurate.data.embeddings import default_cache
+from qurate.data.embedding.contents import read_contents
+from qurate.data.embedding.embed import default_cache
 from qurate.data.folders import read_folder, read_unlabeled_folder
 from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
 from qurate.data.lists import read_list, read_table

@@ -12,8 +12,8 @@ from qurate.methods.ent import EntropyMinimization
 from qurate.methods.mme import MinimaxEntropy
 from qurate.methods.source_target import SourceTarget
 from qurate.methods.tml import TargetMargin
-from qurate.networks import Network
-from qurate.randomness import seeded
+from qurate.networks.heads import Network
+from qurate.runtime.randomness import seeded
 
 METHODS: dict[str, type[Method]] = {
     method.name: method

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
-from qurate.networks import Network
+from qurate.networks.heads import Network
 
 
 class Minimize(Protocol):

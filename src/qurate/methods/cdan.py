@@ -13,7 +13,8 @@ from qurate.data.batches import Batch
 from qurate.losses import sample_entropy
 from qurate.methods.base import Method, Minimize, warmup
 from qurate.methods.dann import domain_labels
-from qurate.networks import DomainDiscriminator, Network, reverse_gradient
+from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
+from qurate.networks.heads import Network
 
 _WIDEST_OUTER_PRODUCT = 4096
 

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize, warmup
-from qurate.networks import DomainDiscriminator, Network, reverse_gradient
+from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
+from qurate.networks.heads import Network
 
 
 def domain_labels(source: Tensor, target: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
 from qurate.methods.base import Method, Minimize
-from qurate.networks import reverse_gradient
+from qurate.networks.adversarial import reverse_gradient
 
 
 class MinimaxEntropy(Method):

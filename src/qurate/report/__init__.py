@@ -1,1 +1,1 @@
-"""What a person looks at: one self-contained page for a run."""
+"""What a person looks at: the page of a run, the tables of a benchmark."""

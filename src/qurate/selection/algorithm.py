@@ -17,16 +17,16 @@ from torch import Tensor
 from qurate.config import RunConfig, SelectionConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Split
-from qurate.machine import reused_buffers, torch_threads
 from qurate.methods import Method
-from qurate.randomness import generator
-from qurate.selection.agent import DeepQAgent
+from qurate.runtime.machine import reused_buffers, torch_threads
+from qurate.runtime.randomness import generator
 from qurate.selection.checkpoint import Checkpoint, RoundRecord, below, keep, restore
 from qurate.selection.episode import SelectionEnv, observation_shape, relations_of_all
-from qurate.selection.memory import expected_peak, memory_cost
-from qurate.selection.pool import pool_slots
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
-from qurate.selection.q_networks import QNetworkKind
+from qurate.selection.q_learning.agent import DeepQAgent
+from qurate.selection.q_learning.memory import expected_peak, memory_cost
+from qurate.selection.q_learning.networks import QNetworkKind
+from qurate.selection.q_learning.pool import pool_slots
 from qurate.selection.refresh import on_embeddings, trains_backbone
 from qurate.selection.selectors import (
     BalancedSelector,

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from qurate.config import RewardConfig
 from qurate.data.batches import TrainingData, stream_in_order
 from qurate.data.samples import Inputs
-from qurate.machine import torch_threads
 from qurate.methods import Method
+from qurate.runtime.machine import torch_threads
 from qurate.selection import reward
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import View

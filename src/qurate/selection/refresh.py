@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from qurate.config import EpisodeConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_in_order
 from qurate.data.samples import Inputs, Labeled, take
-from qurate.machine import torch_threads
 from qurate.methods import Method
+from qurate.runtime.machine import torch_threads
 from qurate.training import Trainer
 
 

@@ -1,0 +1,1 @@
+"""What is wrong with images, lists and splits, found before training does."""

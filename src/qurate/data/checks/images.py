@@ -1,0 +1,272 @@
+"""The data audit alone: what three parts hold, what hinders adaptation, what deserves a look. Nothing is written."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from qurate.data.domains import DataError, DataWarning, Domain, Skipped, list_some
+from qurate.data.images import ImageFiles, UnreadableImageError, read_image
+from qurate.data.parts import Place, read_labeled, read_unlabeled
+from qurate.runtime.machine import available_cores
+
+FEW_LABELS = 3
+"""Fewer labels a class than this are too few to count on; the paper has 1 or 3."""
+FEW_UNLABELED = 10
+"""Fewer unlabelled images than this for each class give little to adapt to."""
+IMBALANCE = 10.0
+"""A class this many times larger than another is worth a word."""
+SMALL_SIDE = 32
+"""An image with a side of fewer pixels than this shows little to a backbone that looks at 224."""
+LONG_SHAPE = 4.0
+"""An image this many times longer than wide is squeezed beyond recognition."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of images looked at and the number of all."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check_data` found.
+
+    Args:
+        summary: What each part holds.
+        problems: What adaptation would stop at; each says what to do.
+        warnings: What it would go on with, but a person should look at.
+    """
+
+    summary: tuple[str, ...]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data can be adapted with as they are."""
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """The report, one finding a line."""
+        found = [f"Problem: {text}" for text in self.problems] + [f"Warning: {text}" for text in self.warnings]
+        verdict = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}."
+        return [*self.summary, *found, verdict if found else "Nothing to object to."]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One readable image: where it is, whose class, its size, and the digest of its pixels."""
+
+    part: str
+    path: Path
+    label: str | None
+    size: tuple[int, int]
+    digest: bytes
+
+
+def check_data(
+    source: Place | Domain,
+    labeled: Place | Domain,
+    unlabeled: Place | Domain,
+    *,
+    on_progress: OnProgress | None = None,
+) -> CheckReport:
+    """Look at every image of the three parts and say what is wrong with them.
+
+    Images are the same if their decoded pixels are, whatever the files are called.
+
+    Args:
+        source: Class folders, a list file or a CSV table.
+        labeled: The same for the labelled target images.
+        unlabeled: Any folder, a list or a table; labels in it are not looked at.
+        on_progress: Called after each image.
+
+    Example:
+        >>> report = check_data("photos", "sketches/labeled", "sketches/unlabeled")
+        >>> report.ok, report.lines()
+    """
+    domains: dict[str, Domain] = {}
+    problems: list[str] = []
+    for part, given in (("source", source), ("labeled", labeled), ("unlabeled", unlabeled)):
+        try:
+            domains[part] = _read(part, given)
+        except DataError as error:
+            problems.append(str(error) if str(error).startswith(part) else f"{part}: {error}")
+    pictures, unreadable = _look_at_all(domains, on_progress)
+    by_part = {part: [picture for picture in pictures if picture.part == part] for part in domains}
+    summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
+    problems += _class_problems(domains, by_part)
+    found = [
+        *_skipped_warnings(domains, unreadable),
+        *_duplicate_warnings(by_part),
+        *_count_warnings(by_part),
+        *_size_warnings(by_part),
+    ]
+    return CheckReport(tuple(summary), tuple(problems), tuple(found))
+
+
+def _read(part: str, given: Place | Domain) -> Domain:
+    """The part as adaptation would read it, but for the warnings: what is skipped is said in the report."""
+    if isinstance(given, Domain):
+        return given
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        return read_unlabeled(given, part) if part == "unlabeled" else read_labeled(given, part)
+
+
+def _look_at_all(
+    domains: Mapping[str, Domain], on_progress: OnProgress | None
+) -> tuple[list[Picture], dict[str, list[Skipped]]]:
+    entries = [entry for part, domain in domains.items() for entry in _entries(part, domain)]
+    pictures: list[Picture] = []
+    unreadable: dict[str, list[Skipped]] = defaultdict(list)
+    pool = ThreadPoolExecutor(min(available_cores(), 8))
+    try:
+        for done, ((part, path, _), seen) in enumerate(zip(entries, pool.map(_look, entries), strict=True), 1):
+            if isinstance(seen, Picture):
+                pictures.append(seen)
+            else:
+                unreadable[part].append(Skipped(path, seen))
+            if on_progress is not None:
+                on_progress(done, len(entries))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for the rest
+    return pictures, unreadable
+
+
+def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]]:
+    if not isinstance(domain.inputs, ImageFiles):
+        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays. Use audit for arrays.")
+    for path, label in zip(domain.inputs.paths, domain.labels.tolist(), strict=True):
+        yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
+
+
+def _look(entry: tuple[str, Path, str | None]) -> Picture | str:
+    part, path, label = entry
+    try:
+        image = read_image(path)
+    except UnreadableImageError as error:
+        return str(error)
+    digest = hashlib.sha256(str(image.size).encode() + image.tobytes()).digest()
+    return Picture(part, path, label, image.size, digest)
+
+
+def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:
+    if not pictures:
+        return f"{part}: no readable image."
+    said = f"{part}: {_count(pictures)}"
+    if part != "unlabeled":
+        counts = _class_counts(pictures)
+        said += f", {min(counts.values())} to {max(counts.values())} in each of {len(counts)} classes" if counts else ""
+    sides = [min(picture.size) for picture in pictures], [max(picture.size) for picture in pictures]
+    passed = len([skip for skip in domain.skipped if _is_passed_over(skip)])
+    said += f", sides of {min(sides[0])} to {max(sides[1])} pixels"
+    return said + (f"; {passed} hidden or other files passed over." if passed else ".")
+
+
+def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
+    return Counter(picture.label for picture in pictures if picture.label is not None)
+
+
+def _class_problems(domains: Mapping[str, Domain], by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    counts = {part: _class_counts(by_part[part]) for part in ("source", "labeled") if part in domains}
+    for part, sizes in counts.items():
+        if nameless := [picture.path for picture in by_part[part] if picture.label is None]:
+            yield f"{part} has {_count(nameless)} without class: {list_some(nameless, 3)}. Label or remove them."
+        if empty := [name for name in domains[part].classes if not sizes[name]]:
+            yield f"{part} has classes without a readable image: {list_some(empty)}. Add images or remove the classes."
+        if part == "source" and len(sizes) < 2:
+            yield f"source must have at least two classes, got {list_some(sizes) or 'none'}. Is it the right folder?"
+    if len(counts) == 2:
+        for part, other in (("source", "labeled"), ("labeled", "source")):
+            names = [name for name in domains[part].classes if name not in domains[other].classes]
+            if names:
+                likely = _same_but_for_spelling(names, domains[other].classes)
+                hint = f" Spelt otherwise there: {likely}." if likely else ""
+                yield f"Only {part} has {list_some(names)}.{hint} Rename the classes alike, or remove those."
+
+
+def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:
+    plain = {_plain(name): name for name in others}
+    return ", ".join(f"'{name}' as '{plain[_plain(name)]}'" for name in names if _plain(name) in plain)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _is_passed_over(skip: Skipped) -> bool:
+    return skip.reason in ("hidden", "no image by its name")
+
+
+def _skipped_warnings(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> Iterator[str]:
+    for part, domain in domains.items():
+        skipped = [skip for skip in domain.skipped if not _is_passed_over(skip)]
+        reasons = [f"{skip.path}: {skip.reason}" for skip in skipped]
+        reasons += [skip.reason for skip in unreadable.get(part, ())]
+        if reasons:
+            yield f"{part} has {_count(reasons, 'file')} to be left out: {list_some(reasons, 5)}."
+
+
+def _duplicate_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    same: dict[bytes, list[Picture]] = defaultdict(list)
+    for pictures in by_part.values():
+        for picture in pictures:
+            same[picture.digest].append(picture)
+    groups = [group for group in same.values() if len(group) > 1]
+    torn = [group for group in groups if len({picture.label for picture in group} - {None}) > 1]
+    if torn:
+        examples = list_some((" = ".join(f"{p.path} ({p.label})" for p in group if p.label) for group in torn), 3)
+        yield f"{_count(torn)} with more than one class: {examples}. Keep the right one."
+    for part in by_part:
+        inside = [members for group in groups if len(members := [p for p in group if p.part == part]) > 1]
+        if inside:
+            examples = list_some((f"{members[0].path} = {members[1].path}" for members in inside), 3)
+            yield f"{part} holds {_count(inside)} more than once: {examples}. Remove the copies."
+    for first, second in combinations(by_part, 2):
+        shared = [group for group in groups if {first, second} <= {picture.part for picture in group}]
+        if shared:
+            pairs = [[next(p for p in group if p.part == part) for part in (first, second)] for group in shared]
+            examples = list_some((f"{one.path} = {two.path}" for one, two in pairs), 3)
+            yield f"{_count(shared)} both in {first} and in {second}: {examples}. Remove them from {second}."
+
+
+def _count_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    counts = {part: _class_counts(by_part.get(part, ())) for part in ("source", "labeled")}
+    for part, sizes in counts.items():
+        if sizes and max(sizes.values()) >= IMBALANCE * min(sizes.values()):
+            (large, most), (small, least) = sizes.most_common()[0], sizes.most_common()[-1]
+            yield f"{part} is uneven: {most} of '{large}' but {least} of '{small}'. More of the small ones help."
+    if few := [name for name, size in counts["labeled"].items() if size < FEW_LABELS]:
+        yield (
+            f"labeled has fewer than {FEW_LABELS} images of {list_some(few)}. Every further label counts; how much "
+            "adaptation helped cannot be told well from so few."
+        )
+    n_classes = len(counts["source"])
+    if "unlabeled" in by_part and len(by_part["unlabeled"]) < FEW_UNLABELED * n_classes:
+        yield (
+            f"unlabeled has {_count(by_part['unlabeled'])} for {n_classes} classes. Adaptation learns from them: "
+            f"{FEW_UNLABELED * n_classes} or more are better."
+        )
+
+
+def _size_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    for part, pictures in by_part.items():
+        small = [picture for picture in pictures if min(picture.size) < SMALL_SIDE]
+        if small:
+            yield f"{part} has {_count(small)} with a side under {SMALL_SIDE} pixels: {_with_sizes(small)}."
+        long = [picture for picture in pictures if max(picture.size) > LONG_SHAPE * min(picture.size)]
+        if long:
+            yield f"{part} has {_count(long)} over {LONG_SHAPE:g} times as long as wide: {_with_sizes(long)}."
+
+
+def _with_sizes(pictures: Sequence[Picture]) -> str:
+    return list_some((f"{picture.path} ({picture.size[0]} x {picture.size[1]})" for picture in pictures), 3)
+
+
+def _count(things: Sequence[object], what: str = "image") -> str:
+    return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")

@@ -1,0 +1,1 @@
+"""Images through a frozen backbone once, into a cache keyed by content."""

@@ -1,0 +1,208 @@
+"""Embeddings on disk: shards of rows that are written whole, checked when read, and mapped into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from qurate.runtime.files import write_atomically
+from qurate.runtime.machine import torch_threads
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs may then do the same work twice, with the same result
+    fcntl = None  # type: ignore[assignment]
+
+_FORMAT = "qurate-embeddings-1"
+_KEY_BYTES = 32
+_SHARD_NAME = re.compile(r"[0-9a-f]{32}\.safetensors")
+_ABOUT = "about.json"
+_LEFTOVER_SECONDS = 24 * 3600
+
+
+class EmbeddingCacheWarning(UserWarning):
+    """Something in the cache is damaged or not ours; the message says what is done about it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Shard:
+    path: Path
+    keys: list[bytes]
+    vectors: Tensor
+    checksum: str
+
+
+class EmbeddingCache:
+    """Rows of one backbone with one set of weights and one transform, found by 32-byte keys.
+
+    A shard is a safetensors file: `keys` (n, 32) uint8, `vectors` (n, width) float32, and in its header the
+    space it belongs to and the checksums of both. Shards are never changed after they were renamed into
+    place, so any number of processes may read and add at once; the same rows added twice do no harm.
+
+    Args:
+        folder: Where the shards of this space are.
+        space: The identity of backbone, weights and transform.
+        width: Length of a row.
+        about: The same identity in words, kept beside the shards for people.
+    """
+
+    def __init__(self, folder: Path, space: str, width: int, about: str = "") -> None:
+        self.folder = folder
+        self.space = space
+        self.width = width
+        self.about = about
+        self._seen: set[str] = set()
+        self._shards: list[_Shard] = []
+        self._sound: set[int] = set()
+        self._places: dict[bytes, tuple[int, int]] = {}
+        _remove_leftovers(folder)
+
+    def missing(self, keys: Sequence[bytes]) -> set[bytes]:
+        """The keys without a sound row, after a look at what other processes added.
+
+        Every shard that holds one of the keys is checked; a damaged one is removed with a warning.
+        """
+        self._find_shards()
+        used = {self._places[key][0] for key in keys if key in self._places}
+        for number in used - self._sound:
+            shard = self._shards[number]
+            if _checksum(shard.vectors) == shard.checksum:
+                self._sound.add(number)
+            else:
+                self._remove_damaged(shard.path, f"its {len(shard.keys)} rows do not match their checksum")
+                for key in shard.keys:
+                    if self._places.get(key, (-1, 0))[0] == number:
+                        del self._places[key]
+        return {key for key in keys if key not in self._places}
+
+    def take(self, keys: Sequence[bytes]) -> Tensor:
+        """Copies of the rows, (N, width) float32, in the order of the keys; none may be missing."""
+        places = torch.tensor([self._places[key] for key in keys], dtype=torch.int64).view(-1, 2)
+        rows = torch.empty(len(keys), self.width)
+        by_shard = places[:, 0].argsort()
+        numbers, counts = places[by_shard, 0].unique_consecutive(return_counts=True)
+        with torch_threads(1):  # copies of a few megabytes; threads would mostly wait for each other
+            for number, positions in zip(numbers.tolist(), by_shard.split(counts.tolist()), strict=True):
+                chosen = self._shards[number].vectors.index_select(0, places[positions, 1])
+                rows.index_copy_(0, positions, chosen)
+        return rows
+
+    def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
+        """Write rows as one shard.
+
+        Args:
+            keys: N keys.
+            vectors: (N, width) float32.
+        """
+        stacked = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, _KEY_BYTES)
+        vectors = vectors.contiguous()
+        about = {
+            "format": _FORMAT,
+            "space": self.space,
+            "keys": _checksum(stacked),
+            "vectors": _checksum(vectors),
+        }
+        content = safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=about)
+        if self.about and not (self.folder / _ABOUT).exists():
+            write_atomically(self.folder / _ABOUT, self.about)
+        write_atomically(self.folder / f"{_name(keys)}.safetensors", content)
+
+    @contextmanager
+    def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
+        """Claim the work on these rows for the length of the block; the system ends it if the process dies.
+
+        Yields:
+            Whether the claim is ours. With `wait` it always is, once the other process has finished.
+        """
+        if fcntl is None:
+            yield True
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f".{_name(keys)}.lock"
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            except OSError:  # a file system without locks: two runs may do the same work, with the same result
+                pass
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
+
+    def _find_shards(self) -> None:
+        if not self.folder.is_dir():
+            return
+        for path in sorted(self.folder.iterdir()):
+            if path.name in self._seen or path.name == _ABOUT or path.name.startswith("."):
+                continue
+            if not _SHARD_NAME.fullmatch(path.name):
+                self._seen.add(path.name)
+                _warn(f"{path}: not a file of the embedding cache; it is ignored. Move it elsewhere.")
+                continue
+            shard = self._open(path)
+            if shard is not None:
+                number = len(self._shards)
+                self._shards.append(shard)
+                self._places.update((key, (number, row)) for row, key in enumerate(shard.keys))
+
+    def _open(self, path: Path) -> _Shard | None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                if (about.get("format"), about.get("space")) != (_FORMAT, self.space):
+                    self._seen.add(path.name)
+                    _warn(f"{path}: embeddings of another backbone, weights or transform; it is ignored.")
+                    return None
+                keys, vectors = file.get_tensor("keys"), file.get_tensor("vectors")
+        except FileNotFoundError:  # another process found it damaged first
+            return None
+        except Exception as error:  # a damaged file fails in many ways
+            self._remove_damaged(path, str(error))
+            return None
+        if _checksum(keys) != about.get("keys") or vectors.shape != (len(keys), self.width):
+            self._remove_damaged(path, "its keys do not match their checksum")
+            return None
+        self._seen.add(path.name)
+        return _Shard(path, [bytes(key) for key in keys.numpy()], vectors, about.get("vectors", ""))
+
+    def _remove_damaged(self, path: Path, why: str) -> None:
+        _warn(f"{path}: damaged ({why}); it is removed and its images are embedded again.")
+        path.unlink(missing_ok=True)
+        self._seen.discard(path.name)
+
+
+def _name(keys: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(keys)).hexdigest()[:32]
+
+
+def _checksum(values: Tensor) -> str:
+    return f"{zlib.crc32(values.numpy()):08x}"  # type: ignore[arg-type]  # an array is a buffer
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, EmbeddingCacheWarning, stacklevel=4)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left: temporary files and locks that nobody has touched for a day."""
+    for path in folder.glob(".*"):
+        try:
+            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                path.unlink()
+        except OSError:  # gone already, or not ours to remove
+            continue

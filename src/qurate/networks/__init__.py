@@ -1,0 +1,1 @@
+"""F and C: backbones, bottleneck, cosine classifier."""

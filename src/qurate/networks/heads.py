@@ -1,0 +1,145 @@
+"""F and C: backbone, bottleneck, cosine classifier."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qurate.config import NetworkConfig
+from qurate.data.images import Transform
+from qurate.networks.backbones import build_backbone
+from qurate.runtime.randomness import seeded
+
+
+class CosineClassifier(nn.Module):
+    """C: logits are the scaled cosines between a feature and each class weight.
+
+    cos(theta_j) = W_j / ||W_j|| . F(x) / ||F(x)||;  logits = s cos(theta)
+
+    Paper: below Eq. (1).
+
+    Args:
+        features: d.
+        classes: K.
+        scale: s.
+    """
+
+    def __init__(self, features: int, classes: int, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, features))
+        nn.init.xavier_normal_(self.weight)
+        self.scale = scale
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """Cosine of each feature to each class weight: (N, d) to (N, K)."""
+        return F.linear(F.normalize(features, dim=1), F.normalize(self.weight, dim=1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits, (N, d) to (N, K)."""
+        return self.scale * self.cosines(features)
+
+
+class Dropout(nn.Module):
+    """Dropout by comparing uniform numbers; on a CPU less than half the cost of torch's own, which draws bits."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Zero each number with the probability and scale the rest up; nothing in evaluation mode."""
+        if not self.training or self.probability == 0:
+            return inputs
+        kept = torch.rand_like(inputs) >= self.probability
+        return inputs * kept.to(inputs.dtype).mul_(1 / (1 - self.probability))
+
+
+class Network(nn.Module):
+    """F and C together: backbone, bottleneck, classifier.
+
+    Args:
+        backbone: Inputs to (N, width).
+        bottleneck: (N, width) to (N, d).
+        classifier: (N, d) to logits (N, K).
+        pretrained: Whether the backbone has trained weights and so takes the smaller learning rate.
+        transform: How image files are prepared for the backbone; None where inputs are tensors.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        bottleneck: nn.Module,
+        classifier: CosineClassifier,
+        *,
+        pretrained: bool,
+        transform: Transform | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.bottleneck = bottleneck
+        self.classifier = classifier
+        self.pretrained = pretrained
+        self.transform = transform
+
+    @property
+    def n_classes(self) -> int:
+        """Number K of classes."""
+        return self.classifier.weight.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Width d of F(x)."""
+        return self.classifier.weight.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Width of what the backbone gives."""
+        linear = [layer for layer in self.bottleneck.modules() if isinstance(layer, nn.Linear)]
+        return linear[0].in_features if linear else self.n_features
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """F(x), (N, d)."""
+        features: Tensor = self.bottleneck(self.backbone(inputs))
+        return features
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """C(F(x)) as logits, (N, K)."""
+        logits: Tensor = self.classifier(self.features(inputs))
+        return logits
+
+
+def build_network(config: NetworkConfig, *, n_classes: int, input_width: int | None, seed: int) -> Network:
+    """The network of a config, with its weights drawn from the seed.
+
+    Args:
+        config: Backbone, weights, bottleneck, classifier.
+        n_classes: K.
+        input_width: Width of the embeddings when `config.backbone` is 'none'; otherwise unused.
+        seed: Decides the random weights.
+    """
+    if n_classes < 2:
+        raise ValueError(f"build_network: n_classes must be 2 or more, got {n_classes}. Add labelled classes.")
+    with seeded(seed):
+        backbone = build_backbone(config.backbone, config.weights, input_width)
+        bottleneck, width = _build_bottleneck(config, backbone.width)
+        classifier = CosineClassifier(width, n_classes, config.scale)
+    return Network(
+        backbone.module,
+        bottleneck,
+        classifier,
+        pretrained=config.weights != "none",
+        transform=backbone.transform,
+    )
+
+
+def _build_bottleneck(config: NetworkConfig, width: int) -> tuple[nn.Module, int]:
+    if config.bottleneck == "none":
+        return nn.Identity(), width
+    linear = nn.Linear(width, config.features)
+    nn.init.xavier_normal_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    if config.bottleneck == "linear":
+        return linear, config.features
+    layers = nn.Sequential(Dropout(config.dropout), linear, nn.BatchNorm1d(config.features), nn.ReLU())
+    return layers, config.features

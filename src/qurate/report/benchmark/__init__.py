@@ -1,0 +1,1 @@
+"""Tables, figures and tests of a benchmark."""

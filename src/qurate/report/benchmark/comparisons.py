@@ -1,0 +1,188 @@
+"""Which differences between rows are larger than chance: one row against each other, cell by cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from qurate.report.benchmark.outcome import ReportError
+from qurate.report.benchmark.statistics import (
+    LEVEL,
+    MOST_EXACT,
+    correct_for_many,
+    pairs_needed,
+    sign_flip_interval,
+    sign_flip_p_value,
+    smallest_p_value,
+)
+from qurate.report.run.words import count, signed
+
+REFERENCE = "TML_DQNPL"
+"""The agent with our preset: the row that the others are compared with, where it is there."""
+LARGER, ALONE, UNDECIDED, TOO_FEW = "larger than chance", "by itself only", "not distinguishable", "too few pairs"
+HEADINGS = ("points", "95 % interval", "pairs", "p", "corrected")
+_PAIR = ["scenario", "shots", "seed"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The reference row against another.
+
+    Args:
+        other: Title of the other row.
+        pairs: Cells that both rows have.
+        difference: Mean of reference minus other, in points of accuracy.
+        interval: 95 % interval of it; None where there are too few pairs.
+        p_value: Of the sign-flip test.
+        corrected: The same after correction for all comparisons with this reference.
+        verdict: In words.
+    """
+
+    other: str
+    pairs: int
+    difference: float
+    interval: tuple[float, float] | None
+    p_value: float
+    corrected: float
+    verdict: str
+
+    def cells(self) -> tuple[str, ...]:
+        """Difference, interval, pairs, p and corrected p as text, under `HEADINGS`."""
+        interval = f"{signed(self.interval[0], 1)} to {signed(self.interval[1], 1)}" if self.interval else "\u2013"
+        numbers = [p_text(p).removeprefix("p\u00a0").removeprefix("=\u00a0") for p in (self.p_value, self.corrected)]
+        return (signed(self.difference, 1), interval, str(self.pairs), *numbers)
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """All comparisons under one rule of model selection.
+
+    Args:
+        reference: Title of the row that is compared with each other.
+        chosen_for: Why this row: 'asked', 'paper' or 'best'.
+        model_selection: The rule.
+        rows: A comparison for each other row but oracles, in the order of the tables.
+    """
+
+    reference: str
+    chosen_for: str
+    model_selection: str
+    rows: tuple[Comparison, ...]
+
+    @property
+    def summary(self) -> str:
+        """What came out, or why nothing could."""
+        pairs, others = max(row.pairs for row in self.rows), len(self.rows)
+        if smallest_p_value(pairs, others) > LEVEL:
+            alone, corrected = smallest_p_value(pairs), smallest_p_value(pairs, others)
+            return (
+                f"{count(pairs, 'pair').capitalize()} cannot show that a difference is larger than chance: even if all "
+                f"of them agree, {p_text(alone)}, and {p_text(corrected)} after correction for "
+                f"{count(others, 'comparison')}. It takes {pairs_needed(others)} pairs or more."
+            )
+        larger = [row for row in self.rows if row.verdict == LARGER]
+        sides = {
+            "above": [row.other for row in larger if row.difference > 0],
+            "below": [row.other for row in larger if row.difference < 0],
+        }
+        said = " and ".join(f"{side} {_listed(names)}" for side, names in sides.items() if names)
+        if not said:
+            return f"{self.reference} differs from no other row by more than chance ({count(pairs, 'pair')})."
+        rest = [row.other for row in self.rows if row.verdict != LARGER]
+        untold = f" It cannot be told from {_listed(rest)}." if rest else ""
+        return f"{self.reference} is {said} by more than chance.{untold}"
+
+    @property
+    def caution(self) -> str:
+        """How it was tested, and what that does not say."""
+        best = (
+            " It was chosen as the best row here, which overstates its advantage." if self.chosen_for == "best" else ""
+        )
+        alone = f" '{ALONE}': p is below the level, but not after correction." if self._has(ALONE) else ""
+        exact = "exact" if all(row.pairs <= MOST_EXACT for row in self.rows) else "sampled"
+        return (
+            f"{self.reference} against each other row, paired by scenario, shots and seed; {exact} sign-flip test, "
+            f"Holm's correction, level {LEVEL:.0%}.{alone}{best} Seeds of a scenario share its images, so this speaks "
+            "of other seeds on these scenarios, not of other data."
+        )
+
+    def _has(self, verdict: str) -> bool:
+        return any(row.verdict == verdict for row in self.rows)
+
+
+def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None) -> Comparisons | None:
+    """Compare one row with each other.
+
+    Args:
+        results: Of an `Outcome`.
+        rule: Model selection whose results are compared.
+        reference: Title of the row; the paper's method unless given, and where that is not there the best.
+
+    Returns:
+        None where there are no two rows to compare.
+
+    Raises:
+        ReportError: If no row has the title.
+    """
+    found = results[(results["model_selection"] == rule) & results["accuracy"].notna()]
+    by_row = {
+        str(title): rows.set_index(_PAIR)["accuracy"].astype(float) * 100
+        for title, rows in found[found["selector"] != "oracle"].groupby("title", sort=False)
+    }
+    if reference is not None and reference not in by_row:
+        raise ReportError(
+            f"--reference {reference}: there is no such row under {rule}. Choose from {', '.join(by_row)}."
+        )
+    chosen_for = "asked" if reference else "paper" if REFERENCE in by_row else "best"
+    if not by_row:
+        return None
+    name = reference or (REFERENCE if REFERENCE in by_row else max(by_row, key=lambda title: _rank(by_row[title])))
+    differences = {
+        title: (by_row[name] - accuracies).dropna().tolist() for title, accuracies in by_row.items() if title != name
+    }
+    rows = _judge({title: values for title, values in differences.items() if values})
+    return Comparisons(name, chosen_for, rule, rows) if rows else None
+
+
+def _judge(differences: dict[str, list[float]]) -> tuple[Comparison, ...]:
+    p_values = [sign_flip_p_value(values) for values in differences.values()]
+    rows = []
+    for (title, values), p_value, corrected in zip(
+        differences.items(), p_values, correct_for_many(p_values), strict=True
+    ):
+        mean = sum(values) / len(values)
+        rows.append(
+            Comparison(
+                title,
+                len(values),
+                mean,
+                sign_flip_interval(values),
+                p_value,
+                corrected,
+                _verdict(len(values), p_value, corrected),
+            )
+        )
+    return tuple(rows)
+
+
+def _verdict(pairs: int, p_value: float, corrected: float) -> str:
+    if corrected <= LEVEL:
+        return LARGER
+    if p_value <= LEVEL:
+        return ALONE
+    return UNDECIDED if smallest_p_value(pairs) <= LEVEL else TOO_FEW
+
+
+def p_text(p_value: float) -> str:
+    """'p = 0.03' on one line, with two figures that count."""
+    text = "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.2g}" if p_value < 0.1 else f"p = {p_value:.2f}"
+    return text.replace(" ", "\u00a0")
+
+
+def _rank(accuracies: pd.Series) -> tuple[int, float]:
+    return len(accuracies), float(accuracies.mean())
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

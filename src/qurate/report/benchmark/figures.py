@@ -1,0 +1,156 @@
+"""Figures of a benchmark as PNG: accuracy against shots, as in the paper, and what each round brought."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from qurate.report.benchmark.tables import MEAN, Table
+
+Line = TypeVar("Line")
+_COLORS = ("#2f6fb0", "#c2571a", "#2b8a57", "#b03a68", "#7557bd", "#857000", "#0d8587", "#865437")
+_GRAY = "#59616b"
+MOST_LINES = 14
+"""Lines that can be told apart in one figure. Our choice."""
+
+
+def shots_figure(tables: Sequence[Table]) -> bytes | None:
+    """Accuracy against labels a class: a line a row, mean over scenarios, a band of one standard deviation over seeds.
+
+    Args:
+        tables: Of one rule of model selection, one for each number of shots.
+
+    Returns:
+        None with fewer than two numbers of shots: there is no line to draw.
+    """
+    if len(tables) < 2:
+        return None
+    figure = Figure(figsize=(8.0, 4.8), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    lines = readable(shots_lines(tables))
+    styles = _styles({row.title: row.selector for table in tables for row in table.rows if row.title in lines})
+    for title, line in lines.items():
+        _draw(axes, line, title, styles[title])
+    _finish(axes, "labels a class in the target", "accuracy, percent")
+    axes.set_xticks([table.shots for table in tables])
+    shown = "mean over the scenarios" if tables[-1].columns[-1] == MEAN else tables[-1].columns[-1]
+    axes.set_title(f"{shown}; model selection: {tables[0].model_selection}", fontsize=10, loc="left")
+    _legend(figure, lines, axes)
+    return _png(figure)
+
+
+def shots_lines(tables: Sequence[Table]) -> dict[str, pd.DataFrame]:
+    """For each row of the tables its points (x, mean, spread); a table without the row's mean gives no point."""
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for table in tables:
+        for row in table.rows:
+            cell = row.cells[-1]
+            if cell.mean is not None:
+                points.setdefault(row.title, []).append((table.shots, cell.mean, cell.spread or 0.0))
+    return {title: pd.DataFrame(found, columns=["x", "mean", "spread"], dtype=float) for title, found in points.items()}
+
+
+def readable(lines: dict[str, Line]) -> dict[str, Line]:
+    """All lines by title, or where they are too many plain methods and TML with its selectors, as in the paper."""
+    if len(lines) <= MOST_LINES:
+        return lines
+    return {title: line for title, line in lines.items() if title.startswith("TML") or " + " not in title}
+
+
+def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
+    """Accuracy by round, and below it the share of D_u among the positives; panels side by side for numbers of shots.
+
+    Args:
+        rounds: Of an `Outcome`.
+
+    Returns:
+        None where no row has rounds.
+    """
+    if rounds.empty:
+        return None
+    rounds = rounds[rounds["title"].isin(readable(dict.fromkeys(rounds["title"])))]
+    shots = sorted(int(n) for n in rounds["shots"].unique())
+    figure = Figure(figsize=(2.6 + 4.2 * len(shots), 6.4), dpi=150, layout="constrained")
+    panels = figure.subplots(2, len(shots), squeeze=False, sharex=True, sharey="row")
+    styles = _styles(dict(zip(rounds["title"], rounds["selector"], strict=True)))
+    values = {"accuracy": "accuracy, percent", "coverage": "positives, percent of D_u"}
+    for column, n in enumerate(shots):
+        here = rounds[rounds["shots"] == n]
+        for panel, (value, name) in enumerate(values.items()):
+            for title, line in round_lines(here, value).items():
+                _draw(panels[panel, column], line, title, styles[title])
+            _finish(panels[panel, column], "round" if panel else "", name if column == 0 else "")
+        panels[0, column].set_title(f"{n} {'label' if n == 1 else 'labels'} a class", fontsize=10, loc="left")
+        panels[1, column].xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(figure, round_lines(rounds[rounds["shots"] == shots[-1]], "accuracy"), panels[0, -1])
+    return _png(figure)
+
+
+def round_lines(rounds: pd.DataFrame, value: str) -> dict[str, pd.DataFrame]:
+    """For each row its points by round (x, mean, spread): mean over scenarios, then mean and spread over seeds.
+
+    A run that stopped early keeps its last value; a seed counts only where it has all scenarios.
+
+    Args:
+        rounds: Of one number of shots.
+        value: Column to draw, a share.
+    """
+    lines = {}
+    for title, of_title in rounds.groupby("title", sort=False):
+        cells = of_title.pivot_table(index=["seed", "scenario"], columns="round", values=value).ffill(axis=1) * 100
+        complete = cells.groupby("seed").size() == rounds["scenario"].nunique()
+        by_seed = cells.groupby("seed").mean()[complete]
+        line = pd.DataFrame({"x": by_seed.columns.astype(float), "mean": by_seed.mean().to_numpy()})
+        line["spread"] = by_seed.std(ddof=1).fillna(0.0).to_numpy()
+        if line["mean"].notna().any():
+            lines[str(title)] = line.dropna()
+    return lines
+
+
+def _styles(selectors: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Dashed without pseudo-labels, solid with them, dotted for an oracle; colours repeat after eight of a kind."""
+    styles, used = {}, {"--": 0, "-": 0}
+    for title, selector in selectors.items():
+        if selector == "oracle":
+            styles[title] = (_GRAY, ":")
+            continue
+        kind = "--" if selector == "none" else "-"
+        styles[title] = (_COLORS[used[kind] % len(_COLORS)], kind)
+        used[kind] += 1
+    return styles
+
+
+def _draw(axes: Axes, line: pd.DataFrame, title: str, style: tuple[str, str]) -> None:
+    color, kind = style
+    axes.plot(
+        line["x"], line["mean"], label=title, marker="o", markersize=3.5, linewidth=1.6, color=color, linestyle=kind
+    )
+    if line["spread"].any():
+        low, high = line["mean"] - line["spread"], line["mean"] + line["spread"]
+        axes.fill_between(line["x"], low, high, color=color, alpha=0.1, linewidth=0)
+
+
+def _finish(axes: Axes, across: str, up: str) -> None:
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(axis="y", color="#dedbd3", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Figure, lines: dict[str, pd.DataFrame], axes: Axes) -> None:
+    """Beside the panels, in the order in which the lines end."""
+    handles = dict(zip(axes.get_legend_handles_labels()[1], axes.get_legend_handles_labels()[0], strict=True))
+    ordered = sorted(lines, key=lambda title: -float(lines[title]["mean"].iloc[-1]))
+    figure.legend(handles=[handles[title] for title in ordered], loc="outside right upper", frameon=False, fontsize=9)
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", metadata={"Software": None})  # the same bytes with every version
+    return stream.getvalue()

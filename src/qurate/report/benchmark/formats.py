@@ -1,0 +1,130 @@
+"""Tables as Markdown and LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from qurate.report.benchmark.comparisons import HEADINGS, Comparisons
+from qurate.report.benchmark.tables import Cell, Table, TableRow
+
+_MARKDOWN = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*", "`": "\\`", "[": "\\[", "]": "\\]", "\n": " "}
+)
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\u2212": "$-$", "\u2013": "--",
+        "\u00a0": "~", "<": "$<$", ">": "$>$", "|": "$|$",
+    }
+)  # fmt: skip
+
+
+def to_markdown(
+    title: str, tables: Sequence[Table], comparisons: Sequence[Comparisons], figures: Sequence[tuple[str, str]]
+) -> str:
+    """All tables, comparisons and figures as one page.
+
+    Args:
+        title: Heading.
+        tables: In order.
+        comparisons: In order.
+        figures: File name and caption of each.
+    """
+    parts = [f"# {title.translate(_MARKDOWN)}"]
+    for table in tables:
+        parts += [f"## {table.title.translate(_MARKDOWN)}", _markdown_table(table)]
+        parts.append("\n".join(f"- {note.translate(_MARKDOWN)}" for note in table.notes))
+    for found in comparisons:
+        parts += [
+            f"## Larger than chance? Model selection: {found.model_selection.translate(_MARKDOWN)}",
+            found.summary,
+        ]
+        parts += [_markdown_comparisons(found), found.caution.translate(_MARKDOWN)]
+    for name, caption in figures:
+        parts.append(f"![{caption.translate(_MARKDOWN)}]({name})\n\n{caption.translate(_MARKDOWN)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    head = " | ".join(name.translate(_MARKDOWN) for name in table.columns)
+    lines = [f"| | {head} |", "|---" + "|---:" * len(table.columns) + "|"]
+    for row in table.rows:
+        cells = " | ".join(_markdown_cell(cell, len(table.seeds)) for cell in row.cells)
+        lines.append(f"| {row.title.translate(_MARKDOWN)} | {cells} |")
+    return "\n".join(lines)
+
+
+def _markdown_cell(cell: Cell, seeds: int) -> str:
+    text = f"<ins>{cell.text()}</ins>" if cell.best_plain else cell.text()
+    text = f"**{text}**" if cell.best else text
+    return text + "".join(f"<br><sub>{line}</sub>" for line in small_lines(cell, seeds))
+
+
+def _markdown_comparisons(found: Comparisons) -> str:
+    head = " | ".join([f"{found.reference} against".translate(_MARKDOWN), *HEADINGS, "verdict"])
+    lines = [f"| {head} |", "|---" + "|---:" * len(HEADINGS) + "|---|"]
+    lines += [f"| {' | '.join([row.other.translate(_MARKDOWN), *row.cells(), row.verdict])} |" for row in found.rows]
+    return "\n".join(lines)
+
+
+def small_lines(cell: Cell, seeds: int) -> list[str]:
+    """What stands small under a number: '2 of 3 seeds', 'paper 77.5 (+2.5)'.
+
+    Args:
+        cell: The cell.
+        seeds: How many the table has.
+    """
+    lines = [cell.gap(seeds)] if cell.gap(seeds) else []
+    if cell.published is not None:
+        lines.append(f"paper {cell.published:.1f}" + (f" ({cell.difference()})" if cell.difference() else ""))
+    return lines
+
+
+def to_latex(tables: Sequence[Table]) -> str:
+    r"""All tables as LaTeX floats; they need \usepackage{booktabs,graphicx}."""
+    return "% Needs \\usepackage{booktabs,graphicx}. Made by `qurate report`.\n\n" + "\n".join(
+        map(_latex_table, tables)
+    )
+
+
+def _latex_table(table: Table) -> str:
+    selected = [i for i, row in enumerate(table.rows) if row.selector != "none"]
+    rows = []
+    for i, row in enumerate(table.rows):
+        rows += ["\\midrule"] if i in selected[:1] and i else []
+        rows += _latex_row(row, table)
+    head = " & ".join(["Method", *(_latex(name.replace("mean", "Mean")) for name in table.columns)])
+    return "\n".join(
+        [
+            "\\begin{table*}[htb]",
+            "\\centering",
+            f"\\caption{{{_latex(table.title)}. {' '.join(_latex(note) for note in table.notes)}}}",
+            "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",
+            f"\\begin{{tabular}}{{l{'c' * (len(table.columns) - 1)}{'|' if len(table.columns) > 1 else ''}c}}",
+            "\\toprule",
+            f"{head} \\\\",
+            "\\midrule",
+            *rows,
+            "\\bottomrule",
+            "\\end{tabular}}",
+            "\\end{table*}",
+            "",
+        ]
+    )
+
+
+def _latex_row(row: TableRow, table: Table) -> list[str]:
+    texts = []
+    for cell in row.cells:
+        text = f"\\underline{{{_latex(cell.text())}}}" if cell.best_plain else _latex(cell.text())
+        texts.append(f"\\textbf{{{text}}}" if cell.best else text)
+    lines = [[_latex(row.title), *texts]]
+    small = [small_lines(cell, len(table.seeds)) for cell in row.cells]
+    for under in zip_longest(*small, fillvalue=""):
+        lines.append(["", *(f"\\scriptsize {_latex(line)}" if line else "" for line in under)])
+    return [" & ".join(line) + " \\\\" for line in lines]
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)

@@ -1,0 +1,120 @@
+"""The sentences under a table: what the numbers are, how they came about, and what they can be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from qurate.model_selection import RULES, describe_rule
+from qurate.report.benchmark.outcome import Facts
+from qurate.report.benchmark.published import TRAINING, Published, PublishedTable, same_backbone
+
+_TRAINED = {"head": "frozen, head trained", "full": TRAINING}
+
+
+def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], published: Published) -> list[str]:
+    """All sentences under one table.
+
+    Args:
+        facts: What was compared.
+        results: Rows of this table.
+        columns: Scenarios and their titles.
+        published: Numbers that may stand in it.
+    """
+    titles = [str(title) for title in results["title"].unique()]
+    shown = [title for title in titles if any(published.accuracy(title, name) is not None for name in columns)]
+    return [
+        _measure(results),
+        "Bold: the best; underlined: the best without pseudo-labels."
+        + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
+        *_gaps(results, len(titles), len(columns)),
+        *_legend(columns),
+        *_agents(set(results["selector"])),
+        _rule(str(results["model_selection"].iloc[0]), facts.protocol),
+        _made_with(facts, results),
+        *_published(facts, published.sources(shown)),
+        *published.notes(shown, list(columns)),
+        *_later(published),
+    ]
+
+
+def _measure(results: pd.DataFrame) -> str:
+    seeds = sorted(int(seed) for seed in results["seed"].unique())
+    what = "Accuracy in percent on the unlabelled target"
+    if len(seeds) == 1:
+        return f"{what}; one seed ({seeds[0]}), so nothing is known about the spread."
+    return f"{what}; mean ± standard deviation over the seeds {', '.join(str(seed) for seed in seeds)}."
+
+
+def _gaps(results: pd.DataFrame, rows: int, columns: int) -> list[str]:
+    """What is missing, counted, so that nobody takes a half-finished table for a finished one."""
+    failed = int(results["accuracy"].isna().sum())
+    missing = rows * columns * results["seed"].nunique() - len(results)
+    said = [f"{failed} failed"] if failed else []
+    said += [f"{missing} not run"] if missing else []
+    if not said:
+        return []
+    runs = missing + len(results)
+    return [f"Of {runs} runs {', '.join(said)}; a mean is given only where every scenario has the same seeds."]
+
+
+def _legend(columns: Mapping[str, str]) -> list[str]:
+    """'W is webcam' for every letter."""
+    letters: dict[str, str] = {}
+    for name, title in columns.items():
+        parts, short = name.split(":"), title.split(" to ")
+        if name != title and parts != short:
+            letters.update(zip(short, parts, strict=True))
+    return [", ".join(f"{letter} is {domain}" for letter, domain in sorted(letters.items())) + "."] if letters else []
+
+
+def _agents(selectors: set[str]) -> list[str]:
+    """Which agent is whose: the published TML_DQNPL is Algorithm 1 as printed, ours is not."""
+    said = []
+    if "dqn" in selectors:
+        said.append(
+            "The agent (dqn, TML_DQNPL) is our preset, which differs from the printed algorithm by the decisions 8, 9 "
+            "and 18 to 26 of docs/paper.md."
+        )
+    if "dqn_paper" in selectors:
+        said.append("dqn_paper is Algorithm 1 as printed, but for the decisions that docs/paper.md lists.")
+    return said
+
+
+def _rule(rule: str, protocol: str) -> str:
+    return f"Model selection {rule}: {describe_rule(rule, protocol) if rule in RULES else 'a rule of your own'}."
+
+
+def _made_with(facts: Facts, results: pd.DataFrame) -> str:
+    commits = [str(commit) for commit in results["commit"].dropna().unique()] if "commit" in results else []
+    commits = commits or [facts.commit or "unknown"]
+    parts = [
+        f"Backbone {facts.backbone or 'unknown'}"
+        + (f" ({_TRAINED.get(facts.train, facts.train)})" if facts.train else "")
+        + (f", weights {facts.weights}" if facts.weights not in ("", "none") else ""),
+        *([f"Protocol {facts.protocol}"] if facts.protocol else []),
+        *([f"{facts.steps} training steps before selection"] if facts.steps else []),
+        f"qurate at {'commit' if len(commits) == 1 else 'commits'} {', '.join(commits)}",
+    ]
+    return ". ".join(parts) + "."
+
+
+def _published(facts: Facts, sources: list[PublishedTable]) -> list[str]:
+    said = []
+    for table in sources:
+        differs = []
+        if not same_backbone(table.backbone, facts.backbone):
+            differs.append("another backbone")
+        if facts.train != "full":
+            differs.append("all layers trained instead of a frozen backbone")
+        advice = f" They come from {' and '.join(differs)}: compare differences, not levels." if differs else ""
+        said.append(f"Published numbers (paper): {table.source}.{advice}")
+    return said
+
+
+def _later(published: Published) -> list[str]:
+    if not published.later:
+        return []
+    works = ", ".join(f"{work.name} {work.mean:.1f}" for work in published.later)
+    return [f"Later work, mean of the 7 scenarios with {published.later[0].backbone}, {TRAINING}: {works}."]

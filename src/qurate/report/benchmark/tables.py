@@ -1,0 +1,205 @@
+"""Results in the shape of the paper's tables: methods down, scenarios across, the published number beside ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from qurate.model_selection import RULES
+from qurate.report.benchmark.outcome import Outcome
+from qurate.report.benchmark.published import Published
+from qurate.report.benchmark.table_notes import table_notes
+from qurate.report.benchmark.titles import scenario_titles
+from qurate.report.run.words import signed
+
+DASH = "\u2013"
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one scenario, or the mean of a row over all scenarios.
+
+    Args:
+        mean: Over seeds, in percent; None where there is nothing to average.
+        spread: Standard deviation over seeds (ddof 1); None with one seed.
+        seeds: How many are in the mean.
+        failed: Seeds whose run ended with an error.
+        published: In percent; None where nothing is published.
+        best: The best of its column but for oracles.
+        best_plain: The best of its column without pseudo-labels.
+    """
+
+    mean: float | None
+    spread: float | None = None
+    seeds: int = 0
+    failed: int = 0
+    published: float | None = None
+    best: bool = False
+    best_plain: bool = False
+
+    def text(self) -> str:
+        """'80.0 ± 0.3', 'failed' or a dash."""
+        if self.mean is None:
+            return "failed" if self.failed else DASH
+        return f"{self.mean:.1f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
+
+    def gap(self, seeds: int) -> str:
+        """'2 of 3 seeds, 1 failed' where seeds are missing from the mean; else empty.
+
+        Args:
+            seeds: Of the table, to compare with.
+        """
+        if self.mean is None or self.seeds == seeds:
+            return ""
+        return f"{self.seeds} of {seeds} seeds" + (f", {self.failed} failed" if self.failed else "")
+
+    def difference(self) -> str:
+        """Ours as printed minus the published number, with its sign; empty where one of them is not there."""
+        if self.mean is None or self.published is None:
+            return ""
+        return signed(round(self.mean, 1) - self.published, 1)
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One method with one selector; its last cell is the mean, or its only scenario."""
+
+    title: str
+    selector: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def oracle(self) -> bool:
+        """Whether the row knows the true labels, so that it shows what is possible and competes with nobody."""
+        return self.selector == "oracle"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: a number of shots and a rule of model selection.
+
+    Args:
+        title: What it compares.
+        shots: Labelled target samples a class.
+        model_selection: Rule by which the reported model was chosen.
+        columns: Titles of the scenarios, and 'mean' last where there are several.
+        rows: In the order of the paper.
+        seeds: All seeds in the table.
+        notes: Sentences to print below.
+    """
+
+    title: str
+    shots: int
+    model_selection: str
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def has_published(self) -> bool:
+        """Whether any cell has a published number."""
+        return any(cell.published is not None for row in self.rows for cell in row.cells)
+
+
+def make_tables(outcome: Outcome) -> list[Table]:
+    """One table for each number of shots and each rule, the plain rule ('last') first."""
+    results = outcome.results
+    rules = sorted(results["model_selection"].unique(), key=rule_rank)
+    found = []
+    for rule in rules:
+        of_rule = results[results["model_selection"] == rule]
+        found += [_make_table(outcome, of_rule[of_rule["shots"] == n]) for n in sorted(of_rule["shots"].unique())]
+    return found
+
+
+def rule_rank(rule: str) -> tuple[int, str]:
+    """Sorts rules of model selection as they are listed, the last model first; names that nobody knows at the end."""
+    return (RULES.index(rule) if rule in RULES else len(RULES), rule)
+
+
+def order_scenarios(suite: str, scenarios: list[str]) -> list[str]:
+    """As the paper prints them where it does, else as they came."""
+    printed = next((table.scenarios for table in Published(suite).tables), ())
+    titles = scenario_titles(scenarios)
+    return sorted(scenarios, key=lambda name: printed.index(titles[name]) if titles[name] in printed else len(printed))
+
+
+def _make_table(outcome: Outcome, results: pd.DataFrame) -> Table:
+    shots, rule = int(results["shots"].iloc[0]), str(results["model_selection"].iloc[0])
+    facts = outcome.facts
+    scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
+    published = Published(facts.suite, shots)
+    rows = [
+        _make_row(str(title), of_title, scenarios, published)
+        for title, of_title in results.groupby("title", sort=False)
+    ]
+    seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
+    columns = scenario_titles(scenarios)
+    return Table(
+        title=f"{facts.suite_title or facts.suite}: {shots} {'label' if shots == 1 else 'labels'} a class, "
+        f"model selection: {rule}",
+        shots=shots,
+        model_selection=rule,
+        columns=(*columns.values(), *([MEAN] if len(scenarios) > 1 else [])),
+        rows=tuple(_mark_best(rows)),
+        seeds=seeds,
+        notes=tuple(table_notes(facts, results, columns, published)),
+    )
+
+
+def _make_row(title: str, results: pd.DataFrame, scenarios: list[str], published: Published) -> TableRow:
+    by_seed = {
+        scenario: dict(zip(found["seed"], found["accuracy"] * 100, strict=True))
+        for scenario, found in results.dropna(subset=["accuracy"]).groupby("scenario")
+    }
+    failed = results[results["accuracy"].isna()].groupby("scenario").size()
+    cells = [
+        replace(
+            _summary(list(by_seed.get(name, {}).values())),
+            failed=int(failed.get(name, 0)),
+            published=published.accuracy(title, name),
+        )
+        for name in scenarios
+    ]
+    if len(scenarios) == 1:  # it is its own mean
+        return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
+    mean = Cell(None)
+    seeds = [set(by_seed.get(name, {})) for name in scenarios]
+    if seeds[0] and all(here == seeds[0] for here in seeds):  # else it would average unlike things
+        mean = _summary([sum(by_seed[name][seed] for name in scenarios) / len(scenarios) for seed in seeds[0]])
+    cells.append(replace(mean, published=published.mean(title, scenarios)))
+    return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
+
+
+def _summary(percents: list[float]) -> Cell:
+    if not percents:
+        return Cell(None)
+    values = pd.Series(percents, dtype=float)
+    spread = float(values.std(ddof=1)) if len(values) > 1 else None
+    return Cell(float(values.mean()), spread, len(values))
+
+
+def _mark_best(rows: list[TableRow]) -> list[TableRow]:
+    """Best means best as printed, so equal numbers are all marked."""
+    best, plain = [], []
+    for column in range(len(rows[0].cells)):
+        printed = [(row, round(mean, 1)) for row in rows if (mean := row.cells[column].mean) is not None]
+        best.append(max((number for row, number in printed if not row.oracle), default=None))
+        plain.append(max((number for row, number in printed if row.selector == "none"), default=None))
+    return [
+        replace(
+            row,
+            cells=tuple(
+                replace(
+                    cell,
+                    best=not row.oracle and cell.mean is not None and round(cell.mean, 1) == best[i],
+                    best_plain=row.selector == "none" and cell.mean is not None and round(cell.mean, 1) == plain[i],
+                )
+                for i, cell in enumerate(row.cells)
+            ),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,201 @@
+"""Figures of the page as SVG: no pixels, no scripts, and their colours follow the page's light or dark style.
+
+Charts place things in percent across and pixels down, so that text keeps its size on a phone; the map of the
+embeddings has a view box and scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from qurate.report.run.labels import place_labels, spread_colors
+from qurate.report.run.record import Comparison
+from qurate.report.run.words import signed
+
+COLORS = 8
+"""Colours k0 to k7 of the style sheet."""
+MOST_LABELS = 40
+"""Classes named in the map; of more, the largest."""
+_MOST_POINTS = 2500
+_MAP = 400.0
+_EDGE = 14.0
+_LETTER = 6.4  # width of a letter and height of a line at the size that the style sheet gives names
+_LINE = 12.0
+
+
+def interval_figure(comparison: Comparison) -> Markup | None:
+    """The difference of the accuracies with its 95 % interval, against zero."""
+    middle = (comparison.adapted - comparison.baseline) * 100
+    low, high = comparison.low * 100, comparison.high * 100
+    if not all(math.isfinite(number) for number in (low, middle, high)):
+        return None
+    left, right = min(low, middle, 0.0), max(high, middle, 0.0)
+    span = max(right - left, 1.0)
+
+    def across(points: float) -> str:
+        return f"{25 + 50 * (points - left) / span:.2f}%"
+
+    svg = _svg(
+        92,
+        f"Difference between the adapted model and plain training: {signed(middle, 1)} points, "
+        f"95 % interval from {signed(low, 1)} to {signed(high, 1)} points.",
+        "chart",
+    )
+    _add(svg, "line", "axis", x1=across(0), x2=across(0), y1=28, y2=66)
+    _add(svg, "line", "whisker", x1=across(low), x2=across(high), y1=46, y2=46)
+    _add(svg, "circle", "dot", cx=across(middle), cy=46, r=6)
+    _text(svg, f"{signed(middle, 1)} ({signed(low, 1)} to {signed(high, 1)})", across(middle), 18, "value")
+    _text(svg, "no difference", across(0), 82, "quiet")
+    return _markup(svg)
+
+
+def rounds_figure(rounds: pd.DataFrame) -> Markup | None:
+    """A bar a round: positives kept from before, and new ones on top."""
+    if rounds.empty:
+        return None
+    total, new = rounds["positives"].to_numpy(int), rounds["new"].to_numpy(int)
+    names = [str(number) for number in rounds["round"]]
+    height, base, top = 240, 206, 24
+    step = _nice_step(int(total.max()))
+    ceiling = step * max(1, math.ceil(int(total.max()) / step))
+    svg = _svg(
+        height,
+        f"Chosen pseudo-labels by round: {total[0]} in round {names[0]}, {total[-1]} in round {names[-1]}.",
+        "chart",
+    )
+    scale = (base - top) / ceiling
+    for tick in range(0, ceiling + 1, step):
+        y = base - tick * scale
+        _add(svg, "line", "axis" if tick == 0 else "grid", x1="0%", x2="100%", y1=y, y2=y)
+        _text(svg, f"{tick:,}", "0%", y - 4, "tick")
+    slot = 88 / len(total)
+    width = min(slot * 0.72, 9)
+    every = math.ceil(len(total) / 10)
+    room = len(total) * len(f"{total.max():,}") <= 32  # else numbers would meet on a phone
+    for i, (name, high, fresh) in enumerate(zip(names, total, new, strict=True)):
+        center = 12 + slot * (i + 0.5)
+        bar = {"x": f"{center - width / 2:.2f}%", "width": f"{width:.2f}%"}
+        kept = max(high - fresh, 0)
+        group = ElementTree.SubElement(svg, "g")
+        ElementTree.SubElement(group, "title").text = f"Round {name}: {high} chosen, {fresh} of them new"
+        _add(group, "rect", "kept", **bar, y=base - kept * scale, height=kept * scale)
+        _add(group, "rect", "new", **bar, y=base - high * scale, height=(high - kept) * scale)
+        if i % every == 0 or i == len(total) - 1:
+            _text(svg, name, f"{center:.2f}%", base + 18, "quiet")
+        if room or i in (0, len(total) - 1):
+            _text(svg, f"{high:,}", f"{center:.2f}%", base - high * scale - 6, "value")
+    return _markup(svg)
+
+
+def embedding_figures(embedding: pd.DataFrame, classes: Sequence[str]) -> tuple[Markup, Markup] | None:
+    """Maps of the embeddings before and after; classes are named where their target images lie.
+
+    Colours repeat after eight classes; neighbours get different ones, as on a map of countries.
+    """
+    columns = ["x_before", "y_before", "x_after", "y_after"]
+    finite = np.isfinite(embedding[columns].to_numpy(float)).all(axis=1)
+    points = embedding[finite & embedding["label"].isin(list(classes)).to_numpy()]
+    if points.empty:
+        return None
+    points = _thinned(points)
+    maps = {when: points.assign(**_fitted(points, when)) for when in ("before", "after")}
+    medians = {when: _medians(placed) for when, placed in maps.items()}
+    colors = spread_colors([medians["before"].to_numpy(), medians["after"].to_numpy()], COLORS)
+    color_of = dict(zip(medians["after"].index, colors, strict=True))
+    before, after = (_map(maps[when], medians[when], color_of, when) for when in ("before", "after"))
+    return before, after
+
+
+def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], when: str) -> Markup:
+    anchors = medians.head(MOST_LABELS).to_numpy()
+    names = [_short(str(name)) for name in medians.index[:MOST_LABELS]]
+    above = anchors - [0.0, _LINE]  # a name must not hide the dots it names
+    middles = place_labels(above, [len(name) * _LETTER + 5 for name in names], _LINE, _MAP)
+    svg = _svg(
+        0,
+        f"Map of the embeddings {when} adaptation: {len(points)} images, "
+        f"the names of {len(middles) - middles.count(None)} classes where their target images lie.",
+        "map",
+    )
+    source = points[points["part"] == "source"]
+    if len(source):
+        _add(svg, "path", "source", d=_dots(source))
+    for part in ("unlabeled", "labeled"):
+        for label, group in points[points["part"] == part].groupby("label", sort=True):
+            # A ring around labelled images: the same dots, a little larger, in the page's ink below.
+            if part == "labeled":
+                _add(svg, "path", "ring", d=_dots(group))
+            dots = _add(svg, "path", f"{part} k{color_of[str(label)]}", d=_dots(group))
+            ElementTree.SubElement(dots, "title").text = str(label)
+    for name, (x, y), middle in zip(names, anchors, middles, strict=True):
+        if middle is None:
+            continue
+        if math.hypot(middle[0] - x, middle[1] - y) > 2 * _LINE:
+            _add(svg, "line", "leader", x1=float(x), y1=float(y), x2=middle[0], y2=middle[1])
+        _text(svg, name, f"{middle[0]:.1f}", middle[1] + 3.5, "name")
+    return _markup(svg)
+
+
+def _thinned(points: pd.DataFrame) -> pd.DataFrame:
+    """All labelled images, and every so many of the others."""
+    kept = points[points["part"] == "labeled"].head(_MOST_POINTS)
+    others = points[points["part"] != "labeled"]
+    stride = max(1, math.ceil(len(others) / _MOST_POINTS))
+    return pd.concat([others.iloc[::stride], kept])
+
+
+def _fitted(points: pd.DataFrame, when: str) -> dict[str, np.ndarray]:
+    """Coordinates moved and scaled to fill the map, far outliers brought back to its edge; y grows downwards."""
+    values = points[[f"x_{when}", f"y_{when}"]].to_numpy(float)
+    low, high = np.percentile(values, [0.5, 99.5], axis=0)
+    span = np.where(high > low, high - low, 1.0) / 0.9
+    placed = np.clip((values - (low + high) / 2) / span, -0.5, 0.5) * (_MAP - 2 * _EDGE) + _MAP / 2
+    return {"x": placed[:, 0], "y": _MAP - placed[:, 1]}
+
+
+def _medians(points: pd.DataFrame) -> pd.DataFrame:
+    """Where the target images of each class lie, the largest class first; source images where there are none."""
+    target = points[points["part"] != "source"]
+    only_source = points[~points["label"].isin(target["label"])]
+    groups = pd.concat([target, only_source]).groupby("label", sort=True)[["x", "y"]]
+    order = groups.size().sort_values(ascending=False, kind="stable").index
+    return groups.median().loc[order]
+
+
+def _dots(points: pd.DataFrame) -> str:
+    """One path for many dots: strokes of no length with round ends."""
+    return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in zip(points["x"], points["y"], strict=True))
+
+
+def _nice_step(largest: int) -> int:
+    """A round number of which the largest value holds two to five."""
+    power: int = 10 ** max(0, math.floor(math.log10(max(largest, 1))) - 1)
+    return next((m * power for m in (1, 2, 5, 10, 20) if largest <= 4 * m * power), 50 * power)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 18 else name[:17] + "…"
+
+
+def _svg(height: int, description: str, kind: str) -> ElementTree.Element:
+    size = {"height": str(height), "width": "100%"} if height else {"viewBox": f"0 0 {_MAP:.0f} {_MAP:.0f}"}
+    return ElementTree.Element("svg", {"role": "img", "aria-label": description, "class": kind, **size})
+
+
+def _add(parent: ElementTree.Element, tag: str, kind: str, **attributes: str | float) -> ElementTree.Element:
+    values = {name: f"{value:.1f}" if isinstance(value, float) else str(value) for name, value in attributes.items()}
+    return ElementTree.SubElement(parent, tag, {"class": kind, **values})
+
+
+def _text(parent: ElementTree.Element, words: str, x: str, y: float, kind: str) -> None:
+    _add(parent, "text", kind, x=x, y=float(y)).text = words
+
+
+def _markup(svg: ElementTree.Element) -> Markup:
+    return Markup(ElementTree.tostring(svg, encoding="unicode"))  # ElementTree has escaped every name

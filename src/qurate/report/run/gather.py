@@ -1,0 +1,101 @@
+"""What a run left, gathered for its page and its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from qurate.config import RunConfig, to_dict
+from qurate.data.images import ImageFiles
+from qurate.data.samples import Inputs, Split
+from qurate.methods import Method
+from qurate.report.run.picture import draw_picture
+from qurate.report.run.record import Comparison, RunRecord
+from qurate.selection.algorithm import Adaptation
+from qurate.selection.pseudo_labels import view
+
+
+def gather_record(
+    files: Split,
+    split: Split,
+    result: Adaptation,
+    comparison: Comparison | None,
+    config: RunConfig,
+    notes: tuple[str, ...],
+    *,
+    title: str,
+    before: Callable[[Inputs], Tensor],
+) -> RunRecord:
+    """Everything the page shows.
+
+    Args:
+        files: The parts as image files.
+        split: The same parts as the network was given them.
+        result: Of Algorithm 1.
+        comparison: With S+T, if any.
+        config: The run.
+        notes: Sentences on what was skipped or assumed.
+        title: Heading of the page.
+        before: Embeddings by the backbone as it came, (N, width).
+    """
+    classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
+    sure, labels = view(result.method, split.target_unlabeled.inputs).probabilities.max(dim=1)
+    predictions = pd.DataFrame(
+        {"file": unlabeled, "label": [classes[k] for k in labels.tolist()], "probability": sure.tolist()}
+    )
+    positives = result.positives.table(classes)
+    positives.insert(0, "file", [unlabeled[i] for i in positives["sample"]])
+    source, labeled = (
+        pd.DataFrame({"file": _names(part.inputs), "label": [classes[k] for k in part.labels.tolist()]})
+        for part in (files.source, files.target_labeled)
+    )
+    named = {"source": source, "labeled": labeled, "unlabeled": predictions[["file", "label"]]}
+    points = pd.concat([table.assign(part=part) for part, table in named.items()], ignore_index=True)
+    columns = ["round", "positives", "new", "seconds"]
+    return RunRecord(
+        title=title,
+        classes=classes,
+        source=source,
+        labeled=labeled,
+        predictions=predictions,
+        positives=positives.drop(columns="sample"),
+        rounds=pd.DataFrame([dataclasses.asdict(record) for record in result.rounds], columns=columns),
+        embedding=_picture(split, result.method, points, before, config.seed),
+        comparison=comparison,
+        stopped=result.stopped,
+        config=to_dict(config),
+        notes=notes,
+    )
+
+
+def metrics_table(record: RunRecord) -> pd.DataFrame:
+    """Rounds and comparison in numbers: columns what, round, value."""
+    rows: list[tuple[str, int | None, float]] = [
+        (name, int(row["round"]), float(row[name]))
+        for row in record.rounds.to_dict("records")
+        for name in ("positives", "new", "seconds")
+    ]
+    if record.comparison is not None:
+        for name in ("adapted", "baseline", "images", "low", "high"):
+            rows.append((f"comparison_{name}", None, float(getattr(record.comparison, name))))
+    table = pd.DataFrame(rows, columns=["what", "round", "value"])
+    table["round"] = table["round"].astype("Int64")
+    return table
+
+
+def _picture(
+    split: Split, method: Method, points: pd.DataFrame, before: Callable[[Inputs], Tensor], seed: int
+) -> pd.DataFrame:
+    inputs = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
+    first = torch.cat([before(part).cpu() for part in inputs])
+    after = torch.cat([view(method, part).features for part in inputs])
+    return draw_picture(points, first, after, seed=seed)
+
+
+def _names(inputs: Inputs) -> list[str]:
+    assert isinstance(inputs, ImageFiles), "a run of one's own images is made of files"
+    return [str(path) for path in inputs.paths]

@@ -1,0 +1,1 @@
+"""One adaptation of one's own images: the practitioner's door."""

@@ -1,0 +1,237 @@
+"""A model that goes out: a network, its classes and how to use it, in two files that run nothing when read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import safetensors.torch
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.config import NetworkConfig
+from qurate.data.domains import DataError, list_some, verify_images
+from qurate.data.embedding.contents import stamp_of
+from qurate.data.embedding.embed import embed_with
+from qurate.data.embedding.frozen import FrozenBackbone, View, choose_device, embedder
+from qurate.data.embedding.work import CPU_BATCH, DEVICE_BATCH, OnProgress
+from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
+from qurate.data.parts import Place, find_images, read_labeled
+from qurate.evaluation import Metrics, measure
+from qurate.networks.heads import Network, build_network
+from qurate.report.run.record import RunRecord
+from qurate.runtime.files import write_atomically
+from qurate.runtime.machine import available_cores
+
+WEIGHTS_FILE, ABOUT_FILE = "model.safetensors", "model.json"
+_FORMAT = "qurate-model-1"
+
+
+class ModelError(ValueError):
+    """A model that cannot be read; the message says what is wrong with which file."""
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedModel:
+    """An image classifier for the target domain.
+
+    Args:
+        network: Prepared images (N, 3, crop, crop) to logits (N, K).
+        config: Backbone, bottleneck and classifier that the network is made of.
+        classes: Class names.
+        origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
+        record: What its run left, where the model was just trained; None where it was loaded.
+        cache: Folder of the embedding cache; the user's unless given.
+
+    Example:
+        >>> model = qurate.load("run")  # doctest: +SKIP
+        >>> model.predict("photos/phone")  # doctest: +SKIP
+    """
+
+    network: Network
+    config: NetworkConfig
+    classes: tuple[str, ...]
+    origin: dict[str, Any] = field(default_factory=dict)
+    record: RunRecord | None = None
+    cache: Path | None = None
+
+    @property
+    def transform(self) -> Transform:
+        """How image files are prepared for the network."""
+        assert self.network.transform is not None, "a model is made of a backbone that takes images"
+        return self.network.transform
+
+    def predict(self, images: Place | Sequence[Place], on_progress: OnProgress | None = None) -> pd.DataFrame:
+        """The most probable class of each image.
+
+        Args:
+            images: A folder, a glob, a list file, one image or paths.
+            on_progress: Told how many images are done, and of how many.
+
+        Returns:
+            Columns file, label, probability and problem; an unreadable image has an empty label, no probability and its
+            problem in words.
+        """
+        files = find_images(images)
+        with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
+            problems = list(pool.map(_why_unreadable, files))
+        readable = [file for file, problem in zip(files, problems, strict=True) if not problem]
+        best = iter(
+            zip(*[values.tolist() for values in self.probabilities(readable, on_progress).max(dim=1)], strict=True)
+        )
+        rows = [
+            (str(file), "", math.nan, problem) if problem else (str(file), *self._said(*next(best)), "")
+            for file, problem in zip(files, problems, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
+
+    def evaluate(self, labeled: Place, on_progress: OnProgress | None = None) -> Metrics:
+        """Accuracy, balanced accuracy, per class and confusion on labelled images.
+
+        Args:
+            labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new.
+            on_progress: Told how many images are done, and of how many.
+        """
+        domain = verify_images(read_labeled(labeled, "labeled"), "skip")
+        if strange := [name for name in domain.classes if name not in self.classes]:
+            raise DataError(
+                f"labeled ('{domain.name}') must have no classes but the model's ({list_some(self.classes)}), got also "
+                f"{list_some(strange)}. Rename or remove them."
+            )
+        assert isinstance(domain.inputs, ImageFiles)
+        into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
+        predicted = self.probabilities(domain.inputs.paths, on_progress).argmax(dim=1)
+        return measure(predicted, into[domain.labels], len(self.classes))
+
+    @torch.no_grad()
+    def probabilities(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Tensor:
+        """Class probabilities of readable images, (N, K)."""
+        if not files:
+            return torch.empty(0, len(self.classes))
+        network = self.network.eval()
+        frozen = FrozenBackbone(self.config.backbone, network.backbone, network.width, self.transform)
+        if self.origin.get("trained") == "head":  # the backbone is one that many runs share
+            embeddings = embed_with(frozen, ImageFiles(tuple(files)), cache=self.cache, on_progress=on_progress)
+        else:
+            embeddings = _embed_uncached(frozen, files, on_progress)
+        network.backbone.to("cpu")
+        logits: Tensor = network.classifier(network.bottleneck(embeddings))
+        return F.softmax(logits, dim=1)
+
+    def save(self, folder: Place) -> None:
+        """Write model.safetensors and model.json, each whole or not at all."""
+        tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
+        path = Path(folder)
+        write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": _FORMAT}))
+        write_atomically(path / ABOUT_FILE, json.dumps(self.about(), indent=2, ensure_ascii=False) + "\n")
+
+    def about(self) -> dict[str, Any]:
+        """How to use the model, with or without qurate."""
+        crop = self.transform.crop
+        return {
+            "format": _FORMAT,
+            **self.origin,
+            "network": asdict(self.config),
+            "classes": list(self.classes),
+            "transform": asdict(self.transform),
+            "how to use": [
+                f"Decode to RGB, upright by the EXIF tag; resize to {self.transform.resize} x {self.transform.resize} "
+                f"pixels (bilinear), cut the centre {crop} x {crop}, divide by 255, subtract mean, divide by std.",
+                f"Input: float32 (N, 3, {crop}, {crop}). Tensors: backbone.*, bottleneck.*, classifier.weight.",
+                "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; softmax gives "
+                "probabilities, in the order of classes.",
+                "Python: qurate.load(FOLDER).predict(IMAGES).",
+            ],
+        }
+
+    def _said(self, probability: float, label: int) -> tuple[str, float]:
+        return self.classes[label], probability
+
+
+def load_model(folder: Place) -> AdaptedModel:
+    """A model that was saved; no code in the files is ever run.
+
+    Args:
+        folder: A run folder, or one that `AdaptedModel.save` wrote.
+
+    Raises:
+        ModelError: If a file is missing, damaged or not qurate's.
+    """
+    path = Path(folder)
+    about = _read_about(path)
+    try:
+        config = NetworkConfig(**about["network"])
+        transform = Transform(**{name: _exact(value) for name, value in about["transform"].items()})
+        classes = tuple(str(name) for name in about["classes"])
+        network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
+    network.transform = transform
+    _load_tensors(network, path / WEIGHTS_FILE)
+    origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
+    return AdaptedModel(network.eval(), config, classes, origin)
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir() or not (folder / ABOUT_FILE).is_file():
+        came = "a file" if folder.is_file() else "a folder without it" if folder.is_dir() else "nothing there"
+        raise ModelError(
+            f"{folder}: must be the folder of a finished run with {ABOUT_FILE} and {WEIGHTS_FILE}, got {came}. "
+            "Models of other programs cannot be read; pass their weights to adapt with --weights FILE."
+        )
+    try:
+        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder / ABOUT_FILE}: cannot be read as JSON ({error}).") from error
+    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+        found = about.get("format") if isinstance(about, dict) else None
+        raise ModelError(f"{folder / ABOUT_FILE}: format must be '{_FORMAT}', got {found!r}. Is it a model of qurate?")
+    return about
+
+
+def _load_tensors(network: Network, path: Path) -> None:
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
+        raise ModelError(f"{path}: not a safetensors file of this model ({type(error).__name__}: {error}).") from error
+    own = network.state_dict()
+    wrong = sorted(name for name in own.keys() ^ tensors.keys())
+    wrong += sorted(name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape)
+    if wrong:
+        raise ModelError(
+            f"{path}: must hold the {len(own)} tensors that {ABOUT_FILE} describes, but {len(wrong)} are missing, "
+            f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
+        )
+    network.load_state_dict(tensors)
+
+
+def _embed_uncached(frozen: FrozenBackbone, files: Sequence[Path], on_progress: OnProgress | None) -> Tensor:
+    """Embeddings by a backbone of its own, which no other run could use."""
+    device, rows, done = choose_device("auto"), [], 0
+    views = [View(file, stamp_of(file), b"", 0) for file in files]
+    with embedder(frozen, device, CPU_BATCH if device.type == "cpu" else DEVICE_BATCH) as embed:
+        for batch in embed(views):
+            rows.append(batch)
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done, len(files))
+    return torch.cat(rows)
+
+
+def _exact(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _why_unreadable(file: Path) -> str:
+    try:
+        read_image(file)
+    except UnreadableImageError as error:
+        return str(error)
+    return ""

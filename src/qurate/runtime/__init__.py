@@ -1,0 +1,1 @@
+"""What is asked of the machine: threads and memory, files written whole, seeds, progress."""

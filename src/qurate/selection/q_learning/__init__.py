@@ -1,0 +1,1 @@
+"""Deep Q-learning with action masks; knows nothing of images."""

@@ -1,0 +1,179 @@
+"""The agent of Algorithm 1: a Q-network with its experience."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from qurate.config import QLearningConfig
+from qurate.runtime.randomness import generator, seeded
+from qurate.selection.q_learning.memory import available_memory, check_memory, memory_cost
+from qurate.selection.q_learning.networks import FlatQNetwork, QNetwork, QNetworkKind, build_q_network
+from qurate.selection.q_learning.pool import Array, ExperiencePool, as_tensor
+from qurate.selection.q_learning.pooled_network import PooledNetwork
+from qurate.selection.q_learning.update import choose_action, exploration_at, update_pooled, update_q_network
+
+
+class DeepQAgent:
+    """A Q-network that acts, remembers and learns.
+
+    Algorithm 1 calls `act` in line 9, `remember` in line 14 and `learn` in line 15.
+
+    Args:
+        kind: 'flat' (the paper's Q-network) or 'shared'.
+        observation_shape: Shape of one observation; (n_actions, width) for 'shared'.
+        n_actions: Number of actions.
+        config: Everything else.
+        seed: Decides weights, exploration and batches.
+        available_bytes: Memory the agent may take; all that the machine has to give if None.
+
+    Raises:
+        OversizeStateError: It does not fit; raised before anything is allocated.
+
+    Example:
+        >>> agent = DeepQAgent("flat", (3,), 2, QLearningConfig(hidden=(8,), pool_bytes=10_000), seed=0)
+        >>> agent.act(torch.zeros(3), torch.tensor([False, True]))
+        1
+    """
+
+    def __init__(
+        self,
+        kind: QNetworkKind,
+        observation_shape: tuple[int, ...],
+        n_actions: int,
+        config: QLearningConfig,
+        seed: int,
+        *,
+        available_bytes: int | None = None,
+    ) -> None:
+        self.config = config
+        self.cost = memory_cost(observation_shape, n_actions, config, kind)
+        check_memory(self.cost, available_memory() if available_bytes is None else available_bytes)
+        with seeded(seed):
+            self.network = build_q_network(kind, observation_shape, n_actions, config)
+        self.target_network: QNetwork | None = None
+        if config.target_update:
+            self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizer = self._build_optimizer()
+        self.pool = ExperiencePool(config.pool_bytes, observation_shape, n_actions, needed=self.cost.pool_needed)
+        self.pooled: PooledNetwork | None = None
+        if self.cost.pooled:
+            assert isinstance(self.network, FlatQNetwork)
+            self.pooled = PooledNetwork(self.network, self.pool)
+        self.actions_taken = 0
+        self.updates = 0
+        self._acting = generator(seed, 1)
+        self._sampling = generator(seed, 2)
+
+    @property
+    def exploration(self) -> float:
+        """Probability that the next action is a random one."""
+        return exploration_at(self.actions_taken, self.config)
+
+    @torch.no_grad()
+    def q_values(self, observation: Array) -> Tensor:
+        """Q(s, .) of one observation, (n_actions,). This is Q; `network` may hold a part of its weights only."""
+        observed = as_tensor(observation, torch.float32)
+        if self.pooled is not None:
+            return self.pooled.q_values(observed)
+        values: Tensor = self.network(observed.unsqueeze(0))[0]
+        return values
+
+    def act(self, observation: Array, mask: Array, *, greedy: bool = False) -> int:
+        """Choose a legal action; a greedy one neither explores nor counts towards the end of exploration."""
+        exploration = 0.0 if greedy else self.exploration
+        values = functools.partial(self.q_values, observation)
+        action = choose_action(values, as_tensor(mask, torch.bool), exploration, self._acting)
+        self.actions_taken += not greedy
+        return action
+
+    def remember(
+        self,
+        observation: Array,
+        action: int,
+        reward: float,
+        next_observation: Array,
+        next_mask: Array,
+        *,
+        terminated: bool,
+        last: bool,
+    ) -> None:
+        """Insert a recording into the pool; see `ExperiencePool.add`."""
+        if self.pooled is not None:
+            self.pooled.release(self.pool.next_overwritten())
+        self.pool.add(observation, action, reward, next_observation, next_mask, terminated=terminated, last=last)
+
+    def learn(self) -> float | None:
+        """One update on a sampled batch; its loss, or None while the pool is empty.
+
+        A pool smaller than the batch is sampled all the same, with replacement: Algorithm 1 learns from
+        its first step on.
+        """
+        if len(self.pool) == 0:
+            return None
+        loss = self._update()
+        self.updates += 1
+        if self.target_network is not None and self.updates % self.config.target_update == 0:
+            self.target_network.load_state_dict(self.network.state_dict())
+        return loss
+
+    def _update(self) -> float:
+        config = self.config
+        if self.pooled is not None:
+            return update_pooled(self.pooled, self.pool.draw(config.batch_size, self._sampling), config)
+        batch = self.pool.sample(config.batch_size, self._sampling)
+        longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
+        return update_q_network(
+            self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Weights, optimiser, counters and generators as a flat dictionary of tensors; not the pool."""
+        state = {f"network.{name}": values for name, values in self.network.state_dict().items()}
+        if self.target_network is not None:
+            state |= {f"target.{name}": values for name, values in self.target_network.state_dict().items()}
+        for index, slots in self.optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
+        if self.pooled is not None:
+            state |= {f"pooled.{name}": values for name, values in self.pooled.state_dict().items()}
+        state["actions_taken"] = torch.tensor(self.actions_taken)
+        state["updates"] = torch.tensor(self.updates)
+        state["acting"] = self._acting.get_state()
+        state["sampling"] = self._sampling.get_state()
+        return {name: values.detach().clone() for name, values in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state_dict` of an agent of the same shape and config; load the pool as well."""
+        self.network.load_state_dict(_below("network.", state))
+        if self.target_network is not None:
+            self.target_network.load_state_dict(_below("target.", state))
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, values in _below("optimizer.", state).items():
+            index, slot = name.split(".", 1)
+            slots.setdefault(int(index), {})[slot] = values.clone()
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        pooled = _below("pooled.", state)
+        if self.pooled is not None:
+            self.pooled.load_state_dict(pooled)
+        elif pooled:
+            raise ValueError("DeepQAgent: the state is of an agent with a smaller pool_bytes; use the same config.")
+        self.actions_taken = int(state["actions_taken"])
+        self.updates = int(state["updates"])
+        self._acting.set_state(state["acting"])
+        self._sampling.set_state(state["sampling"])
+
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        if self.config.optimizer == "sgd":
+            return torch.optim.SGD(self.network.parameters(), lr=self.config.learning_rate)
+        # Fused: no temporaries as large as the first layer, which `memory_cost` would have to count.
+        return torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
+
+
+def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}

@@ -1,0 +1,158 @@
+"""`qurate benchmark` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tiny_grid
+from tests.data.tiny_suite import make_listed
+from tests.own_images import save_weights
+
+from qurate.benchmark.estimate import estimate
+from qurate.benchmark.folder import BenchmarkFolder
+from qurate.benchmark.lanes import Lane
+from qurate.cli import main
+from qurate.data.catalog import load_suite
+
+WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "--steps", "6", "--device", "cpu")
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | None = None) -> int:
+    """The exit code; cells run in this process."""
+
+    def lane(given: object) -> Lane:
+        return InlineLane(worker or given)  # type: ignore[arg-type]  # the command's worker
+
+    monkeypatch.setattr("qurate.cli.benchmarks.ProcessLane", lane)
+    monkeypatch.setattr(sys, "argv", ["qurate", *words])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*WORDS, "--selectors", "none,random", "--model-selection", "last,snd", "--out", str(tmp_path))
+    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    out = capsys.readouterr().out
+    assert "Digits: 2 cells, 0 of them finished before." in out
+    assert "1/2  typeset:handwritten 3-shot ent none seed 0: " in out
+    assert f"Results: {tmp_path}/results.csv" in out
+    facts = json.loads((tmp_path / "benchmark.json").read_text())
+    assert (facts["suite"], facts["suite_title"], facts["protocol"], facts["backbone"]) == (
+        *("digits", "Digits"),
+        *("drawn", "digits"),
+    )
+    assert facts["model_selection"]["last"] == "the last model"
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 4
+    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    assert "Digits: 2 cells, 2 of them finished before." in capsys.readouterr().out
+
+
+def test_failed_cells_are_told_at_the_end_with_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(SmallWorker):
+        def read(self, cell: object) -> object:  # type: ignore[override]
+            raise OSError("the disk is gone")
+
+    assert command(monkeypatch, *WORDS, "--selectors", "none", "--out", str(tmp_path), worker=Broken()) == 1
+    out = capsys.readouterr().out
+    assert "FAILED: OSError: the disk is gone" in out
+    assert "error.txt" in out
+    assert "1 of 1 cells failed. The same command tries them again." in out
+
+
+def test_a_dry_run_lists_cells_and_runs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*WORDS, "--selectors", "none,random", "--out", str(tmp_path / "out"))
+    assert command(monkeypatch, *words, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert out.count("typeset:handwritten 3-shot ent") == 2
+    assert "2 cells to run: about" in out
+    assert "2 by a few training steps on this machine" in out
+    assert not (tmp_path / "out").exists()
+    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    capsys.readouterr()
+    assert command(monkeypatch, *words, "--dry-run") == 0
+    assert "All are finished." in capsys.readouterr().out
+
+
+def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_training_once(tmp_path: Path) -> None:
+    done = tiny_grid(seeds=(0,))
+    run_grid(done, tmp_path)
+    known = [(cell, {"none": 10.0, "random": 25.0}[cell.selector]) for cell in done.cells()]
+    assert [cell for cell, _ in BenchmarkFolder(tmp_path).seconds(done.cells())] == done.cells()
+    found = estimate(tiny_grid(seeds=(1, 2)).cells(), known, None)
+    assert found.of_cells == (10.0, 15.0) * 4
+    assert found.measured == 8
+    assert found.whole(lanes=2) == 4 * 25.0 / 2
+    assert found.whole(lanes=100) == 4 * 25.0 / 8  # no more processes than cells
+
+
+def test_images_are_embedded_once_and_cells_train_on_the_embeddings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_listed(tmp_path)
+    save_weights(tmp_path / "w.safetensors")
+    monkeypatch.setenv("QURATE_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    words = (
+        *("benchmark", "--suite", str(tmp_path / "tiny.toml"), "--data", str(tmp_path), "--out", str(out)),
+        *("--weights", str(tmp_path / "w.safetensors"), "--methods", "tml", "--selectors", "none,balanced"),
+        *("--seeds", "0", "--steps", "6", "--model-selection", "last,validation", "--device", "cpu"),
+    )
+    assert command(monkeypatch, *words) == 0, capsys.readouterr().out
+    assert "embedding: " in capsys.readouterr().out
+    facts = json.loads((out / "benchmark.json").read_text())
+    assert facts["weights"].startswith("w.safetensors sha256:")
+    assert "inside the unlabelled test list" in facts["model_selection"]["validation"]
+    assert len((out / "results.csv").read_text().splitlines()) == 1 + 4
+
+
+def test_results_of_others_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.csv").write_text("years of work")
+    assert command(monkeypatch, "benchmark", "--suite", "digits", "--out", str(tmp_path)) == 2
+    assert "results.csv is not of a benchmark. Choose another --out." in capsys.readouterr().err
+    assert (tmp_path / "results.csv").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--suite", "office-31"), "suite must be one of digits, domainnet126"),
+        (("--suite", "office31"), "Pass --data DIR"),
+        (("--suite", "digits", "--shots", "three"), "shots must be integers with commas between them, got 'three'"),
+        (("--suite", "digits", "--protocol", "fair"), "protocol must be mme, clean or drawn, got 'fair'"),
+        (("--suite", "digits", "--selectors", "best"), "selectors must be of none, confidence"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_code_2(
+    tmp_path: Path,
+    words: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command(monkeypatch, "benchmark", *words, "--out", str(tmp_path)) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_check_takes_folders_or_a_suite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "check", "--suite", "digits") == 0
+    assert "nothing to check" in capsys.readouterr().out
+    assert command(monkeypatch, "check", "--suite", "office31", "--data", "/nowhere") == 1
+    assert load_suite("office31").published in capsys.readouterr().out
+    assert command(monkeypatch, "check", "--suite", "digits", "--source", "x") == 2
+    assert "together, or --suite with its --data" in capsys.readouterr().err

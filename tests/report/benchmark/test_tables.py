@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.report.benchmark.grids import D, W, outcome_of, row, rows
+
+from qurate.report.benchmark.tables import DASH, Cell, Table, make_tables
+
+
+def table_of(folder: Path, results: list[dict[str, object]], **facts: str) -> Table:
+    (table,) = make_tables(outcome_of(folder, results, None, **facts))
+    return table
+
+
+def texts(table: Table) -> dict[str, list[str]]:
+    """Cells as printed, with what is missing behind a semicolon."""
+    seeds = len(table.seeds)
+    return {row.title: [f"{c.text()}; {c.gap(seeds)}".removesuffix("; ") for c in row.cells] for row in table.rows}
+
+
+def marked(table: Table, mark: str) -> list[set[str]]:
+    """Titles marked in each column."""
+    return [{row.title for row in table.rows if getattr(row.cells[i], mark)} for i in range(len(table.columns))]
+
+
+FULL = [
+    *rows(D, "tml", "oracle", 0.90, 0.92, 0.94),
+    *rows(D, "tml", "dqn", 0.80, 0.82, 0.81),
+    *rows(W, "tml", "dqn", 0.70, 0.72, 0.74),
+    *rows(W, "tml", "oracle", 0.95, 0.95, 0.95),
+    *rows(W, "source_target", "none", 0.60, 0.62, 0.64),
+    *rows(D, "source_target", "none", 0.71, 0.70, 0.72),
+    *rows(W, "mme", "none", 0.65, 0.65, 0.65),
+    *rows(D, "mme", "none", 0.60, 0.66, 0.63),
+]
+
+
+def test_rows_and_columns_are_those_of_the_paper_with_means_and_spreads_by_hand(tmp_path: Path) -> None:
+    table = table_of(tmp_path, FULL)
+    assert table.columns == ("W to A", "D to A", "mean")
+    assert texts(table) == {
+        "S+T": ["62.0 ± 2.0", "71.0 ± 1.0", "66.5 ± 1.3"],  # seeds: 65.5, 66.0, 68.0
+        "MME": ["65.0 ± 0.0", "63.0 ± 3.0", "64.0 ± 1.5"],
+        "TML_DQNPL": ["72.0 ± 2.0", "81.0 ± 1.0", "76.5 ± 1.3"],
+        "TML + oracle": ["95.0 ± 0.0", "92.0 ± 2.0", "93.5 ± 1.0"],
+    }
+
+
+def test_the_best_is_bold_the_best_without_pseudo_labels_underlined_and_an_oracle_neither(tmp_path: Path) -> None:
+    table = table_of(tmp_path, FULL)
+    assert marked(table, "best") == [{"TML_DQNPL"}] * 3
+    assert marked(table, "best_plain") == [{"MME"}, {"S+T"}, {"S+T"}]
+
+
+def test_equal_as_printed_is_equally_good(tmp_path: Path) -> None:
+    table = table_of(tmp_path, [row(W, "ent", "none", 0, 0.70004), row(W, "mme", "none", 0, 0.69996)])
+    assert marked(table, "best") == marked(table, "best_plain") == [{"ENT", "MME"}]
+
+
+def test_the_published_number_stands_beside_with_its_difference(tmp_path: Path) -> None:
+    table = table_of(tmp_path, FULL)
+    cells = {row.title: [(cell.published, cell.difference()) for cell in row.cells] for row in table.rows}
+    assert cells["TML_DQNPL"] == [(77.5, "\u22125.5"), (78.8, "+2.2"), (78.2, "\u22121.7")]
+    assert cells["TML + oracle"] == [(None, "")] * 3
+    assert table.has_published
+    (note,) = [note for note in table.notes if note.startswith("Published")]
+    assert "Table 4 of Selective Pseudo-Labeling" in note
+    assert "VGG-16" in note
+    assert "another backbone and all layers trained instead of a frozen backbone" in note
+
+
+def test_a_comparison_of_like_with_like_needs_no_caution(tmp_path: Path) -> None:
+    table = table_of(tmp_path, FULL, backbone="torchvision/vgg16", train="full")
+    (note,) = [note for note in table.notes if note.startswith("Published")]
+    assert "compare differences" not in note
+
+
+def test_nothing_is_published_for_other_shots_or_other_data(tmp_path: Path) -> None:
+    one_shot = [dict(result, shots=1) for result in FULL]
+    for number, (results, suite) in enumerate([(one_shot, "office31"), (FULL, "digits")]):
+        table = table_of(tmp_path / str(number), results, suite=suite)
+        assert not table.has_published
+        assert not any("Published" in note for note in table.notes)
+
+
+def test_a_missing_cell_is_a_dash_and_leaves_its_row_without_a_mean(tmp_path: Path) -> None:
+    results = [*rows(W, "tml", "none", 0.7, 0.7), *rows(D, "tml", "none", 0.7, 0.7), *rows(W, "ent", "none", 0.9, 0.9)]
+    table = table_of(tmp_path, results)
+    assert texts(table)["ENT"] == ["90.0 ± 0.0", DASH, DASH]
+    assert marked(table, "best") == [{"ENT"}, {"TML"}, {"TML"}]
+    assert "Of 8 runs 2 not run; a mean is given only where every scenario has the same seeds." in table.notes
+
+
+def test_a_failed_run_is_shown_as_failed_and_never_averaged_away(tmp_path: Path) -> None:
+    results = [
+        *rows(W, "tml", "none", 0.70, 0.72, 0.74), *rows(D, "tml", "none", 0.70, 0.72, None),
+        *rows(W, "ent", "none", None, None, None), *rows(D, "ent", "none", 0.5, 0.5, 0.5),
+    ]  # fmt: skip
+    table = table_of(tmp_path, results)
+    assert texts(table) == {
+        "ENT": ["failed", "50.0 ± 0.0", DASH],
+        "TML": ["72.0 ± 2.0", "71.0 ± 1.4; 2 of 3 seeds, 1 failed", DASH],
+    }
+    assert any("Of 12 runs 4 failed" in note for note in table.notes)
+
+
+def test_a_row_of_fewer_seeds_says_so_but_has_its_mean(tmp_path: Path) -> None:
+    results = [*rows(W, "tml", "none", 0.70, 0.72), *rows(D, "tml", "none", 0.70, 0.72)]
+    results += [*rows(W, "tml", "dqn_paper", 0.6), *rows(D, "tml", "dqn_paper", 0.8)]
+    assert texts(table_of(tmp_path, results))["TML + dqn_paper"] == [
+        "60.0; 1 of 2 seeds", "80.0; 1 of 2 seeds", "70.0; 1 of 2 seeds",
+    ]  # fmt: skip
+
+
+def test_a_mean_does_not_mix_seeds(tmp_path: Path) -> None:
+    """Seed 0 on one scenario and seed 1 on the other are no mean over seeds."""
+    table = table_of(tmp_path, [row(W, "tml", "none", 0, 0.7), row(D, "tml", "none", 1, 0.8)])
+    assert table.rows[0].cells[-1] == Cell(None, published=77.1)
+
+
+def test_one_scenario_is_its_own_mean(tmp_path: Path) -> None:
+    table = table_of(tmp_path, rows(W, "tml", "none", 0.7, 0.8))
+    assert table.columns == ("W to A",)
+    assert texts(table) == {"TML": ["75.0 ± 7.1"]}
+
+
+def test_one_seed_is_said(tmp_path: Path) -> None:
+    table = table_of(tmp_path, [row(W, "tml", "none", 4, 0.7), row(D, "tml", "none", 4, 0.8)])
+    assert texts(table)["TML"] == ["70.0", "80.0", "75.0"]
+    assert "one seed (4), so nothing is known about the spread." in table.notes[0]
+
+
+def test_each_number_of_shots_and_each_rule_has_its_table_the_oracle_last(tmp_path: Path) -> None:
+    results = [
+        row(W, "tml", "none", 0, 0.7, shots, rule) for rule in ("oracle", "validation", "last") for shots in (20, 3, 1)
+    ]
+    tables = make_tables(outcome_of(tmp_path, results))
+    assert [(table.shots, table.model_selection) for table in tables] == [
+        (shots, rule) for rule in ("last", "validation", "oracle") for shots in (1, 3, 20)
+    ]
+    assert tables[-1].title == "Office-31: 20 labels a class, model selection: oracle"
+    assert any("ORACLE: the model with the best accuracy on the test labels" in note for note in tables[-1].notes)
+    assert tables[0].title.startswith("Office-31: 1 label a class")
+
+
+def test_what_made_the_numbers_is_under_every_table(tmp_path: Path) -> None:
+    results = [
+        *rows(W, "tml", "none", 0.7, 0.7),
+        *[dict(r, commit="def5678") for r in rows(W, "ent", "none", 0.6, 0.6)],
+    ]
+    notes = " ".join(table_of(tmp_path, results).notes)
+    parts = ["seeds 0, 1.", "A is amazon, W is webcam.", "Model selection last", "timm/tf_efficientnet_lite0.in1k"]
+    parts += ["frozen, head trained", "weights lite0.safetensors", "Protocol mme", "commits def5678, abc1234"]
+    assert [part for part in parts if part not in notes] == []
+    assert "/home" not in notes
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+def test_later_work_and_the_doubtful_number_are_under_the_domainnet_table(tmp_path: Path, shots: int) -> None:
+    results = rows("clipart:sketch", "tml", "none", 0.6, 0.6, shots=shots)
+    notes = " ".join(table_of(tmp_path, results, suite="domainnet126").notes)
+    assert {1: "ProML 76.1", 3: "ProML 77.4"}[shots] in notes
+    assert ("Table 1 prints 61.0" in notes) == (shots == 3)

@@ -1,0 +1,84 @@
+"""A made-up run with small pictures that report tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from qurate.config import RunConfig, to_dict
+from qurate.presets import with_preset
+from qurate.report.run.record import Comparison, RunRecord
+
+HELPS = Comparison(0.742, 0.687, 124, 0.016, 0.094, "held-out images", "helps")
+UNCLEAR = Comparison(0.70, 0.687, 40, -0.05, 0.07, "k-fold over the labelled images", "unclear")
+HARMS = Comparison(0.652, 0.687, 124, -0.064, -0.006, "held-out images", "harms")
+
+
+def finished_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", "pen"), **changes: Any) -> RunRecord:
+    """A record whose images are coloured squares in a folder.
+
+    Args:
+        folder: Where the images go.
+        classes: Their names.
+        **changes: Fields of the record to set otherwise.
+    """
+    rng = np.random.default_rng(0)
+    source = _pictures(folder / "source", classes, 4, rng)
+    labeled = _pictures(folder / "labeled", classes, 2, rng)
+    unlabeled = _pictures(folder / "unlabeled", classes, 12, rng)
+    n = len(unlabeled)
+    predictions = unlabeled.assign(probability=rng.uniform(0.2, 0.999, n))
+    chosen = predictions.sort_values("probability").tail(n * 3 // 4)
+    prob = chosen["probability"].to_numpy()
+    positives = pd.DataFrame(
+        {
+            "file": chosen["file"].to_list(),
+            "label": chosen["label"].to_list(),
+            "round": np.arange(len(chosen)) % 3,
+            "reward": 1.0,
+            "phi": 2 * np.log(prob),
+            "classifier_prob": prob,
+            "center_prob": prob,
+            "entropy_drop": np.where(np.arange(len(chosen)) % 3 == 0, 0.0, rng.normal(0, 0.02, len(chosen))),
+        }
+    )
+    parts = pd.concat(
+        [
+            table[["file", "label"]].assign(part=part)
+            for part, table in (("source", source), ("labeled", labeled), ("unlabeled", unlabeled))
+        ]
+    )
+    places = {f"{axis}_{when}": rng.normal(size=len(parts)) for when in ("before", "after") for axis in "xy"}
+    fields: dict[str, Any] = {
+        "title": "Two small domains",
+        "classes": classes,
+        "source": source,
+        "labeled": labeled,
+        "predictions": predictions,
+        "positives": positives,
+        "rounds": pd.DataFrame(
+            {"round": [0, 1, 2], "positives": [9, 18, 27], "new": [9, 11, 10], "seconds": [1.0, 1.1, 0.9]}
+        ),
+        "embedding": parts.assign(**places),
+        "comparison": HELPS,
+        "stopped": "D_p did not change for 3 rounds",
+        "config": to_dict(with_preset(RunConfig(), "qurate")),
+        "notes": ("2 files were skipped.",),
+    }
+    return RunRecord(**{**fields, **changes})
+
+
+def _pictures(folder: Path, classes: tuple[str, ...], count: int, rng: np.random.Generator) -> pd.DataFrame:
+    folder.mkdir(parents=True)
+    rows = []
+    for k, name in enumerate(classes):
+        for i in range(count):
+            path = folder / f"{k}_{i}.png"
+            color = tuple(int(value) for value in rng.integers(0, 255, 3))
+            Image.new("RGB", (64, 48), color).save(path)
+            rows.append({"file": str(path), "label": name})
+    return pd.DataFrame(rows)

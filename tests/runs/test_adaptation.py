@@ -1,0 +1,283 @@
+"""From folders to a model: what is understood, what is said of bad input, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
+
+import qurate
+from qurate.data.domains import DataError
+from qurate.expectation import say_time
+from qurate.runs.model import ModelError
+from qurate.runs.settings import BACKBONE as DEFAULT_BACKBONE
+from qurate.runs.settings import SettingError, find_weights, make_config
+from qurate.selection.algorithm import SELECTORS
+
+FAST = {"config": small_config("none"), "check_helping": False}
+Adapt = Callable[..., qurate.AdaptedModel]
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_weights(tmp_path_factory.mktemp("weights") / "w.safetensors")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Path]:
+    return make_folders(tmp_path)
+
+
+@pytest.fixture
+def adapt(weights: str, cache: Path) -> Adapt:
+    def run(place: dict[str, Any], **arguments: Any) -> qurate.AdaptedModel:
+        return qurate.adapt(**place, backbone=BACKBONE, weights=weights, cache=cache, **{**FAST, **arguments})
+
+    return run
+
+
+def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place, config=small_config(), check_helping=True, out=tmp_path / "run")
+    record = model.record
+    assert record is not None
+    assert record.comparison is not None
+    assert record.comparison.images == 9
+    assert record.title == "source to unlabeled, 3 classes"
+    predictions = pd.read_csv(tmp_path / "run" / "predictions.csv")
+    assert list(predictions.columns) == ["file", "label", "probability"]
+    assert len(predictions) == 15
+    assert set(predictions["label"]) <= set(COLORS)
+    assert all(Path(file).is_file() for file in predictions["file"])
+    positives = pd.read_csv(tmp_path / "run" / "positives.csv")
+    expected = ["file", "label", "round", "reward", "phi", "classifier_prob", "center_prob", "entropy_drop"]
+    assert list(positives.columns) == expected
+    assert len(positives) > 0
+    metrics = pd.read_csv(tmp_path / "run" / "metrics.csv").set_index("what")["value"]
+    assert metrics["comparison_images"] == 9
+    assert set(record.embedding["part"]) == {"source", "labeled", "unlabeled"}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "été" in page
+
+
+def test_a_saved_model_predicts_as_it_did(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place, config=small_config("balanced"))
+    assert model.record is not None
+    model.save(tmp_path / "saved")
+    loaded = qurate.load(tmp_path / "saved")
+    assert loaded.classes == model.classes
+    told = loaded.predict(place["unlabeled"]).set_index("file")
+    kept = model.record.predictions.set_index("file")
+    assert list(told.loc[kept.index, "label"]) == list(kept["label"])
+    assert told.loc[kept.index, "probability"].to_numpy() == pytest.approx(kept["probability"].to_numpy(), abs=1e-4)
+    for name, values in model.network.state_dict().items():
+        assert torch.equal(values, loaded.network.state_dict()[name])
+
+
+def test_predict_takes_folders_globs_lists_and_images(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place)
+    listed = tmp_path / "list.txt"
+    listed.write_text("unlabeled/0-0.png\nlabeled/green tea/photo 1.jpg 1\n", encoding="utf-8")
+    counts = {
+        "folder": len(model.predict(place["unlabeled"])),
+        "glob": len(model.predict(f"{tmp_path}/labeled/*/photo*.jpg")),
+        "list": len(model.predict(listed)),
+        "image": len(model.predict(place["unlabeled"] / "0-0.png")),
+        "paths": len(model.predict(sorted(place["unlabeled"].glob("*.png")))),
+    }
+    assert counts == {"folder": 15, "glob": 9, "list": 2, "image": 1, "paths": 9}
+    assert set(model.predict(listed)["problem"]) == {""}
+    with pytest.raises(DataError, match="got none at nowhere"):
+        model.predict("nowhere")
+
+
+def test_unreadable_images_are_rows_with_their_problem(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place)
+    folder = tmp_path / "new"
+    paint(folder / "good.png", (60, 60, 200), seed=0)
+    (folder / "text.jpg").write_text("no image")
+    whole = (place["labeled"] / "blue" / "photo 0.jpg").read_bytes()
+    (folder / "truncated.jpg").write_bytes(whole[:-60])
+    table = model.predict([*sorted(folder.iterdir()), folder / "absent.png"]).set_index("file")
+    assert list(table["problem"] != "") == [False, True, True, True]
+    assert table["label"].tolist()[1:] == ["", "", ""]
+    assert table["probability"].isna().tolist() == [False, True, True, True]
+    assert "no such file" in table["problem"].iloc[-1]
+
+
+def test_images_of_any_kind_are_taken(place: dict[str, Path], adapt: Adapt) -> None:
+    odd = place["unlabeled"] / "ödd ones"
+    odd.mkdir()
+    Image.new("L", (30, 20), 90).save(odd / "grey.png")
+    Image.new("CMYK", (30, 20), (9, 90, 9, 0)).save(odd / "cmyk.jpg")
+    Image.fromarray(np.full((20, 20), 40000, dtype=np.uint16)).save(odd / "16 bit.png")
+    Image.new("RGB", (1, 1), (60, 60, 200)).save(odd / "one pixel.png")
+    record = adapt(place).record
+    assert record is not None
+    assert sum("ödd ones" in file for file in record.predictions["file"]) == 4
+
+
+def test_evaluate_measures_by_class_name(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place)
+    found = model.evaluate(place["source"])
+    assert found.confusion.sum() == 18
+    table = tmp_path / "some.csv"
+    table.write_text("file,label\nsource/blue/0.png,blue\nsource/été/1.png,été\n", encoding="utf-8")
+    assert model.evaluate(table).confusion.sum() == 2
+    paint(tmp_path / "odd" / "purple" / "1.png", (200, 60, 200), seed=0)
+    with pytest.raises(DataError, match="got also 'purple'"):
+        model.evaluate(tmp_path / "odd")
+
+
+def test_bad_files_are_left_out_and_named(place: dict[str, Path], adapt: Adapt) -> None:
+    (place["source"] / "blue" / "notes.txt").write_text("by hand")
+    (place["source"] / "blue" / "text.jpg").write_text("no image")
+    whole = (place["labeled"] / "blue" / "photo 0.jpg").read_bytes()
+    (place["unlabeled"] / "truncated.jpg").write_bytes(whole[:-60])
+    (place["unlabeled"] / "again.jpg").write_bytes(whole)
+    listener = Listener()
+    model = adapt(place, audience=listener)
+    said = "\n".join(listener.lines)
+    assert "3 classes: 'blue', 'green tea', 'été'." in said
+    assert "Source: 18 labelled images." in said
+    assert "Target: 9 labelled images (3 a class), 15 unlabelled." in said
+    assert "source: 1 file left out, no image by its name: 'notes.txt'." in said
+    assert "'text.jpg'" in said
+    assert "unlabeled: 1 file left out, cannot be decoded as an image" in said
+    assert "unlabeled: 1 images are also in labeled, by content, and are left out." in said
+    assert "Expected time: about" in said
+    assert model.record is not None
+    assert len(model.record.notes) == 4
+
+
+def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    paint(tmp_path / "one" / "blue" / "1.png", (60, 60, 200), seed=0)
+    paint(tmp_path / "fewer" / "blue" / "1.png", (60, 60, 200), seed=0)
+    paint(tmp_path / "fewer" / "été" / "1.png", (60, 60, 200), seed=0)
+    for change, words in (
+        ({"source": empty}, "must hold one folder for each class, got none"),
+        ({"unlabeled": empty}, "at least one readable image"),
+        ({"unlabeled": tmp_path / "nowhere"}, "unlabeled must be a folder, .*nothing there"),
+        ({"source": tmp_path / "one", "labeled": tmp_path / "one"}, "at least two classes, got 'blue'"),
+        ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*missing='drop'"),
+        ({"unlabeled": place["labeled"]}, "at least two images that labeled .* does not, got 0 among 9"),
+    ):
+        with pytest.raises(DataError, match=words):
+            adapt({**place, **change}, out=tmp_path / "run")
+    assert adapt({**place, "labeled": tmp_path / "fewer"}, missing="drop").classes == ("blue", "été")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_too_few_labels_to_compare_are_said(tmp_path: Path, adapt: Adapt) -> None:
+    record = adapt(make_folders(tmp_path, shots=1), check_helping=True).record
+    assert record is not None
+    assert record.comparison is None
+    assert "no class has two labelled target images" in record.notes[-1]
+
+
+def test_lists_and_tables_do_as_well_as_folders(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    sources = sorted((tmp_path / "source").rglob("*.png"))
+    lines = [f"{file.relative_to(tmp_path)} {sorted(COLORS).index(file.parent.name)}" for file in sources]
+    (tmp_path / "s.txt").write_text("\n".join(lines), encoding="utf-8")
+    rows = [f"{f.relative_to(tmp_path)},{f.parent.name}" for f in sorted((tmp_path / "labeled").rglob("*.jpg"))]
+    (tmp_path / "l.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    rest = [str(f.relative_to(tmp_path)) for f in sorted((tmp_path / "unlabeled").rglob("*.png"))]
+    (tmp_path / "u.txt").write_text("\n".join(rest), encoding="utf-8")
+    listed = {"source": tmp_path / "s.txt", "labeled": tmp_path / "l.csv", "unlabeled": tmp_path / "u.txt"}
+    first, second = adapt(place).record, adapt(listed).record
+    assert first is not None
+    assert second is not None
+    ours, theirs = (sorted(zip(r.source["file"], r.source["label"], strict=True)) for r in (first, second))
+    assert ours == theirs
+    assert len(second.predictions) == len(first.predictions)
+
+
+def test_all_layers_can_be_trained(place: dict[str, Path], adapt: Adapt, weights: str, tmp_path: Path) -> None:
+    config = small_config("balanced", train="full", backbone=BACKBONE, weights=weights)
+    model = adapt(place, train="full", config=config, out=tmp_path / "run")
+    loaded = qurate.load(tmp_path / "run")
+    told = loaded.predict(place["unlabeled"])
+    assert model.record is not None
+    kept = model.record.predictions
+    assert told["probability"].to_numpy() == pytest.approx(kept["probability"].to_numpy(), abs=1e-3)
+
+
+def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "executed",))
+
+    torch.save({"weight": Evil()}, tmp_path / "model.pt")
+    with pytest.raises(ModelError, match=r"must be the folder of a finished run.*got a file"):
+        qurate.load(tmp_path / "model.pt")
+    with pytest.raises(ModelError, match="got nothing there"):
+        qurate.load(tmp_path / "nowhere")
+    (tmp_path / "model.json").write_text('{"format": "onnx"}')
+    with pytest.raises(ModelError, match="format must be 'qurate-model-1', got 'onnx'"):
+        qurate.load(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_model_file_that_is_a_pickle_is_refused(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    adapt(place).save(tmp_path / "saved")
+    (tmp_path / "saved" / "model.safetensors").rename(tmp_path / "kept")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "saved" / "model.safetensors")
+    with pytest.raises(ModelError, match="not a safetensors file"):
+        qurate.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_the_best_selector_is_the_default_and_others_have_their_share(selector: str) -> None:
+    config = make_config(selector=selector)
+    assert config.selection.selector == selector
+    assert config.training.positive_share == 0.5
+    assert config.network.bottleneck == "normalized"
+    assert config.selection.episode.harvest == (selector == "dqn")
+
+
+def test_offline_weights_are_taken_where_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str
+) -> None:
+    for installed, found in ((True, "offline"), (False, "pretrained")):
+        monkeypatch.setattr("qurate.runs.settings.offline_is_installed", lambda there=installed: there)
+        assert find_weights(DEFAULT_BACKBONE, "auto") == found
+        assert find_weights("timm/resnet34.tv_in1k", "auto") == "pretrained"
+    monkeypatch.chdir(Path(weights).parent)
+    assert find_weights(BACKBONE, Path(weights).name) == weights
+
+
+def test_unknown_settings_list_what_is_allowed() -> None:
+    for change in ({"method": "best"}, {"selector": "best"}, {"train": "best"}):
+        with pytest.raises(SettingError, match=r"must be one of .*, got 'best'"):
+            make_config(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(3, "about 10 seconds"), (42, "about 40 seconds"), (400, "about 7 minutes"), (9e3, "2 hours")]
+)
+def test_times_are_said_roughly(seconds: float, said: str) -> None:
+    assert said in say_time(seconds)

@@ -1,0 +1,184 @@
+"""Run folders: nothing lost, nothing half written, the same bits after a kill."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.own_images import BACKBONE, make_folders, save_weights, small_config
+
+import qurate
+from qurate.runs.adaptation import Audience
+from qurate.runs.folder import CURVES_FOLDER, RunError, RunFolder
+from qurate.runtime.files import write_atomically
+
+
+class KilledError(Exception):
+    """Raised where a process would have been killed."""
+
+
+class Watcher:
+    """Notes phases; raises in the given phase, when so many of its steps are done."""
+
+    def __init__(self, phase: str = "", done: int = 0) -> None:
+        self.kill_at = (phase, done)
+        self.lines: list[str] = []
+        self.phases: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        self.phases += [phase] if phase not in self.phases else []
+        if (phase, done) == self.kill_at:
+            raise KilledError
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("own")
+    return {**make_folders(root), "weights": save_weights(root / "w.safetensors"), "cache": root / "cache"}
+
+
+def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> qurate.AdaptedModel:
+    config = arguments.pop("config", None) or small_config()
+    return qurate.adapt(**place, backbone=BACKBONE, config=config, out=out, audience=audience, **arguments)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All that must be the same; times and the page, which shows them, may differ."""
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and file.name != "report.html"}
+    lines = files["metrics.csv"].splitlines()
+    return {**files, "metrics.csv": b"\n".join(line for line in lines if not line.startswith(b"seconds"))}
+
+
+def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path: Path) -> None:
+    watcher = Watcher()
+    run(place, tmp_path / "whole", watcher)
+    names = ["config.json", "metrics.csv", "model.json", "model.safetensors", "positives.csv", "predictions.csv"]
+    left = {file.name for file in (tmp_path / "whole").iterdir()}
+    assert left - {CURVES_FOLDER} == {*names, "report.html"}  # the curves are an extra
+    assert watcher.phases[:4] == ["embedding", "pre-training", "round 1 of 2", "round 2 of 2"]
+    whole = contents(tmp_path / "whole")
+    for number, kill_at in enumerate(
+        (
+            ("pre-training", 7),
+            ("round 1 of 2", 0),
+            ("round 2 of 2", 3),
+            ("comparison 1 of 3, adapted", 1),
+            ("comparison 3 of 3, S+T", 9),
+            ("writing the page", 0),
+        )
+    ):
+        out = tmp_path / f"killed{number}"
+        with pytest.raises(KilledError):
+            run(place, out, Watcher(*kill_at))
+        assert not RunFolder(out).finished
+        run(place, out, resume=True)
+        assert contents(out) == whole, kill_at
+
+
+def test_a_run_is_not_overwritten_by_chance(place: dict[str, Any], tmp_path: Path) -> None:
+    fast: dict[str, Any] = {"config": small_config("none"), "check_helping": False}
+    with pytest.raises(KilledError):
+        run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
+    with pytest.raises(RunError, match=r"unfinished run\. Pass --resume"):
+        run(place, tmp_path / "r", **fast)
+    other = {**fast, "config": small_config("none", seed=5)}
+    with pytest.raises(RunError, match=r"other settings.*run.seed was 0, is 5"):
+        run(place, tmp_path / "r", resume=True, **other)
+    run(place, tmp_path / "r", resume=True, **fast)
+    before = contents(tmp_path / "r")
+    with pytest.raises(RunError, match=r"finished run\. Choose another --out, or pass --force"):
+        run(place, tmp_path / "r", **fast)
+    watcher = Watcher()
+    again = run(place, tmp_path / "r", watcher, resume=True, **fast)
+    assert (watcher.phases, len(watcher.lines), again.classes[0]) == ([], 1, "blue")
+    assert contents(tmp_path / "r") == before
+    run(place, tmp_path / "r", force=True, **other)
+    assert contents(tmp_path / "r") != before
+
+
+def test_other_images_cannot_resume_a_run(place: dict[str, Any], tmp_path: Path) -> None:
+    fast: dict[str, Any] = {"config": small_config("none"), "check_helping": False}
+    with pytest.raises(KilledError):
+        run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
+    swapped = {**place, "source": place["labeled"]}
+    with pytest.raises(RunError, match="data was"):
+        run(swapped, tmp_path / "r", resume=True, **fast)
+
+
+def test_folders_of_others_are_left_alone(place: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for force in (False, True):
+        with pytest.raises(RunError, match="not empty and not a run of qurate"):
+            run(place, tmp_path, force=force)
+    with pytest.raises(RunError, match="this is a file"):
+        run(place, tmp_path / "thesis.txt")
+    theirs = tmp_path / "hub"
+    theirs.mkdir()
+    (theirs / "config.json").write_text('{"architectures": ["ResNet"]}')
+    (theirs / "model.safetensors").write_bytes(b"weights of another program")
+    for force in (False, True):
+        with pytest.raises(RunError, match="not empty and not a run of qurate"):
+            run(place, theirs, force=force)
+    assert len(list(theirs.iterdir())) == 2
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_read_only_or_full_disk_is_found_before_training(
+    place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = Watcher()
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:  # root may write anywhere, so the system's answer is played
+        patch.setattr("qurate.runs.folder.tempfile.TemporaryFile", refuse)
+        with pytest.raises(RunError, match=r"cannot be written \(Read-only file system\)"):
+            run(place, tmp_path / "r", watcher)
+    with monkeypatch.context() as patch:
+        patch.setattr("qurate.runs.folder.shutil.disk_usage", lambda path: type("Usage", (), {"free": 3 * 2**20}))
+        with pytest.raises(RunError, match="3 MiB are free"):
+            run(place, tmp_path / "r", watcher)
+    assert watcher.phases == []
+
+
+def test_a_disk_that_fills_up_loses_nothing(
+    place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: str | bytes) -> None:
+        if path.name == "positives.csv":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomically(path, content)
+
+    config = small_config("balanced")
+    with monkeypatch.context() as patch:
+        patch.setattr("qurate.runs.folder.write_atomically", full)
+        with pytest.raises(RunError, match=r"disk is full\. Make room and go on with --resume"):
+            run(place, tmp_path / "r", config=config, check_helping=False)
+    watcher = Watcher()
+    run(place, tmp_path / "r", watcher, resume=True, config=config, check_helping=False)
+    assert "pre-training" not in watcher.phases
+    assert RunFolder(tmp_path / "r").finished
+
+
+def test_a_damaged_checkpoint_says_so(place: dict[str, Any], tmp_path: Path) -> None:
+    fast: dict[str, Any] = {"config": small_config("none"), "check_helping": False}
+    with pytest.raises(KilledError):
+        run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
+    (tmp_path / "r" / "checkpoint.safetensors").write_bytes(b"\x80\x04 a pickle, perhaps")
+    with pytest.raises(RunError, match=r"damaged .* --force"):
+        run(place, tmp_path / "r", resume=True, **fast)
+
+
+def test_the_settings_are_kept_with_the_run(place: dict[str, Any], tmp_path: Path) -> None:
+    run(place, tmp_path / "r", config=small_config("none"), check_helping=False)
+    kept = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert kept["backbone"] == BACKBONE
+    assert kept["run"]["selection"]["selector"] == "none"
+    assert kept["weights"] == place["weights"]

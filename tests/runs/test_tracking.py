@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.selection.problem import blobs, config
+
+from qurate.runs.tracking import EVERY, Tracker
+from qurate.selection.algorithm import adapt
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own imports
+def test_a_run_leaves_its_curves(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
+    )
+    tracker = Tracker(tmp_path)
+    adapt(blobs(), config(rounds=2), on_step=tracker.on_step, on_event=tracker.on_event)
+    tracker.close()
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert len(events.Scalars("training/loss")) == (60 + 2 * 10) // EVERY
+    assert {point.value for point in events.Scalars("selection/reward")} <= {1.0, -1.0}
+    assert [point.step for point in events.Scalars("rounds/positives")] == [0, 1]
+
+
+def test_without_the_extra_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qurate.runs.tracking.find_spec", lambda name: None)
+    tracker = Tracker(tmp_path / "logs")
+    tracker.on_step(1, {"loss": 1.0})
+    tracker.close()
+    assert not (tmp_path / "logs").exists()

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qurate.runtime.files import write_atomically
+
+
+def test_text_and_bytes_are_written_and_folders_made(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a" / "b.txt", "über")
+    write_atomically(tmp_path / "a" / "c.bin", b"\x00\x01")
+    assert (tmp_path / "a" / "b.txt").read_text(encoding="utf-8") == "über"
+    assert (tmp_path / "a" / "c.bin").read_bytes() == b"\x00\x01"
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["b.txt", "c.bin"]
+
+
+def test_a_failed_move_leaves_the_old_file_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(self: Path, target: Path) -> Path:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "old"
