@@ -13,7 +13,8 @@ from qurate.methods import METHODS, Method
 from qurate.runs.adaptation import adapt
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model import load_model as load
-from qurate.training import TrainingError, fit
+from qurate.selection.algorithm import fit
+from qurate.training import TrainingError
 
 __version__ = version("qurate")
 

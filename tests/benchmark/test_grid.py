@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from tests.benchmark.tiny_grid import tiny_grid
 
-from qurate.benchmark.grid import BenchmarkError, Grid
+from qurate.benchmark.grid import Grid
+from qurate.benchmark.results import BenchmarkError
 from qurate.data.catalog import load_suite
 from qurate.data.domains import DataError
 from qurate.presets import with_preset

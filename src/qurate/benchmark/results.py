@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from qurate.errors import QurateError
 from qurate.runtime.files import write_atomically
+
+
+class BenchmarkError(QurateError, ValueError):
+    """A benchmark that cannot be run as asked; the message says what is allowed."""
 
 
 @dataclass(frozen=True)

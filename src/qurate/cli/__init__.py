@@ -12,18 +12,18 @@ import tyro
 from rich.console import Console
 
 from qurate.benchmark.demo import run_demo
-from qurate.benchmark.grid import BenchmarkError
+from qurate.benchmark.results import BenchmarkError
 from qurate.cli import own_images
 from qurate.cli.benchmarks import benchmark
 from qurate.data.domains import DataError
 from qurate.data.embedding.work import EmbeddingError
 from qurate.data.images import UnreadableImageError
+from qurate.errors import QurateError as SettingError
 from qurate.networks.backbones import BackboneError
 from qurate.networks.offline import OfflineWeightsError
 from qurate.report.benchmark.outcome import ReportError
 from qurate.runs.folder import RunError
 from qurate.runs.model import ModelError
-from qurate.runs.settings import SettingError
 from qurate.selection.q_learning.pool import OversizeStateError
 from qurate.training import TrainingError
 

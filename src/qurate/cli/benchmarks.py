@@ -16,11 +16,13 @@ from qurate.benchmark.cells import Cell
 from qurate.benchmark.commit import current_commit
 from qurate.benchmark.estimate import estimate
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.grid import BenchmarkError, Grid
+from qurate.benchmark.grid import Grid
 from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, start_ray, stop_ray
 from qurate.benchmark.progress import CellDisplay, last_line
+from qurate.benchmark.results import BenchmarkError
 from qurate.benchmark.run import run_cells
 from qurate.benchmark.worker import Worker
+from qurate.config import Device
 from qurate.data.catalog import Protocol, load_suite
 from qurate.expectation import say_time
 from qurate.model_selection import describe_rule
@@ -46,7 +48,7 @@ def benchmark(
     protocol: Annotated[str, tyro.conf.arg(metavar="mme|clean|drawn")] = "",
     model_selection: Names = "last",
     steps: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
     processes: int = 0,
     ray: Annotated[str, tyro.conf.arg(metavar="local|ADDRESS")] = "",
     dry_run: bool = False,

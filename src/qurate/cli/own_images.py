@@ -12,16 +12,18 @@ import torch
 import tyro
 from rich.console import Console
 
-from qurate.config import SelectionConfig, TrainingConfig
+from qurate.config import Device, NetworkConfig, SelectionConfig, TrainingConfig
 from qurate.data.domains import Domain, verify_images
 from qurate.data.embedding.embed import fill_cache
 from qurate.data.images import ImageFiles
 from qurate.data.parts import find_images
+from qurate.errors import ConfigError as SettingError
+from qurate.presets import make_config
 from qurate.report.run.record import Comparison
 from qurate.runs.adaptation import adapt as run_adaptation
 from qurate.runs.folder import REPORT_FILE, RunError, as_csv
 from qurate.runs.model import load_model
-from qurate.runs.settings import BACKBONE, SettingError, Train, find_weights, make_config
+from qurate.runs.settings import BACKBONE, Train, find_weights
 from qurate.runtime.display import make_table
 from qurate.runtime.files import write_atomically
 from qurate.runtime.progress import PhaseBars
@@ -45,7 +47,7 @@ def adapt(
     rounds: int = SelectionConfig.rounds,
     compare: bool = True,
     missing: Literal["error", "drop"] = "error",
-    device: str = "auto",
+    device: Device = "auto",
     resume: bool = False,
     force: bool = False,
 ) -> None:
@@ -74,9 +76,7 @@ def adapt(
     config = make_config(
         method=method,
         selector=selector,
-        backbone=backbone,
-        weights=weights,
-        train=train,
+        network=NetworkConfig(backbone, weights, "normalized") if train == "full" else None,
         seed=seed,
         steps=steps,
         rounds=rounds,
@@ -185,7 +185,7 @@ def embed(
     weights: Annotated[str, tyro.conf.arg(metavar="FILE")] = "auto",
     views: int = 1,
     cache: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Pass images through a frozen backbone ahead of time; every other verb finds the embeddings by itself.
 

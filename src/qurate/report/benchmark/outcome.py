@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from qurate.benchmark.results import read_results
-from qurate.report.benchmark.titles import row_rank, row_title
+from qurate.registry import row_rank, row_title
 
 RESULTS_FILE, ROUNDS_FILE, FACTS_FILE = "results.csv", "rounds.csv", "benchmark.json"
 CELL = ["scenario", "method", "selector", "shots", "seed"]
