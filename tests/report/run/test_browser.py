@@ -86,7 +86,7 @@ def test_folded_parts_open_by_keyboard(browser: Chrome, page: str) -> None:
     assert not shown.is_displayed()
     config.find_element(By.TAG_NAME, "summary").send_keys("\ue007")
     assert shown.is_displayed()
-    assert '"selector": "dqn"' in shown.text
+    assert '"name": "dqn"' in shown.text
 
 
 CONTRAST = """
