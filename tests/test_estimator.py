@@ -149,7 +149,7 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="selector must be one of none"):
         SSDAClassifier(**QUICK | {"selector": "luck"}).fit(features, y, sample_domain)
     with pytest.raises(ValueError, match="preset must be one of qurate, paper, got 'luck'"):
-        SSDAClassifier(**{"preset": "luck"}).fit(features, y, sample_domain)
+        SSDAClassifier(preset="luck").fit(features, y, sample_domain)  # type: ignore[arg-type]  # the wrong word
     with pytest.raises(ValueError, match="method must be one of source_target"):
         SSDAClassifier("luck", **QUICK).fit(features, y, sample_domain)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
