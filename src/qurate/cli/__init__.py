@@ -13,6 +13,7 @@ from rich.console import Console
 
 from qurate.benchmark.demo import run_demo
 from qurate.benchmark.grid import BenchmarkError
+from qurate.benchmark.outcome import ReportError
 from qurate.cli import own_images
 from qurate.cli.benchmarks import benchmark
 from qurate.data.domains import DataError
@@ -20,7 +21,6 @@ from qurate.data.embedding.work import EmbeddingError
 from qurate.data.images import UnreadableImageError
 from qurate.networks.backbones import BackboneError
 from qurate.networks.offline import OfflineWeightsError
-from qurate.report.benchmark.outcome import ReportError
 from qurate.runs.folder import RunError
 from qurate.runs.model import ModelError
 from qurate.runs.settings import SettingError

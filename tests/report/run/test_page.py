@@ -118,51 +118,57 @@ def test_the_outcome_is_said_at_the_top(
     assert len(page.all("svg", **{"class": "chart"})) == 1 + (comparison is not None)
 
 
-def test_a_chosen_pseudo_label_says_why_in_words(tmp_path: Path) -> None:
+def test_a_trusted_pseudo_label_says_why_in_words(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    row = record.positives.iloc[[0]].assign(
-        label="pen", round=2, phi=-0.113, classifier_prob=0.98, center_prob=0.91, entropy_drop=0.0123
+    row = record.positives.iloc[[0]].assign(label="pen", round=2, phi=-0.113, classifier_prob=0.98, center_prob=0.91)
+    page = _written(dataclasses.replace(record, positives=row), tmp_path)
+    assert "1 pseudo-label was trusted" in page.said("chosen")
+    name = Path(row["file"].iloc[0]).name
+    assert page.said("chosen").endswith(
+        f"pen The classifier is 98 % sure. Its 10 nearest target images agree to 91 %. {name}"
     )
-    said = _written(dataclasses.replace(record, positives=row), tmp_path).said("chosen")
-    assert "1 unlabelled image was given the label" in said
-    assert "pen round 2 · phi -0.11" in said
-    assert "The classifier is 98 % sure; its 10 nearest target images agree 91 %;" in said
-    assert "learning it made the other predictions surer (entropy fell by 0.012)" in said
+    assert "phi" not in page.html.split('id="config"')[0]
 
 
 @pytest.mark.parametrize(
-    ("config", "drop", "words"),
+    ("config", "words"),
     [
-        ({"selection": {"reward": {"center": "centers"}}}, -0.02, "the class centres agree 91 %; learning it made"),
-        ({"selection": None}, 0.0, "nearby target images agree 91 %; its effect on the other predictions was not"),
-        ({}, float("nan"), "nearby target images agree 91 %; its effect on the other predictions was not measured"),
+        ({"selection": {"reward": {"center": "centers"}}}, "Its distance to the class centres says 91 %."),
+        ({"selection": None}, "Nearby target images agree to 91 %."),
+        ({}, "Nearby target images agree to 91 %."),
     ],
 )
-def test_the_words_follow_what_phi_was_made_of(
-    tmp_path: Path, config: dict[str, object], drop: float, words: str
+def test_the_words_follow_what_the_label_was_checked_against(
+    tmp_path: Path, config: dict[str, object], words: str
 ) -> None:
     record = finished_run(tmp_path, config=config)
-    rows = record.positives.iloc[[0, 1]].assign(center_prob=0.91, entropy_drop=[drop, 0.01])
+    rows = record.positives.iloc[[0]].assign(center_prob=0.91)
     assert words in _written(dataclasses.replace(record, positives=rows), tmp_path).said("chosen")
 
 
-def test_an_effect_that_no_label_was_measured_by_is_told_once(tmp_path: Path) -> None:
-    record = finished_run(tmp_path)
-    unmeasured = dataclasses.replace(record, positives=record.positives.assign(entropy_drop=0.0))
-    said = _written(unmeasured, tmp_path).said("chosen")
-    assert said.count("not measured") == 1
-    assert "The third was not measured in this run." in said
+def test_why_nothing_was_compared_is_said_in_place_of_the_outcome(tmp_path: Path) -> None:
+    why = "The comparison was switched off."
+    said = _written(finished_run(tmp_path, comparison=None, no_comparison=why), tmp_path).said("outcome")
+    assert said.startswith(f"Whether adaptation helped was not measured {why} classes")
+
+
+def test_the_words_of_the_paper_are_explained_where_they_first_appear(tmp_path: Path) -> None:
+    page = _written(finished_run(tmp_path), tmp_path)
+    assert "Plain training (S+T), which learns from the labelled images alone" in page.said("outcome")
+    everything = " ".join(page.said(part) for part in PARTS if part != "about")  # the configuration
+    assert "also called positives" in everything[: everything.index("positives.csv")]
+    assert everything.count("positives") == 2  # both in that sentence
 
 
 def test_the_gallery_starts_with_the_most_doubtful_and_is_bounded(tmp_path: Path) -> None:
     record = finished_run(tmp_path, classes=tuple(f"class {k}" for k in range(12)))
-    said = _written(record, tmp_path).said("chosen")
+    page = _written(record, tmp_path)
     assert len(record.positives) == 108
-    assert "48 are shown here; all are in positives.csv" in said
-    shown = [float(number) for number in re.findall(r"phi (\S+)", said) if number != "adds"]
-    lowest = np.sort(record.positives["phi"])[:GALLERY]
-    assert shown[:GALLERY] == pytest.approx(lowest, abs=0.006)
-    assert len(re.findall(r"class \d+ round", said)) == 2 * GALLERY
+    assert "48 of them are shown here" in page.said("chosen")
+    shown = [image["alt"].split(",")[0] for image in page.all("img") if "taken for" in image["alt"]]
+    lowest = record.positives.sort_values("phi")["file"][:GALLERY]
+    assert shown[:GALLERY] == [Path(file).name for file in lowest]
+    assert len(shown) == 2 * GALLERY
 
 
 def test_what_to_label_next_is_least_certain_and_not_chosen_already(tmp_path: Path) -> None:
@@ -219,9 +225,9 @@ def test_a_run_that_chose_nothing_has_a_page(tmp_path: Path) -> None:
     )
     page = _written(empty, tmp_path)
     assert tuple(section["id"] for section in page.all("section")) == PARTS
-    assert "No pseudo-labels were chosen" in page.said("chosen")
+    assert "No pseudo-labels were trusted" in page.said("chosen")
     assert "no rounds of selection (no selector" in page.said("rounds")
-    assert "no embeddings" in page.said("map")
+    assert "nothing to draw" in page.said("map")
     assert "no unlabelled images left" in page.said("next")
     assert page.all("svg") == []
 
@@ -281,7 +287,7 @@ def test_a_map_of_one_point_or_of_infinite_ones_is_drawn_or_left_out(tmp_path: P
     one = _written(dataclasses.replace(record, embedding=record.embedding.iloc[-1:]), tmp_path)
     assert len(one.all("svg", **{"class": "map"})) == 2
     broken = dataclasses.replace(record, embedding=record.embedding.assign(x_after=np.inf))
-    assert "no embeddings" in _written(broken, tmp_path).said("map")
+    assert "nothing to draw" in _written(broken, tmp_path).said("map")
 
 
 def test_thumbnails_are_small_and_stop_at_the_budget(tmp_path: Path) -> None:
