@@ -16,7 +16,7 @@ from qurate.report.benchmark.statistics import (
     sign_flip_p_value,
     smallest_p_value,
 )
-from qurate.report.numbers import DASH, count, signed
+from qurate.report.numbers import DASH, count, percent, signed
 
 REFERENCE = "TML_DQNPL"
 """The agent with our preset: the row that the others are compared with, where it is there."""
@@ -100,21 +100,20 @@ class Comparisons:
     @property
     def caution(self) -> str:
         """How it was tested, and what that does not say."""
-        best = (
-            " It was chosen as the best row here, which overstates its advantage." if self.chosen_for == "best" else ""
-        )
-        alone = (
-            f" '{ALONE}': p is at most {LEVEL:.0%} by itself, but not after the correction." if self._has(ALONE) else ""
-        )
         exact = "exact" if all(row.pairs <= MOST_EXACT for row in self.rows) else "sampled"
-        return (
+        level = percent(LEVEL)
+        said = [
             f"{self.reference} against each other row, paired by scenario, shots and seed; {exact} sign-flip test, "
-            f"Holm's correction, level {LEVEL:.0%}.{alone}{best} Seeds of a scenario share its images, so this speaks "
-            "of other seeds on these scenarios, not of other data."
+            f"Holm's correction, level {level}."
+        ]
+        if any(row.verdict == ALONE for row in self.rows):
+            said.append(f"'{ALONE}': p is at most {level} by itself, but not after the correction.")
+        if self.chosen_for == "best":
+            said.append("It was chosen as the best row here, which overstates its advantage.")
+        said.append(
+            "Seeds of a scenario share its images, so this speaks of other seeds on these scenarios, not of other data."
         )
-
-    def _has(self, verdict: str) -> bool:
-        return any(row.verdict == verdict for row in self.rows)
+        return " ".join(said)
 
 
 def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None) -> Comparisons | None:

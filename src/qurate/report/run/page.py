@@ -16,7 +16,7 @@ from qurate.report.pages import render_page
 from qurate.report.run.figures import MOST_LABELS, embedding_figures, interval_figure, rounds_figure
 from qurate.report.run.record import RunRecord
 from qurate.report.run.thumbnails import Thumbnail, Thumbnails
-from qurate.report.run.words import outcome, why_trusted
+from qurate.report.run.words import outcome, witnesses
 from qurate.runtime.files import write_atomically
 
 PAIRS = 12
@@ -32,7 +32,7 @@ class Card:
     image: Thumbnail
     label: str
     file: str
-    text: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,11 @@ def render(record: RunRecord) -> str:
     """The page as HTML."""
     thumbnails = Thumbnails()
     pairs, uncertain = _pairs(record, thumbnails), _least_certain(record)
-    reward = _reward_config(record.config)
+    in_full, in_a_word = witnesses(_reward_config(record.config))
     guesses = [_guess_card(row, thumbnails) for row in uncertain.to_dict("records")]
     doubtful, exemplary = (
-        [_trust_card(row, reward, thumbnails) for row in rows.to_dict("records")] for rows in _gallery(record.positives)
+        [_trust_card(row, in_a_word, thumbnails) for row in rows.to_dict("records")]
+        for rows in _gallery(record.positives)
     )
     return render_page(
         "run.html.j2",
@@ -85,6 +86,7 @@ def render(record: RunRecord) -> str:
         pairs=pairs,
         uncertain=guesses,
         uncertain_files=[str(file) for file in uncertain["file"]],
+        witness=in_full,
         doubtful=doubtful,
         exemplary=exemplary,
         rounds=record.rounds.to_dict("records"),
@@ -129,16 +131,16 @@ def _least_certain(record: RunRecord) -> pd.DataFrame:
     return table.sort_values("probability", kind="stable").head(GALLERY)
 
 
-def _trust_card(row: Mapping[Any, Any], reward: Mapping[str, Any], thumbnails: Thumbnails) -> Card:
+def _trust_card(row: Mapping[Any, Any], witness: str, thumbnails: Thumbnails) -> Card:
     label, path = str(row["label"]), Path(row["file"])
-    why = why_trusted(row["classifier_prob"], row["center_prob"], reward)
+    why = (f"{percent(row['classifier_prob'])} sure", f"{witness}: {percent(row['center_prob'])}")
     return Card(thumbnails.of(path, f"{path.name}, taken for {label}"), label, path.name, why)
 
 
 def _guess_card(row: Mapping[Any, Any], thumbnails: Thumbnails) -> Card:
     label, path = str(row["label"]), Path(row["file"])
     image = thumbnails.of(path, f"{path.name}, perhaps {label}")
-    return Card(image, f"{label}?", path.name, f"The classifier is {percent(row['probability'])} sure.")
+    return Card(image, f"{label}?", path.name, (f"{percent(row['probability'])} sure",))
 
 
 def _class_rows(record: RunRecord) -> list[ClassRow]:

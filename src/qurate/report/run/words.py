@@ -1,4 +1,4 @@
-"""The outcome of a run, and why a label was trusted, in plain words."""
+"""The outcome of a run in plain words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADLINES = {
     "harms": ("bad", "Adaptation looks harmful here"),
 }
 _ADVICE = {
-    "helps": "The whole interval lies above zero.",
+    "helps": "The whole interval lies above zero, so this is unlikely to be chance.",
     "unclear": "The interval includes zero, so this may be chance. More labelled target images would tell.",
     "harms": "The whole interval lies below zero: plain training does better on these images. Do not use the "
     "adapted model as it is; label some of the images at the end of this page and run again.",
@@ -68,17 +68,13 @@ def outcome(comparison: Comparison | None, no_comparison: str = "") -> Outcome:
     return Outcome(*_HEADLINES[found.verdict], (measured, interval, _ADVICE[found.verdict]))
 
 
-def why_trusted(classifier_prob: float, center_prob: float, reward_config: Mapping[str, Any]) -> str:
-    """How sure the classifier is of a label, and how far the images around it agree.
+def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
+    """Who else was asked about a label, p_f of Eq. (4): in full for a sentence, and in a word for a card.
 
     Args:
-        classifier_prob: p_c.
-        center_prob: p_f.
         reward_config: Of the run; says what p_f was made of.
     """
-    around = "Nearby target images agree to"
-    if reward_config.get("center") == "neighbors":
-        around = f"Its {reward_config['neighbors']} nearest target images agree to"
-    elif reward_config.get("center") == "centers":
-        around = "Its distance to the class centres says"
-    return f"The classifier is {percent(classifier_prob)} sure. {around} {percent(center_prob)}."
+    if reward_config.get("center") == "centers":
+        return "the centres of the classes", "class centres"
+    number = f"{reward_config['neighbors']} " if "neighbors" in reward_config else ""
+    return f"the {number}target images nearest to it", "neighbours"
