@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
+from tests.report.run.pages import PARTS
 from tests.report.run.runs import HARMS, finished_run
-from tests.report.run.test_page import PARTS
 
 from qurate.report.run.page import write_report
 
