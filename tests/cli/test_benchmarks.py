@@ -122,7 +122,7 @@ def test_results_of_others_are_left_alone(
 ) -> None:
     (tmp_path / "results.csv").write_text("years of work")
     assert command(monkeypatch, "benchmark", "--suite", "digits", "--out", str(tmp_path)) == 2
-    assert "results.csv is not of a benchmark. Choose another --out." in capsys.readouterr().err
+    assert "results.csv was not written by `qurate benchmark`. Choose another --out." in capsys.readouterr().err
     assert (tmp_path / "results.csv").read_text() == "years of work"
 
 

@@ -77,8 +77,8 @@ class CellResult:
     """What came of a cell.
 
     Args:
-        rows: One a rule.
-        rounds: One a round, if it has a selector.
+        rows: One per rule.
+        rounds: One per round, if it has a selector.
         error: The traceback, if it failed.
     """
 

@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from qurate.benchmark.demo import run_demo
+from qurate.benchmark.outcome import ReportError
 from qurate.benchmark.results import BenchmarkError
 from qurate.cli import own_images
 from qurate.cli.benchmarks import benchmark
@@ -21,7 +22,6 @@ from qurate.data.images import UnreadableImageError
 from qurate.errors import QurateError as SettingError
 from qurate.networks.backbones import BackboneError
 from qurate.networks.offline import OfflineWeightsError
-from qurate.report.benchmark.outcome import ReportError
 from qurate.runs.folder import RunError
 from qurate.runs.model import ModelError
 from qurate.selection.q_learning.pool import OversizeStateError

@@ -40,9 +40,10 @@ class Checked:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds(type(self)).items():
+        cls: Any = type(self)
+        for name, kind in _kinds(cls).items():
             if (problem := _problem(getattr(self, name), kind)) is not None:
-                raise ConfigError(f"{type(self).__name__}.{name} must be {problem}, got {getattr(self, name)!r}.")
+                raise ConfigError(f"{cls.__name__}.{name} must be {problem}, got {getattr(self, name)!r}.")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -51,7 +52,8 @@ class Checked:
         Raises:
             ConfigError: If a key is unknown, or a value not allowed.
         """
-        kinds = _kinds(cls)
+        own: Any = cls
+        kinds = _kinds(own)
         if not isinstance(data, Mapping):
             raise ConfigError(f"{cls.__name__} must be a table of {', '.join(kinds)}, got {data!r}.")
         fixed = {field.name: field.default for field in dataclasses.fields(cls) if not field.init}
