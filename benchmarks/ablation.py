@@ -31,6 +31,7 @@ from qurate.data.splits import read_mme_split
 from qurate.presets import with_preset
 from qurate.runs.settings import find_weights
 from qurate.runtime.files import write_atomically
+from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import Selector, harvest, share_now
 
@@ -114,6 +115,7 @@ def own_selector(title: str, config: RunConfig) -> Selector | None:
 
 def run(title: str, seed: int) -> Row:
     torch.set_num_threads(1)
+    keep_freed_memory()
     config = ROWS[title](seed)
     return run_cell(
         load(),

@@ -25,7 +25,7 @@ from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, Tr
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.presets import with_preset
-from qurate.runtime.machine import reused_buffers, torch_threads
+from qurate.runtime.machine import keep_freed_memory, torch_threads
 from qurate.selection.algorithm import DQNSelector, build_selector, pseudo_label
 from qurate.selection.episode import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors
@@ -212,15 +212,14 @@ def products_alone(round: Round, config: RunConfig, steps: int) -> float:
 
 def compare(size: Size, config: RunConfig, actions: int) -> str:
     """Both sides, compared; a row of the table."""
-    with reused_buffers():
-        round = prepare(random_split(size), config)
-        selector = build_selector(config.selection, round.trainer, round.data, SEED)
-        assert isinstance(selector, DQNSelector)
-        run_ours(round, config, selector, 2)  # the first of everything is slower
-        before = epoch_arithmetic(round, config)
-        ours = run_ours(round, config, selector, actions)
-        arithmetic = (before + epoch_arithmetic(round, config)) / 2
-        products = products_alone(round, config, epoch_steps(round, config))
+    round = prepare(random_split(size), config)
+    selector = build_selector(config.selection, round.trainer, round.data, SEED)
+    assert isinstance(selector, DQNSelector)
+    run_ours(round, config, selector, 2)  # the first of everything is slower
+    before = epoch_arithmetic(round, config)
+    ours = run_ours(round, config, selector, actions)
+    arithmetic = (before + epoch_arithmetic(round, config)) / 2
+    products = products_alone(round, config, epoch_steps(round, config))
     layers = selector.agent.network.layers
     assert isinstance(layers, nn.Sequential)
     side, states, rewards = run_straightforward(round, config, layers, ours)
@@ -247,6 +246,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of our trial steps; 0 chooses (1)")
     parser.add_argument("--actions", type=int, default=8)
     arguments = parser.parse_args()
+    keep_freed_memory()
     config = make_config(arguments.preset, arguments.candidates, arguments.bottleneck, arguments.threads)
     row = compare(SIZES[arguments.size], config, arguments.actions)
     columns = ("size, preset, bottleneck", "an action", "straightforward", "ratio", "states apart by")

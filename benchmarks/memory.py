@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from action import SIZES, make_config, random_split
 
+from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import Event, adapt
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--preset", choices=("qurate", "paper"), default="paper")
     parser.add_argument("--actions", type=int, default=100)
     arguments = parser.parse_args()
+    keep_freed_memory()  # as the command line does
     config = make_config(arguments.preset, 100)
     episode = replace(config.selection.episode, actions=arguments.actions, trial_steps=20)
     selection = replace(config.selection, rounds=3, round_steps=20, episode=episode)

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 from action import SEED, SIZES, make_config, prepare, random_split, run_ours
 
 from qurate.runtime.files import write_atomically
-from qurate.runtime.machine import reused_buffers
+from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import DQNSelector, build_selector
 
 SHARES = (0.25, 0.5, 1.0)
@@ -27,17 +27,16 @@ LINES = {"source": ("11",), "unlabeled": ("12", "13")}
 
 
 def measure(grown: str, share: float, actions: int) -> dict[str, float]:
-    """Seconds an action by line, with that share of one part and a quarter of the other."""
+    """Seconds per action by line, with that share of one part and a quarter of the other."""
     full = SIZES["domainnet"]
     sizes = {"source": full.source // 4, "unlabeled": full.unlabeled // 4}
     sizes[grown] = round(getattr(full, grown) * share)
     config = make_config("paper", 100)
-    with reused_buffers():
-        start = prepare(random_split(replace(full, **sizes)), config)
-        selector = build_selector(config.selection, start.trainer, start.data, SEED)
-        assert isinstance(selector, DQNSelector)
-        run_ours(start, config, selector, 1)
-        seconds = run_ours(start, config, selector, actions).seconds
+    start = prepare(random_split(replace(full, **sizes)), config)
+    selector = build_selector(config.selection, start.trainer, start.data, SEED)
+    assert isinstance(selector, DQNSelector)
+    run_ours(start, config, selector, 1)
+    seconds = run_ours(start, config, selector, actions).seconds
     return {line: value / actions for line, value in seconds.items()} | {"size": sizes[grown]}
 
 
@@ -48,7 +47,7 @@ def draw(rows: list[tuple[str, int, float]]) -> bytes:
         x, y = zip(*[(size, seconds) for part, size, seconds in rows if part == grown], strict=True)
         axis.plot(x, y, "o-", label=f"line {lines[0]}" if len(lines) == 1 else f"lines {'-'.join(lines)}")
         axis.plot([0, x[-1]], [0, y[-1]], ":", color="grey", label="proportional to the largest")
-        axis.set(xlabel=WORDS[grown], ylabel="seconds an action", xlim=(0, None), ylim=(0, None), xticks=[0, *x])
+        axis.set(xlabel=WORDS[grown], ylabel="seconds per action", xlim=(0, None), ylim=(0, None), xticks=[0, *x])
         axis.legend(frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
@@ -60,6 +59,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--actions", type=int, default=2)
     arguments = parser.parse_args()
+    keep_freed_memory()
     table, rows = ["grown,samples,lines,seconds,action"], []
     for grown, lines in LINES.items():
         for share in SHARES:

@@ -13,7 +13,7 @@ from qurate.presets import POSITIVE_SHARE, with_preset
 from qurate.selection.algorithm import SELECTORS
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
-"""Default backbone: 4.7 million weights, about 30 images a second on two cores. Our choice."""
+"""Default backbone: 4.7 million weights, about 30 images per second on two cores. Our choice."""
 
 Train = Literal["head", "full"]
 
@@ -26,12 +26,13 @@ def make_config(
     *,
     method: str = "tml",
     selector: str = "dqn",
+    preset: str = "qurate",
     backbone: str = BACKBONE,
     weights: str = "pretrained",
     train: Train = "head",
     seed: int = 0,
-    steps: int = TrainingConfig.steps,
-    rounds: int = SelectionConfig.rounds,
+    steps: int | None = None,
+    rounds: int | None = None,
     device: str = "auto",
 ) -> RunConfig:
     """The run that `adapt` makes of its arguments; on a frozen backbone the inputs are its embeddings."""
@@ -39,17 +40,22 @@ def make_config(
         ("train", train, ("head", "full")),
         ("method", method, tuple(METHODS)),
         ("selector", selector, SELECTORS),
+        ("preset", preset, ("qurate", "paper")),
     ):
         if value not in allowed:
             raise SettingError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
     network = NetworkConfig(bottleneck="normalized")
     if train == "full":
         network = dataclasses.replace(network, backbone=backbone, weights=weights)
-    training = TrainingConfig(steps=steps, device=device, positive_share=POSITIVE_SHARE)
+    training = TrainingConfig(device=device, positive_share=POSITIVE_SHARE)
     config = RunConfig(network, MethodConfig(name=method), training, SelectionConfig(selector=selector), seed)
     if selector == "dqn":
-        config = with_preset(config, "qurate")
-    return dataclasses.replace(config, selection=dataclasses.replace(config.selection, rounds=rounds))
+        config = with_preset(config, preset)
+    if steps is not None:
+        config = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=steps))
+    if rounds is not None:
+        config = dataclasses.replace(config, selection=dataclasses.replace(config.selection, rounds=rounds))
+    return config
 
 
 def find_weights(backbone: str, weights: str) -> str:
