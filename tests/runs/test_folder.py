@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
-from qurate.runs.adaptation import Audience, Outcome, run_adaptation
+from qurate.runs.adaptation import Outcome, run_adaptation
 from qurate.runs.folder import CURVES_FOLDER, RunError, RunFolder
 from qurate.runtime.files import write_atomically
+from qurate.runtime.progress import Audience
 
 
 class KilledError(Exception):

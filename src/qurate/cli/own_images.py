@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from qurate.config import SelectionConfig, TrainingConfig
+from qurate.data.domains import list_some
 from qurate.data.embedding.embed import default_cache, embed_files
 from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.parts import find_images
@@ -86,7 +87,7 @@ def adapt(
                 source,
                 labeled,
                 unlabeled,
-                config,
+                config=config,
                 backbone=backbone,
                 weights=weights,
                 train=train,
@@ -203,8 +204,10 @@ def embed(
             device=device,
             on_progress=functools.partial(bars.show, "embedding"),
         )
-    for reason in done.unreadable.values():
-        _say(console, f"Left out: {reason}")
+    if done.unreadable:
+        named = list_some(done.unreadable, 3)
+        lost = f"{len(done.unreadable)} of {len(found)} images cannot be read and are left out: {named}."
+        _say(Console(stderr=True), f"qurate: {lost}")
     rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} per second)" if done.made else ""
     _say(console, f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -24,28 +25,15 @@ from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
 from qurate.report.run.record import Comparison, RunRecord
-from qurate.runs.comparison import Plan, is_baseline, plan_comparison
-from qurate.runs.comparison import compare as compare_with_baseline
+from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
 from qurate.runs.folder import CURVES_FOLDER, RunFolder
 from qurate.runs.model import AdaptedModel, load_model
 from qurate.runs.settings import BACKBONE, Train, find_weights, make_config
 from qurate.runs.tracking import Tracker
-from qurate.runtime.progress import Silence, follow
+from qurate.runtime.progress import Audience, follow
 from qurate.selection.algorithm import Adaptation, Event, OnEvent
 from qurate.selection.algorithm import adapt as run_algorithm
 from qurate.training import OnStep
-
-
-class Audience(Protocol):
-    """Who is told what a run does; `PhaseBars` shows it to a person."""
-
-    def say(self, line: str) -> None:
-        """A sentence."""
-        ...
-
-    def show(self, phase: str, done: int, total: int) -> None:
-        """How far a phase is."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +108,36 @@ def adapt(
         >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # doctest: +SKIP
         >>> model.predict("new-photos")  # doctest: +SKIP
     """
+    arguments = dict(locals())
+    return run_adaptation(**arguments).model
+
+
+def run_adaptation(
+    source: Place,
+    labeled: Place,
+    unlabeled: Place,
+    *,
+    method: str = "tml",
+    selector: str | None = None,
+    preset: str = "qurate",
+    backbone: str = BACKBONE,
+    weights: str = "auto",
+    train: Train = "head",
+    steps: int | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    out: Place | None = None,
+    resume: bool = False,
+    force: bool = False,
+    compare: bool = True,
+    missing: Literal["error", "drop"] = "error",
+    config: RunConfig | None = None,
+    device: str = "auto",
+    cache: Path | None = None,
+    progress: bool = True,
+    audience: Audience | None = None,
+) -> Outcome:
+    """`adapt`, see there, that gives the record of its run beside the model; an `audience` is told in place of bars."""
     weights = find_weights(backbone, weights)
     run = config or make_config(
         method=method,
@@ -133,73 +151,19 @@ def adapt(
         rounds=rounds,
         device=device,
     )
-    with follow(progress) as audience:
-        return run_adaptation(
-            source,
-            labeled,
-            unlabeled,
-            run,
-            backbone=backbone,
-            weights=weights,
-            train=train,
-            out=out,
-            resume=resume,
-            force=force,
-            compare=compare,
-            missing=missing,
-            cache=cache,
-            audience=audience,
-        ).model
-
-
-def run_adaptation(
-    source: Place,
-    labeled: Place,
-    unlabeled: Place,
-    config: RunConfig,
-    *,
-    backbone: str,
-    weights: str,
-    train: Train = "head",
-    out: Place | None = None,
-    resume: bool = False,
-    force: bool = False,
-    compare: bool = True,
-    missing: Literal["error", "drop"] = "error",
-    cache: Path | None = None,
-    audience: Audience | None = None,
-) -> Outcome:
-    """`adapt` with its words understood: the model together with the record of its run.
-
-    Args:
-        source: See `adapt`, as for all arguments that are not named here.
-        labeled: See `adapt`.
-        unlabeled: See `adapt`.
-        config: The run.
-        backbone: See `adapt`.
-        weights: As `find_weights` gives them.
-        train: See `adapt`; `config.network` is the head alone for 'head'.
-        out: See `adapt`.
-        resume: See `adapt`.
-        force: See `adapt`.
-        compare: See `adapt`.
-        missing: See `adapt`.
-        cache: See `adapt`.
-        audience: Told what was understood and how far the run is.
-    """
-    audience = audience or Silence()
     folder = None if out is None else RunFolder(out)
-    if folder is not None:
-        folder.claim(resume=resume, force=force)
-        if resume and folder.finished:
-            audience.say(f"{folder.path} is already finished.")
-            return Outcome(load_model(folder.path), None)
-    audience.say("Reading the images ...")
-    parts = read_parts(source, labeled, unlabeled, missing=missing, cache=cache)
-    for line in parts.lines():
-        audience.say(line)
-    frozen = freeze_backbone(backbone, weights)
-    return _Job(config, train, weights, frozen, compare, cache, folder, audience).run(parts)
+    with follow(progress) if audience is None else nullcontext(audience) as hears:
+        if folder is not None:
+            folder.claim(resume=resume, force=force)
+            if resume and folder.finished:
+                hears.say(f"{folder.path} is already finished.")
+                return Outcome(load_model(folder.path), None)
+        hears.say("Reading the images ...")
+        parts = read_parts(source, labeled, unlabeled, missing=missing, cache=cache)
+        for line in parts.lines():
+            hears.say(line)
+        frozen = freeze_backbone(backbone, weights)
+        return _Job(run, train, weights, frozen, compare, cache, folder, hears).run(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +245,7 @@ class _Job:
         if not plan.folds:
             return None
         done = [] if self.folder is None else self.folder.load_folds()
-        return compare_with_baseline(
+        return compare(
             split,
             self.config,
             plan,

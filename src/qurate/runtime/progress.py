@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -16,6 +16,18 @@ from qurate.runtime.display import RateColumn
 
 _NOTEBOOK_SECONDS = 0.3
 """Least time between two pictures of a bar in a notebook, each of which is a message to the browser."""
+
+
+class Audience(Protocol):
+    """Who is told what a run does."""
+
+    def say(self, line: str) -> None:
+        """A sentence."""
+        ...
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        """How far a phase is."""
+        ...
 
 
 class PhaseBars:
@@ -119,7 +131,7 @@ class Silence:
 
 
 @contextmanager
-def follow(progress: bool) -> Iterator[PhaseBars | Silence]:
+def follow(progress: bool) -> Iterator[Audience]:
     """What shows a run to a person for the length of the block, or silence."""
     if not progress:
         yield Silence()
