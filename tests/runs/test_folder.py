@@ -89,8 +89,10 @@ def test_a_run_is_not_overwritten_by_chance(place: dict[str, Any], tmp_path: Pat
     with pytest.raises(RunError, match=r"unfinished run\. Pass --resume"):
         run(place, tmp_path / "r", **fast)
     other = {**fast, "config": small_config("none", seed=5)}
+    watcher = Watcher()
     with pytest.raises(RunError, match=r"other settings.*run.seed was 0, is 5"):
-        run(place, tmp_path / "r", resume=True, **other)
+        run(place, tmp_path / "r", watcher, resume=True, **other)
+    assert watcher.phases == []  # before any work
     run(place, tmp_path / "r", resume=True, **fast)
     before = contents(tmp_path / "r")
     with pytest.raises(RunError, match=r"finished run\. Choose another --out, or pass --force"):

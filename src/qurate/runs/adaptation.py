@@ -181,13 +181,15 @@ class _Job:
 
     def run(self, parts: Parts) -> Outcome:
         if self.folder is not None:
-            self.folder.check(self._settings())  # before the images are embedded
+            known = self._settings(parts)
+            del known["data"]  # an image may turn out to be unreadable
+            self.folder.check(known)  # before the work begins
         expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
         self.audience.say(f"Expected time: {say_time(expected)}.")
         parts, split = self._prepare(parts)
         plan = self._plan(parts)
         if self.folder is not None:
-            self.folder.begin({**self._settings(), "data": parts.digest})
+            self.folder.begin(self._settings(parts))
         tracker = Tracker(None if self.folder is None else self.folder.path / CURVES_FOLDER)
         on_step, on_event = self._watch(tracker)
         result = run_algorithm(split, self.config, checkpoint=self.folder, on_step=on_step, on_event=on_event)
@@ -226,8 +228,8 @@ class _Job:
                 self.audience.say(line)
         return sound, split
 
-    def _settings(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the interrupted one, besides the data."""
+    def _settings(self, parts: Parts) -> dict[str, Any]:
+        """What a resumed run must have in common with the interrupted one."""
         return {
             "qurate": version("qurate"),
             "train": self.train,
@@ -235,6 +237,7 @@ class _Job:
             "weights": self.weights,
             "backbone_sha256": self._fingerprint(),
             "check_helping": self.check_helping,
+            "data": parts.digest,
             "run": to_dict(self.config),
         }
 
