@@ -86,7 +86,7 @@ def test_adapt_then_predict_evaluate_and_check(
     out = capsys.readouterr().out
     for words in (
         "3 classes: 'blue', 'green tea', 'été'.",
-        "Target: 9 labelled images (3 a class), 15 unlabelled.",
+        "Target: 9 labelled images (3 per class), 15 unlabelled.",
         "Expected time: about",
         "embedding: ",
         "round 2 of 2: ",
@@ -126,8 +126,6 @@ def test_embed_ahead_then_no_verb_embeds_again(
     assert "broken.jpg" in err
     assert command(place, monkeypatch, *everything) == 0
     assert "embeddings, 0 of them new. Cache: " in capsys.readouterr().out
-    assert command(place, monkeypatch, *everything, "--views", "0") == 2
-    assert "views must be 1 or more" in capsys.readouterr().err
 
     def refuse(*_: object) -> None:
         raise AssertionError("embedded again")

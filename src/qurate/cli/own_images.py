@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pandas as pd
-import torch
 import tyro
 from rich.console import Console
 
-from qurate.config import Device, NetworkConfig, SelectionConfig, TrainingConfig
-from qurate.data.domains import Domain, verify_images
-from qurate.data.embedding.embed import fill_cache
-from qurate.data.images import ImageFiles
+from qurate.config import SelectionConfig, TrainingConfig
+from qurate.data.domains import list_some
+from qurate.data.embedding.embed import default_cache, embed_files
+from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.parts import find_images
-from qurate.errors import ConfigError as SettingError
-from qurate.presets import make_config
 from qurate.report.run.record import Comparison
-from qurate.runs.adaptation import adapt as run_adaptation
+from qurate.runs.adaptation import run_adaptation
 from qurate.runs.folder import REPORT_FILE, RunError, as_csv
 from qurate.runs.model import load_model
-from qurate.runs.settings import BACKBONE, Train, find_weights
+from qurate.runs.settings import BACKBONE, SettingError, Train, find_weights, make_config
 from qurate.runtime.display import make_table
 from qurate.runtime.files import write_atomically
 from qurate.runtime.progress import PhaseBars
@@ -47,7 +44,7 @@ def adapt(
     rounds: int = SelectionConfig.rounds,
     compare: bool = True,
     missing: Literal["error", "drop"] = "error",
-    device: Device = "auto",
+    device: str = "auto",
     resume: bool = False,
     force: bool = False,
 ) -> None:
@@ -76,7 +73,9 @@ def adapt(
     config = make_config(
         method=method,
         selector=selector,
-        network=NetworkConfig(backbone, weights, "normalized") if train == "full" else None,
+        backbone=backbone,
+        weights=weights,
+        train=train,
         seed=seed,
         steps=steps,
         rounds=rounds,
@@ -84,27 +83,26 @@ def adapt(
     )
     try:
         with PhaseBars(console) as bars:
-            model = run_adaptation(
+            outcome = run_adaptation(
                 source,
                 labeled,
                 unlabeled,
+                config=config,
                 backbone=backbone,
                 weights=weights,
                 train=train,
                 out=out,
                 resume=resume,
                 force=force,
-                check_helping=compare,
+                compare=compare,
                 missing=missing,
-                config=config,
-                device=device,
                 audience=bars,
             )
     except KeyboardInterrupt:
         _say(Console(stderr=True), "qurate: stopped. Go on with the same command and --resume.")
         sys.exit(130)
-    if model.record is not None and model.record.comparison is not None:
-        _say(console, helping(model.record.comparison))
+    if outcome.record is not None and outcome.record.comparison is not None:
+        _say(console, helping(outcome.record.comparison))
     _say(console, f"Model, predictions and page: {out} (look at {out / REPORT_FILE}).")
 
 
@@ -183,9 +181,8 @@ def embed(
     images: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME")] = BACKBONE,
     weights: Annotated[str, tyro.conf.arg(metavar="FILE")] = "auto",
-    views: int = 1,
     cache: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    device: Device = "auto",
+    device: str = "auto",
 ) -> None:
     """Pass images through a frozen backbone ahead of time; every other verb finds the embeddings by itself.
 
@@ -193,30 +190,26 @@ def embed(
         images: Folders, globs (in quotes), list files or images.
         backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34.
         weights: 'pretrained' (download), 'offline' (of the extra qurate[offline]), a weight file, or 'auto'.
-        views: Embeddings an image: its test view, then random crops, flipped half of the time.
         cache: Folder of the cache; QURATE_CACHE or the user's cache folder unless given.
         device: auto, cpu, cuda or mps.
     """
-    if views < 1:
-        raise SettingError(f"views must be 1 or more, got {views}.")
     console = Console()
     with PhaseBars(console) as bars:
         bars.say("Reading the images ...")
         found = [file for place in images for file in find_images(place)]
-        labels = torch.full((len(found),), -1)
-        readable = verify_images(Domain("images", ImageFiles(tuple(found)), labels, ()), "skip").inputs
-        assert isinstance(readable, ImageFiles)
-        done = fill_cache(
-            readable,
-            backbone,
-            find_weights(backbone, weights),
-            views=views,
+        done = embed_files(
+            found,
+            freeze_backbone(backbone, find_weights(backbone, weights)),
             cache=cache,
             device=device,
             on_progress=functools.partial(bars.show, "embedding"),
         )
-    rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} a second)" if done.made else ""
-    _say(console, f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {done.folder}")
+    if done.unreadable:
+        named = list_some(done.unreadable, 3)
+        lost = f"{len(done.unreadable)} of {len(found)} images cannot be read and are left out: {named}."
+        _say(Console(stderr=True), f"qurate: {lost}")
+    rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} per second)" if done.made else ""
+    _say(console, f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
 
 
 def export(

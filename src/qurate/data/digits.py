@@ -61,7 +61,7 @@ _SOURCE, _TARGET = 0, 1  # a random stream each: the source does not move when t
 
 
 def digits_split(*, shots: int = 3, seed: int, source_per_class: int = 200, validation_shots: int = 0) -> Split:
-    """Typeset to handwritten digits, with a few labels a class in the target.
+    """Typeset to handwritten digits, with a few labels per class in the target.
 
     For one seed the labelled target samples of n shots are among those of n + 1 shots, the validation
     samples are the same at any number of shots, and the source is the same throughout.

@@ -51,7 +51,7 @@ def test_sound_data_pass_and_are_left_as_they_are(data: Path) -> None:
         "source: 8 images, 4 to 4 in each of 2 classes, sides of 40 to 48 pixels.",
         "labeled: 6 images, 3 to 3 in each of 2 classes, sides of 40 to 48 pixels.",
         "unlabeled: 20 images, sides of 40 to 48 pixels.",
-        "Nothing to object to.",
+        "No problems found.",
     ]
     assert _listing(data) == before
 
