@@ -211,6 +211,10 @@ class EmbeddingMemory:
         yield True
 
 
+Store = EmbeddingCache | EmbeddingMemory
+"""Where rows are looked up and put."""
+
+
 def _name(keys: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(keys)).hexdigest()[:32]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory
+from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory, Store
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.frozen import FrozenBackbone, choose_device, freeze_backbone
-from qurate.data.embedding.work import EmbeddingError, EmbeddingWork, Store
+from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, find_broken
 from qurate.data.samples import Labeled, Split, Unlabeled
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from qurate.data.embedding.cache import Store
 from qurate.data.embedding.contents import Content
 from qurate.data.embedding.frozen import Embed, FrozenBackbone, embedder
 from qurate.data.images import OnProgress
@@ -25,26 +23,6 @@ DEVICE_BATCH = 64
 
 class EmbeddingError(RuntimeError):
     """Images cannot be embedded; the message says why and what to do."""
-
-
-class Store(Protocol):
-    """Where rows are looked up and put; see `EmbeddingCache`."""
-
-    def missing(self, keys: Sequence[bytes]) -> set[bytes]:
-        """The keys without a row."""
-        ...
-
-    def take(self, keys: Sequence[bytes]) -> Tensor:
-        """The rows, (N, width) float32."""
-        ...
-
-    def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
-        """Put rows."""
-        ...
-
-    def claim(self, keys: Sequence[bytes], *, wait: bool) -> AbstractContextManager[bool]:
-        """Claim the work on these rows."""
-        ...
 
 
 class EmbeddingWork:
