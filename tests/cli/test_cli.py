@@ -16,6 +16,7 @@ from qurate.benchmark.results import read_results
 from qurate.cli import demo, main
 from qurate.config import RunConfig
 from qurate.data.domains import DataWarning
+from qurate.errors import ConfigError
 
 
 def test_demo_prints_a_table_and_writes_results(
@@ -37,7 +38,7 @@ def test_demo_prints_a_table_and_writes_results(
     assert list(table["selector"]) == ["none"] * 4 + ["confidence", "dqn"]
     assert list(table["positives"].isna()) == [True] * 4 + [False] * 2
     assert 0 <= table["positives_accuracy"].iloc[-1] <= 1
-    with pytest.raises(FileExistsError, match="--force"):
+    with pytest.raises(ConfigError, match="--force"):
         demo(out=tmp_path / "out")
 
 

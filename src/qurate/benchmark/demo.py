@@ -11,6 +11,7 @@ from qurate.benchmark.cells import run_cell
 from qurate.benchmark.results import Row, write_results
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.digits import digits_split
+from qurate.errors import ConfigError
 from qurate.presets import POSITIVE_SHARE, with_preset
 from qurate.runtime.display import make_table, step_bar
 from qurate.selection.algorithm import total_steps
@@ -47,7 +48,7 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console) -> list[Row
     """Run every row on the same split, show progress, print a table, write `out/results.csv`."""
     results = out / "results.csv"
     if results.exists() and not force:
-        raise FileExistsError(f"{results} exists. Choose another --out, or pass --force to overwrite it.")
+        raise ConfigError(f"{results} exists. Choose another --out, or pass --force to overwrite it.")
     split = digits_split(shots=SHOTS, seed=seed)
     console.print(
         f"Source: {len(split.source)} typeset digits, all labelled. Target: handwritten digits, "

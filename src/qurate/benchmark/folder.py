@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qurate.benchmark.cells import Cell, CellResult
+from qurate.benchmark.grid import BenchmarkError
 from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, read_results, rounds_to_csv, rows_to_csv
 from qurate.runtime.files import write_atomically
 
@@ -62,10 +63,10 @@ class BenchmarkFolder:
         """Make sure that no one else's results are overwritten.
 
         Raises:
-            FileExistsError: If there is a results.csv that no benchmark wrote.
+            BenchmarkError: If there is a results.csv that no benchmark wrote.
         """
         if (self.path / "results.csv").exists() and not (self.path / FACTS).is_file():
-            raise FileExistsError(f"{self.path / 'results.csv'} is not of a benchmark. Choose another --out.")
+            raise BenchmarkError(f"{self.path / 'results.csv'} is not of a benchmark. Choose another --out.")
 
     def write_facts(self, facts: Mapping[str, object]) -> None:
         """benchmark.json: what is compared."""

@@ -12,6 +12,7 @@ from qurate.benchmark.cells import Cell
 from qurate.benchmark.demo import digits_config
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.catalog import Protocol, Suite, check_scenario
+from qurate.errors import QurateError
 from qurate.methods import METHODS
 from qurate.model_selection import RULES
 from qurate.presets import POSITIVE_SHARE, with_preset
@@ -21,7 +22,7 @@ PRESETS = {"dqn": "qurate", "dqn_paper": "paper"}
 """Selectors of the grid that are the agent, and the preset each stands for."""
 
 
-class BenchmarkError(ValueError):
+class BenchmarkError(QurateError, ValueError):
     """A benchmark that cannot be run as asked; the message says what is allowed."""
 
 

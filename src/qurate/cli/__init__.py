@@ -12,20 +12,9 @@ import tyro
 from rich.console import Console
 
 from qurate.benchmark.demo import run_demo
-from qurate.benchmark.grid import BenchmarkError
 from qurate.cli import own_images
 from qurate.cli.benchmarks import benchmark
-from qurate.data.domains import DataError
-from qurate.data.embedding.work import EmbeddingError
-from qurate.data.images import UnreadableImageError
-from qurate.networks.backbones import BackboneError
-from qurate.networks.offline import OfflineWeightsError
-from qurate.report.benchmark.outcome import ReportError
-from qurate.runs.folder import RunError
-from qurate.runs.model import ModelError
-from qurate.runs.settings import SettingError
-from qurate.selection.q_learning.pool import OversizeStateError
-from qurate.training import TrainingError
+from qurate.errors import QurateError
 
 
 def demo(
@@ -67,24 +56,6 @@ def report(
     console.print(f"Written to {files[0].parent}: {names}", markup=False, highlight=False, soft_wrap=True)
 
 
-_OURS = (
-    BackboneError,
-    BenchmarkError,
-    DataError,
-    EmbeddingError,
-    ModelError,
-    OfflineWeightsError,
-    OversizeStateError,
-    ReportError,
-    RunError,
-    SettingError,
-    TrainingError,
-    UnreadableImageError,
-    FileExistsError,
-)
-"""Errors whose message is all that a person needs."""
-
-
 def main() -> None:
     """Entry point of `qurate`."""
     verbs: dict[str, Callable[..., Any]] = {
@@ -102,7 +73,7 @@ def main() -> None:
         warnings.showwarning = lambda message, *_, **__: _tell(f"warning: {message}", "yellow")
         try:
             tyro.extras.subcommand_cli_from_dict(verbs, prog="qurate", description="Adapt an image classifier.")
-        except _OURS as error:
+        except QurateError as error:
             _tell(str(error), "red")
             sys.exit(2)
         except KeyboardInterrupt:

@@ -138,7 +138,7 @@ def predict(
         force: Overwrite FILE if it is there.
     """
     if out.exists() and not force:
-        raise FileExistsError(f"{out} exists. Choose another --out, or pass --force to overwrite it.")
+        raise RunError(f"{out} exists. Choose another --out, or pass --force to overwrite it.")
     console = Console()
     with PhaseBars(console) as bars:
         table = load_model(run).predict(images, functools.partial(bars.show, "predicting"))

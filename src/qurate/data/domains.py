@@ -18,11 +18,12 @@ from torch import Tensor
 
 from qurate.data.images import ImageFiles, UnreadableImageError, read_image
 from qurate.data.samples import Inputs, take
+from qurate.errors import QurateError
 
 Array: TypeAlias = NDArray[Any] | Tensor
 
 
-class DataError(ValueError):
+class DataError(QurateError, ValueError):
     """Data that cannot be used as given; the message says where, what is allowed and what to do."""
 
 

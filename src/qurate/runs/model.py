@@ -24,6 +24,7 @@ from qurate.data.embedding.frozen import FrozenBackbone, View, choose_device, em
 from qurate.data.embedding.work import CPU_BATCH, DEVICE_BATCH, OnProgress
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
 from qurate.data.parts import Place, find_images, read_labeled
+from qurate.errors import QurateError
 from qurate.evaluation import Metrics, measure
 from qurate.networks.heads import Network, build_network
 from qurate.report.run.record import RunRecord
@@ -34,7 +35,7 @@ WEIGHTS_FILE, ABOUT_FILE = "model.safetensors", "model.json"
 _FORMAT = "qurate-model-1"
 
 
-class ModelError(ValueError):
+class ModelError(QurateError, ValueError):
     """A model that cannot be read; the message says what is wrong with which file."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
+from qurate.errors import QurateError
 from qurate.methods import METHODS
 from qurate.networks.offline import OFFLINE_BACKBONE, offline_is_installed
 from qurate.presets import POSITIVE_SHARE, with_preset
@@ -18,7 +19,7 @@ BACKBONE = "timm/tf_efficientnet_lite0.in1k"
 Train = Literal["head", "full"]
 
 
-class SettingError(ValueError):
+class SettingError(QurateError, ValueError):
     """An argument that is none of those allowed, which the message lists."""
 
 

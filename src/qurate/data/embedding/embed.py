@@ -18,6 +18,7 @@ from qurate.data.embedding.frozen import FrozenBackbone, View, choose_device, fr
 from qurate.data.embedding.work import EmbeddingError, EmbeddingWork, OnProgress
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled
+from qurate.errors import ConfigError
 
 
 def default_cache() -> Path:
@@ -215,7 +216,7 @@ def _embed(
 def _check_positive(views: int, batch_size: int | None) -> None:
     for name, value in (("views", views), ("batch_size", batch_size)):
         if value is not None and value < 1:
-            raise ValueError(f"{name} must be positive, got {value}.")
+            raise ConfigError(f"{name} must be positive, got {value}.")
 
 
 def _find_work(

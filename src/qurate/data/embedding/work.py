@@ -11,6 +11,7 @@ from torch import Tensor
 from qurate.data.embedding.cache import EmbeddingCache
 from qurate.data.embedding.frozen import Embed, FrozenBackbone, View, embedder
 from qurate.data.images import read_image
+from qurate.errors import QurateError
 
 OnProgress = Callable[[int, int], None]
 """Called with how many embeddings there are and how many are wanted: at the start and after each batch."""
@@ -24,7 +25,7 @@ DEVICE_BATCH = 64
 """Images a forward pass on an accelerator. Our choice."""
 
 
-class EmbeddingError(RuntimeError):
+class EmbeddingError(QurateError, RuntimeError):
     """Images cannot be embedded; the message says why and what to do."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from qurate.benchmark.results import read_results
+from qurate.errors import QurateError
 from qurate.report.benchmark.titles import row_rank, row_title
 
 RESULTS_FILE, ROUNDS_FILE, FACTS_FILE = "results.csv", "rounds.csv", "benchmark.json"
@@ -18,7 +19,7 @@ KEY = [*CELL, "model_selection"]
 """What names one result."""
 
 
-class ReportError(ValueError):
+class ReportError(QurateError, ValueError):
     """A folder that cannot be reported on; the message says what to do."""
 
 
