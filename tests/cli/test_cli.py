@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,7 +13,8 @@ from tests.own_images import BACKBONE, make_folders, save_weights
 
 from qurate.benchmark.demo import digits_config
 from qurate.benchmark.results import read_results
-from qurate.cli import demo, main
+from qurate.cli import VERBS, main
+from qurate.cli.benchmarks import demo
 from qurate.config import RunConfig
 from qurate.data.domains import DataWarning
 from qurate.errors import ConfigError
@@ -93,7 +94,8 @@ def test_adapt_then_predict_evaluate_and_check(
         "round 2 of 2: ",
         "comparison 3 of 3, S+T: ",
         "On 9 labelled target images that neither model saw (k-fold over the labelled images): adapted",
-        f"look at {run}/report.html",
+        "S+T (trained on the labelled images alone) ",
+        f"Open {run}/report.html in a browser",
     ):
         assert words in out
     table = tmp_path / "p.csv"
@@ -109,7 +111,7 @@ def test_adapt_then_predict_evaluate_and_check(
     assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
     assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
     out = capsys.readouterr().out
-    assert "looking at images: " in out
+    assert "checking images: " in out
     assert "labeled" in out
 
 
@@ -127,8 +129,8 @@ def test_embed_ahead_then_no_verb_embeds_again(
     assert "broken.jpg" in err
     assert command(place, monkeypatch, *everything) == 0
     assert "embeddings, 0 of them new. Cache: " in capsys.readouterr().out
-    assert command(place, monkeypatch, *everything, "--views", "0") == 2
-    assert "views must be 1 or more" in capsys.readouterr().err
+    assert command(place, monkeypatch, "embed") == 2
+    assert "embed needs one or more IMAGES" in capsys.readouterr().err
 
     def refuse(*_: object) -> None:
         raise AssertionError("embedded again")
@@ -141,7 +143,43 @@ def test_embed_ahead_then_no_verb_embeds_again(
         ("evaluate", run, "--labeled", "PLACE/labeled"),
     ):
         assert command(place, monkeypatch, *words, cache=place_cache) == 0
-    assert re.search(r"Memory of the agent: state: .*; total: .*; peak: about [\d.]+ GB", capsys.readouterr().out)
+    assert re.search(r"^Expected memory: about [\d.]+ GB\.$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_config_of_a_run_repeats_it(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = (tmp_path / name for name in ("first", "again", "other"))
+    assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", str(first)) == 0
+    parts, settings = ADAPT[:7], ("--no-compare", "--config", str(first / "config.json"))
+    assert command(place, monkeypatch, *parts, *settings, "--out", str(again)) == 0
+    assert json.loads((again / "config.json").read_text()) == json.loads((first / "config.json").read_text())
+    assert (again / "predictions.csv").read_bytes() == (first / "predictions.csv").read_bytes()
+    changed = ("--seed", "3", "--steps", "7", "--rounds", "1")
+    assert command(place, monkeypatch, *parts, *settings, *changed, "--out", str(other)) == 0
+    run = json.loads((other / "config.json").read_text())["run"]
+    assert (run["seed"], run["training"]["steps"], run["selection"]["rounds"]) == (3, 7, 1)
+    capsys.readouterr()
+    assert command(place, monkeypatch, *parts, *settings, "--selector", "dqn", "--out", str(tmp_path / "x")) == 2
+    assert f"--selector cannot be given beside --config: edit {first}/config.json" in capsys.readouterr().err
+
+
+def test_a_config_may_be_toml(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, run = tmp_path / "mine.toml", tmp_path / "run"
+    file.write_text("seed = 4\n[network]\nbottleneck = 'normalized'\nfeatures = 16\n[training]\nsteps = 6\n")
+    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors")
+    assert command(place, monkeypatch, *ADAPT[:7], *network, "--config", str(file), "--out", str(run)) == 0
+    stored = json.loads((run / "config.json").read_text())
+    assert (stored["run"]["seed"], stored["run"]["network"]["features"], stored["backbone"]) == (4, 16, BACKBONE)
+
+
+def test_the_preset_of_the_paper_is_a_word_of_adapt(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [word for word in ADAPT if word not in ("--selector", "balanced")]
+    few = ("--rounds", "1", "--no-compare", "--out", str(tmp_path))
+    assert command(place, monkeypatch, *words, *few, "--preset", "paper", "--method", "TML_DQNPL") == 0
+    assert '"optimizer": "sgd"' in (tmp_path / "config.json").read_text()
 
 
 def test_errors_of_adapt_are_one_line_and_exit_code_2(
@@ -173,12 +211,12 @@ def test_a_warning_is_one_line(
         with warnings.catch_warnings(action="default"):
             warnings.warn("2 images are broken [sic].", DataWarning, stacklevel=1)
 
-    monkeypatch.setattr("qurate.cli.demo", warn)
+    monkeypatch.setitem(VERBS, "demo", warn)
     assert command(place, monkeypatch, "demo", "--run", "x") == 0
     assert capsys.readouterr().err == "qurate: warning: 2 images are broken [sic].\n"
 
 
-def test_control_c_says_how_to_go_on(
+def test_control_c_says_how_to_continue(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*arguments: object, **more: object) -> None:
@@ -187,14 +225,8 @@ def test_control_c_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr("qurate.runs.adaptation.compare", interrupt)
         assert command(place, patch, *ADAPT, "--out", str(tmp_path / "run")) == 130
-    assert "--resume" in capsys.readouterr().err
+    assert capsys.readouterr().err == "qurate: stopped. Re-run the command with --resume to continue.\n"
     assert command(place, monkeypatch, *ADAPT, "--out", str(tmp_path / "run"), "--resume") == 0
     out = capsys.readouterr().out
     assert "pre-training" not in out
     assert "comparison 1 of 3, adapted" in out
-
-
-def test_the_command_is_installed_and_helps() -> None:
-    result = subprocess.run([sys.executable, "-m", "qurate", "--help"], capture_output=True, text=True, check=True)
-    for verb in ("adapt", "predict", "evaluate", "export", "embed", "check", "demo"):
-        assert verb in result.stdout

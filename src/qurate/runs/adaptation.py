@@ -213,7 +213,8 @@ class _Job:
             nonlocal phase, total
             tracker.on_event(event)
             if event.what == "memory":
-                self.audience.say(f"Memory of the agent: {'; '.join(event.data['lines'])}.")
+                peak = event.data["lines"][-1].removeprefix("peak: ").partition(",")[0]
+                self.audience.say(f"Expected memory: {peak}.")
             elif event.line == 5:
                 chosen = self.config.selection
                 phase, total = f"round {event.data['round'] + 1} of {chosen.rounds}", chosen.round_steps

@@ -1,0 +1,155 @@
+# ruff: noqa: E501
+"""What there is to choose from: training methods and selectors, one line each.
+
+Help texts, titles of tables and the tables of the docs are made of these lines. A class is imported when it is asked
+for, so that listing names loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qurate.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method or selector.
+
+    Args:
+        name: In configs, on the command line and in results.csv.
+        title: In tables.
+        summary: What it does, in a few words.
+        where: Its class, as 'module:Class'.
+    """
+
+    name: str
+    title: str
+    summary: str
+    where: str
+
+    def load(self) -> Any:
+        """The class."""
+        module, _, attribute = self.where.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+class Registry(Mapping[str, Entry]):
+    """Entries by name, in the order of the tables.
+
+    Args:
+        what: 'method' or 'selector', for messages.
+        entries: All of them.
+    """
+
+    def __init__(self, what: str, *entries: Entry) -> None:
+        self.what = what
+        self._entries = {entry.name: entry for entry in entries}
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, word: str) -> Entry:
+        """The entry of a name or a title, in any case.
+
+        Raises:
+            ConfigError: If there is none; the message lists all and names the nearest.
+        """
+        for entry in self.values():
+            if isinstance(word, str) and word.casefold() in (entry.name.casefold(), entry.title.casefold()):
+                return entry
+        raise ConfigError(f"{self.what} must be one of {', '.join(self)}, got {word!r}.{nearest(word, self)}")
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """' Did you mean ...?' for a word that is close to a known one, else nothing."""
+    close = difflib.get_close_matches(str(word).casefold(), list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+METHODS = Registry(
+    "method",
+    Entry("source_target", "S+T", "nothing: the baseline to beat", "qurate.methods.source_target:SourceTarget"),
+    Entry("dann", "DANN", "features that a domain discriminator cannot tell apart", "qurate.methods.dann:DomainAdversarial"),
+    Entry("adr", "ADR", "features on which two dropout passes of the classifier agree", "qurate.methods.adr:AdversarialDropout"),
+    Entry("cdan", "CDAN", "as dann, with the predictions shown to the discriminator", "qurate.methods.cdan:ConditionalDomainAdversarial"),
+    Entry("ent", "ENT", "confident predictions (entropy minimisation)", "qurate.methods.ent:EntropyMinimization"),
+    Entry("mme", "MME", "minimax entropy between classifier and features", "qurate.methods.mme:MinimaxEntropy"),
+    Entry("tml", "TML", "entropy, with an angular margin on the labelled target (the paper's base model)", "qurate.methods.tml:TargetMargin"),
+    Entry("cml", "CML", "as tml, with the margin on the source too (the paper's ablation)", "qurate.methods.cml:CompleteMargin"),
+)  # fmt: skip
+"""Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
+
+SELECTORS = Registry(
+    "selector",
+    Entry("none", "none", "none", "qurate.selection.selectors.none:NoneSelector"),
+    Entry("confidence", "confidence", "those with a probability above 0.9 (the paper's SPL)", "qurate.selection.selectors.confidence:ConfidenceSelector"),
+    Entry("quality", "quality", "those with phi > tau, the paper's measure of right and representative", "qurate.selection.selectors.quality:QualitySelector"),
+    Entry("balanced", "balanced", "the best by phi within each pseudo-class, a growing share", "qurate.selection.selectors.balanced:BalancedSelector"),
+    Entry("random", "random", "any, for comparison", "qurate.selection.selectors.random:RandomSelector"),
+    Entry("dqn", "dqn", "those that a deep Q-network chooses (presets 'qurate' and 'paper')", "qurate.selection.algorithm:DQNSelector"),
+)  # fmt: skip
+"""Selectors, by which pseudo-labels they trust."""
+
+ORACLE = "oracle"
+"""The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
+PRINTED_AGENT = "dqn_paper"
+"""What results of selector 'dqn' with preset 'paper' are called in the tables of a benchmark."""
+SELECTOR_ORDER = (*(name for name in SELECTORS if name != "dqn"), PRINTED_AGENT, "dqn", ORACLE)
+"""Selectors in the order of a benchmark's tables."""
+
+PAIRS = {"TML_SPL": ("tml", "confidence"), "TML_DQNPL": ("tml", "dqn")}
+"""Pairs of method and selector that have a name in the paper."""
+
+
+def resolve_pair(word: str) -> tuple[str, str | None]:
+    """Method and selector of a word: a method, a pair of the paper's tables, or 'method+selector'; in any case.
+
+    Example:
+        >>> resolve_pair("tml_spl"), resolve_pair("S+T"), resolve_pair("mme+dqn")
+        (('tml', 'confidence'), ('source_target', None), ('mme', 'dqn'))
+    """
+    for title, pair in PAIRS.items():
+        if word.casefold() == title.casefold():
+            return pair
+    if word.casefold() == METHODS["source_target"].title.casefold():
+        return "source_target", None
+    method, plus, selector = word.partition("+")
+    name = METHODS.find(method).name
+    if not plus or selector == ORACLE:
+        return name, selector or None
+    return name, SELECTORS.find(selector).name
+
+
+def row_title(method: str, selector: str) -> str:
+    """The name of a row: the paper's where it has one, else 'METHOD + selector'.
+
+    Example:
+        >>> row_title("source_target", "none"), row_title("tml", "dqn"), row_title("mme", "quality")
+        ('S+T', 'TML_DQNPL', 'MME + quality')
+    """
+    for title, pair in PAIRS.items():
+        if (method, selector) == pair:
+            return title
+    title = METHODS[method].title if method in METHODS else method
+    return title if selector == "none" else f"{title} + {selector}"
+
+
+def row_rank(method: str, selector: str) -> tuple[int, int, str]:
+    """Sorts rows as the paper does: by selector, then by method; unknown names come last."""
+    methods = list(METHODS)
+    return (
+        SELECTOR_ORDER.index(selector) if selector in SELECTOR_ORDER else len(SELECTOR_ORDER),
+        methods.index(method) if method in methods else len(methods),
+        row_title(method, selector),
+    )

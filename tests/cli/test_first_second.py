@@ -1,0 +1,92 @@
+"""What the command line says before it loads anything heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.test_public_surface import HEAVY
+
+from qurate.cli import VERBS
+from qurate.registry import METHODS, SELECTORS
+
+RUN = f"""
+import sys
+from qurate.cli import main
+try:
+    main()
+finally:
+    print("loaded:", *[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def run(*words: str) -> tuple[int, str, str, list[str]]:
+    """Exit code, standard output, standard error, and the heavy packages that were loaded."""
+    done = subprocess.run([sys.executable, "-c", RUN, *words], capture_output=True, text=True, timeout=120)
+    said, _, loaded = done.stderr.rpartition("loaded:")
+    return done.returncode, done.stdout, said, loaded.split()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_loads_nothing_heavy(verb: str) -> None:
+    code, out, _, loaded = run(verb, "--help")
+    assert (code, loaded) == (0, [])
+    assert f"usage: qurate {verb}" in out
+    assert "(default: None)" not in out
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_the_help_names_every_verb_and_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    code, out, _, loaded = run(*words)
+    assert (code, loaded) == (0, [])
+    for verb in VERBS:
+        assert f"• {verb} " in out
+
+
+def test_the_version_loads_nothing_heavy() -> None:
+    from qurate import __version__
+
+    assert run("--version") == (0, f"qurate {__version__}\n", "", [])
+
+
+ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out", "d")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("adopt",), "adopt"),
+        (("adapt", "--sorce", "a"), "--sorce"),
+        ((*ADAPT, "--device", "tpu"), "invalid choice 'tpu'"),
+        ((*ADAPT, "--method", "tlm"), "method must be one of source_target, dann"),
+        ((*ADAPT, "--selector", "best"), "selector must be one of none, confidence"),
+        (
+            (*ADAPT, "--config", "e", "--method", "tml", "--preset", "paper"),
+            "--method, --preset cannot be given",
+        ),
+        (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
+        (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),
+        (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "--presets must be one or more of"),
+    ],
+)
+def test_a_wrong_word_is_found_before_anything_heavy_is_loaded(words: tuple[str, ...], said: str) -> None:
+    code, out, err, loaded = run(*words)
+    assert (code, loaded) == (2, [])
+    assert said in out + err
+    assert "loading" not in err
+
+
+def test_a_line_appears_before_pytorch_is_loaded(tmp_path: Path) -> None:
+    code, _, err, loaded = run("predict", str(tmp_path), str(tmp_path), "--out", str(tmp_path / "p.csv"))
+    assert code == 2
+    assert "torch" in loaded
+    assert err.splitlines()[0] == "qurate: loading PyTorch ..."
+    assert "folder of a finished run" in err.splitlines()[1]
+
+
+def test_the_help_lists_the_registries() -> None:
+    out = " ".join(run("adapt", "--help")[1].replace("│", " ").split())
+    assert f"How the network learns: {', '.join(METHODS)};" in out
+    assert f"Which pseudo-labels to trust: {', '.join(SELECTORS)}." in out
