@@ -1,7 +1,8 @@
-"""`qurate benchmark` as a person meets it."""
+"""`qurate demo` and `qurate benchmark` as a person meets them."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -12,11 +13,17 @@ from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tiny_gr
 from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
+from qurate.benchmark.cells import CellResult
+from qurate.benchmark.demo import digits_config
 from qurate.benchmark.estimate import Estimate, estimate
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import Lane
+from qurate.benchmark.results import read_results
 from qurate.cli import main
+from qurate.cli.benchmarks import demo
+from qurate.config import RunConfig
 from qurate.data.catalog import load_suite
+from qurate.errors import ConfigError
 
 WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "--steps", "6", "--device", "cpu")
 
@@ -34,6 +41,40 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+def test_demo_prints_a_table_and_writes_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(method: str, *, selector: str, seed: int) -> RunConfig:
+        config = digits_config(method, selector=selector, seed=seed, steps=12)
+        episode = dataclasses.replace(config.selection.episode, actions=4)
+        return dataclasses.replace(config, selection=dataclasses.replace(config.selection, rounds=2, episode=episode))
+
+    monkeypatch.setattr("qurate.benchmark.demo.digits_config", short)
+    demo(out=tmp_path / "out", seed=1)
+    printed = capsys.readouterr().out
+    assert "30 labelled (3 a class)" in " ".join(printed.split())
+    for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL"):
+        assert title in printed
+    table = read_results(tmp_path / "out" / "results.csv")
+    assert list(table["method"]) == ["source_target", "ent", "mme", "tml", "tml", "tml"]
+    assert list(table["selector"]) == ["none"] * 4 + ["confidence", "dqn"]
+    assert list(table["positives"].isna()) == [True] * 4 + [False] * 2
+    assert 0 <= table["positives_accuracy"].iloc[-1] <= 1
+    with pytest.raises(ConfigError, match="--force"):
+        demo(out=tmp_path / "out")
+
+
+def test_a_known_error_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results.csv").touch()
+    monkeypatch.setattr(sys, "argv", ["qurate", "demo", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "Choose another --out" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
@@ -67,7 +108,18 @@ def test_failed_cells_are_told_at_the_end_with_exit_code_1(
     out = capsys.readouterr().out
     assert "FAILED: OSError: the disk is gone" in out
     assert "error.txt" in out
-    assert "1 of 1 cells failed. Re-run the command to try them again." in out
+    assert "1 of 1 cell failed. Re-run the command to try them again." in out
+
+
+def test_control_c_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stopped(SmallWorker):
+        def run(self, cell: object) -> CellResult:
+            raise KeyboardInterrupt
+
+    assert command(monkeypatch, *WORDS, "--selectors", "none", "--out", str(tmp_path), worker=Stopped()) == 130
+    assert capsys.readouterr().err == "qurate: stopped. Re-run the command to resume.\n"
 
 
 def test_a_dry_run_lists_cells_and_runs_none(

@@ -57,7 +57,6 @@ def report(
     made, files = write_report(folder, out, reference=reference)
     print_report(made, Console())
     say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
-    say(f"Open {next(file for file in files if file.suffix == '.html')} in a browser to see them all.")
 
 
 def benchmark(
@@ -138,8 +137,11 @@ def benchmark(
     worker = Worker(found, None if data is None else data.resolve(), grid.weights)
     if dry_run:
         _print_plan(grid, BenchmarkFolder(out), worker, processes or available_cores())
-    else:
+        return
+    try:
         _run(grid, BenchmarkFolder(out), worker, processes, ray or "")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Re-run the command to resume.") from None
 
 
 def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
@@ -151,7 +153,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
     cells, gpus = grid.cells(), _gpus(grid.device)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     folder.check_own()
-    say(f"{worker.suite.title}: {len(cells)} cells, {len(cells) - len(to_run)} of them already finished.")
+    say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
     with PhaseBars(Console()) as bars:
         _embed(worker, to_run, bars)
     lanes = processes or available_cores()
@@ -161,7 +163,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
     failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=gpus)
     say(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
     if failed:
-        _print_failed(failed, folder, len(cells))
+        _print_failed(failed, folder, cells)
         sys.exit(1)
 
 
@@ -177,8 +179,6 @@ def _run_cells(
     try:
         with CellDisplay(Console(), cells, list(folder.seconds(cells)), count) as display:
             return run_cells(cells, lanes, folder, display)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Re-run the command to resume.") from None
     finally:
         for lane in lanes:
             lane.close()
@@ -197,13 +197,13 @@ def _embed(worker: Worker, to_run: Sequence[Cell], bars: PhaseBars) -> None:
             worker.load(cell, functools.partial(bars.show, "embedding"))
 
 
-def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, total: int) -> None:
+def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequence[Cell]) -> None:
     from qurate.benchmark.progress import last_line
 
     for cell in failed:
         where = folder.path / "cells" / cell.name / "error.txt"
         say(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
-    say(f"{len(failed)} of {total} cells failed. Re-run the command to try them again.")
+    say(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
 
 
 def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int) -> None:
@@ -215,19 +215,19 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     expected = estimate(to_run, list(folder.seconds(cells)), worker)
     costs = dict(zip(to_run, expected.of_cells, strict=True))
-    say(f"{worker.suite.title}: {len(cells)} cells")
+    say(f"{worker.suite.title}: {_count(cells)}")
     for cell in cells:
         state = f"about {costs[cell]:.0f} s" if cell in costs else "finished"
         failed = ", failed before" if cell in costs and folder.error(cell) else ""
         say(f"{cell.name}  {cell.title()}: {state}{failed}")
     if not to_run:
-        say("All are finished.")
+        say("All are finished. Nothing to run.")
         return
     timed = len(to_run) - expected.measured
     how = [f"{expected.measured} by finished cells of the same method and selector"] if expected.measured else []
     how += [f"{timed} by a few training steps on this machine"] if timed else []
     say(
-        f"{len(to_run)} cells to run: {say_time(expected.whole(lanes))} with {lanes} processes "
+        f"{_count(to_run)} to run: {say_time(expected.whole(lanes))} with {lanes} at once "
         f"(estimated: {'; '.join(how)}). Cells that share pre-training pay for it once."
     )
 
@@ -248,6 +248,10 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }
+
+
+def _count(cells: Sequence[Cell]) -> str:
+    return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
 
 
 def _gpus(device: str) -> int:

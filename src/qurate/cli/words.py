@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qurate.cli.stand_in import config_from_file, read_settings
 from qurate.errors import ConfigError
 from qurate.registry import ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
 
@@ -15,10 +16,12 @@ AGENTS = {"qurate": "dqn", "paper": PRINTED_AGENT}
 
 
 def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
-    """The words, if they are allowed and no file of settings says the same; before anything heavy is loaded."""
+    """The words, if they are allowed, and the file of settings can be read and nothing beside it contradicts it."""
     if words and config is not None:
         options = ", ".join(f"--{name}" for name in words)
         raise ConfigError(f"{options} cannot be given beside --config: edit {config} instead, or leave --config out.")
+    if config is not None:
+        read_settings(config)
     if "method" in words:
         resolve_pair(words["method"])
     if "selector" in words:
@@ -27,9 +30,10 @@ def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 def repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of an adaptation by a file of settings, with what was given beside it in its place."""
-    from qurate.cli.stand_in import config_from_file, read_settings
+    """Arguments of an adaptation by a file of settings, with what was given beside it in its place.
 
+    The config.json of a run also says which backbone made the embeddings.
+    """
     stored, config = read_settings(path), config_from_file(path)
     config = replace(
         config,
