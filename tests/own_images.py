@@ -11,8 +11,8 @@ import safetensors.torch
 import timm
 from PIL import Image
 
-from qurate.config import EpisodeConfig, RunConfig
-from qurate.runs.settings import make_config
+from qurate.config import DQNConfig, RunConfig
+from qurate.presets import make_config
 from qurate.runtime.randomness import seeded
 
 BACKBONE = "timm/test_resnet"
@@ -53,7 +53,7 @@ def small_config(selector: str = "dqn", **arguments: Any) -> RunConfig:
     config = make_config(selector=selector, steps=15, rounds=2, device="cpu", **arguments)
     training = replace(config.training, batch_source=6, batch_target=6, batch_unlabeled=8)
     selection = replace(config.selection, round_steps=5)
-    if selector == "dqn":
-        episode: EpisodeConfig = replace(config.selection.episode, actions=6, candidates=6, entropy_samples=5)
-        selection = replace(selection, episode=episode)
+    if isinstance(chosen := selection.selector, DQNConfig):
+        episode = replace(chosen.episode, actions=6, candidates=6, entropy_samples=5)
+        selection = replace(selection, selector=replace(chosen, episode=episode))
     return replace(config, network=replace(config.network, features=16), training=training, selection=selection)

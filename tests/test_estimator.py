@@ -148,9 +148,9 @@ def test_errors_say_what_to_do() -> None:
         SSDAClassifier(**QUICK).fit(features, np.where(sample_domain > 0, -1, y), sample_domain)
     with pytest.raises(ValueError, match="selector must be one of none"):
         SSDAClassifier(**QUICK | {"selector": "luck"}).fit(features, y, sample_domain)
-    with pytest.raises(ValueError, match="name must be 'paper' or 'qurate', got 'luck'"):
-        SSDAClassifier(preset="luck").fit(features, y, sample_domain)
-    with pytest.raises(ValueError, match="name must be one of source_target"):
+    with pytest.raises(ValueError, match="preset must be one of qurate, paper, got 'luck'"):
+        SSDAClassifier(preset="luck").fit(features, y, sample_domain)  # type: ignore[arg-type]  # the wrong word
+    with pytest.raises(ValueError, match="method must be one of source_target"):
         SSDAClassifier("luck", **QUICK).fit(features, y, sample_domain)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         SSDAClassifier(**QUICK).fit(features, y, sample_domain[:5])

@@ -14,11 +14,13 @@ from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
+from qurate.errors import ConfigError
 from qurate.evaluation import evaluate
-from qurate.methods import METHODS, build_method
+from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
-from qurate.training import TrainingError, build_optimizer, fit, make_fabric, scheduled_rate, start
+from qurate.selection import algorithm
+from qurate.training import TrainingError, build_optimizer, make_fabric, scheduled_rate, start
 
 
 def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:
@@ -37,10 +39,14 @@ def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:
 def config(method: str = "tml", steps: int = 30, **training: float) -> RunConfig:
     return RunConfig(
         NetworkConfig(bottleneck="normalized", features=8),
-        MethodConfig(name=method),
+        MethodConfig.of(method),
         TrainingConfig(steps=steps, **training),  # type: ignore[arg-type]  # mixed numbers
         seed=3,
     )
+
+
+def fit(split: Split, run: RunConfig) -> Method:
+    return algorithm.fit(split, run).method
 
 
 def weights(method: torch.nn.Module) -> Tensor:
@@ -98,8 +104,11 @@ def test_an_exploding_loss_stops() -> None:
 
 
 def test_an_absent_device_says_what_to_use() -> None:
+    absent = "mps" if torch.cuda.is_available() or not torch.backends.mps.is_available() else "cuda"
     with pytest.raises(TrainingError, match="Use device='cpu'"):
-        make_fabric(TrainingConfig(device="abacus"))
+        make_fabric(TrainingConfig(device=absent))  # type: ignore[arg-type]  # one of two literals
+    with pytest.raises(ConfigError, match="device must be one of 'auto', 'cpu', 'cuda', 'mps', got 'abacus'"):
+        TrainingConfig(device="abacus")  # type: ignore[arg-type]  # the wrong word
 
 
 def test_the_schedule_is_ganins() -> None:
@@ -110,7 +119,7 @@ def test_the_schedule_is_ganins() -> None:
 
 def test_a_pretrained_backbone_learns_at_its_own_rate() -> None:
     network = build_network(NetworkConfig(backbone="digits"), n_classes=3, input_width=None, seed=0)
-    method = build_method(MethodConfig(name="dann"), network, seed=0)
+    method = build_method(MethodConfig.of("dann"), network, seed=0)
     assert [group["lr"] for group in build_optimizer(method, TrainingConfig()).param_groups] == [0.01]
     network.pretrained = True
     groups = build_optimizer(method, TrainingConfig()).param_groups
@@ -209,7 +218,7 @@ def test_one_full_fine_tuning_step_from_real_image_files(
     assert isinstance(split.source.inputs, ImageFiles)
     run = RunConfig(
         NetworkConfig(backbone=backbone, bottleneck=bottleneck),  # type: ignore[arg-type]  # parametrised literal
-        MethodConfig(name="tml"),
+        MethodConfig.of("tml"),
         TrainingConfig(steps=1, batch_source=2, batch_target=2, batch_unlabeled=2),
     )
     before = build_network(run.network, n_classes=31, input_width=None, seed=0)

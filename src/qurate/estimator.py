@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -16,10 +15,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig
+from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
 from qurate.data.samples import Labeled, Split, Unlabeled
-from qurate.presets import POSITIVE_SHARE, with_preset
-from qurate.selection.algorithm import adapt
+from qurate.presets import Preset, make_config
+from qurate.selection.algorithm import fit
 
 Mask = NDArray[np.bool_]
 
@@ -71,14 +70,14 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         method: str = "tml",
         selector: str = "dqn",
         *,
-        preset: str = "qurate",
+        preset: Preset = "qurate",
         bottleneck: Bottleneck = "normalized",
         features: int = 512,
         steps: int = 1500,
         rounds: int | None = None,
         round_steps: int | None = None,
         learning_rate: float = 0.01,
-        device: str = "auto",
+        device: Device = "auto",
         random_state: int | np.integer[Any] | np.random.RandomState | None = 0,
     ) -> None:
         self.method = method
@@ -115,7 +114,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         every = torch.full((len(rows),), -1)
         every[torch.from_numpy(known)] = torch.from_numpy(codes)
         split = _split_rows(inputs, every, known, target, tuple(map(str, self.classes_)))
-        adaptation = adapt(split, self._config(has_unlabeled=not known.all()))
+        adaptation = fit(split, self._config(has_unlabeled=not known.all()))
         self.network_ = adaptation.method.network.cpu().double().eval()
         self.stopped_ = adaptation.stopped
         self.transduction_ = np.array(labels)
@@ -142,22 +141,19 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _config(self, *, has_unlabeled: bool) -> RunConfig:
         given = self.random_state
         seed = int(given) if isinstance(given, Integral) else int(check_random_state(given).randint(2**31))
-        training = TrainingConfig(
-            steps=self.steps, learning_rate=self.learning_rate, device=self.device, positive_share=POSITIVE_SHARE
+        network = NetworkConfig(bottleneck=self.bottleneck, features=self.features)
+        return make_config(
+            self.method if has_unlabeled else "source_target",
+            self.selector if has_unlabeled else "none",
+            preset=self.preset if has_unlabeled else "qurate",
+            network=network,
+            steps=self.steps,
+            rounds=self.rounds,
+            round_steps=self.round_steps,
+            learning_rate=self.learning_rate,
+            seed=seed,
+            device=self.device,
         )
-        config = RunConfig(
-            NetworkConfig(bottleneck=self.bottleneck, features=self.features),
-            MethodConfig(name=self.method if has_unlabeled else "source_target"),
-            training,
-            SelectionConfig(selector=self.selector if has_unlabeled else "none"),
-            seed,
-        )
-        if config.selection.selector == "dqn":
-            config = with_preset(config, self.preset)
-        chosen = config.selection
-        rounds = chosen.rounds if self.rounds is None else self.rounds
-        round_steps = chosen.round_steps if self.round_steps is None else self.round_steps
-        return replace(config, selection=replace(chosen, rounds=rounds, round_steps=round_steps))
 
 
 def _is_unlabeled(labels: NDArray[Any]) -> Mask:

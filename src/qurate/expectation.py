@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from qurate.config import RunConfig
+from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.embedding.embed import embed_images
 from qurate.data.images import ImageFiles
@@ -51,13 +51,13 @@ def expect(
 def steps_of_rounds(config: RunConfig, n_source: int) -> float:
     """The rounds of a run in training steps, with what the agent costs; at most, for a run may stop early."""
     selection = config.selection
-    if selection.selector == "none":
+    if selection.selector.name == "none":
         return 0.0
     actions = 0.0
-    if selection.selector == "dqn":
+    if isinstance(selection.selector, DQNConfig):
+        episode = selection.selector.episode
         epoch = math.ceil(n_source / config.training.batch_source)
-        trial = selection.episode.trial_steps or epoch
-        actions = selection.episode.actions * max(_STEPS_PER_ACTION, trial)
+        actions = episode.actions * max(_STEPS_PER_ACTION, episode.trial_steps or epoch)
     return selection.rounds * (selection.round_steps + actions)
 
 

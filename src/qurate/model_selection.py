@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from qurate.losses import entropy
+
 TEMPERATURE = 0.05
 """Of the softmax over neighbours in `soft_neighborhood_density`. Saito et al. (2021): 0.05."""
 _ROWS = 1024  # of the N x N similarities at a time
@@ -20,7 +22,7 @@ def certainty(probabilities: Tensor) -> float:
     Args:
         probabilities: (N, K).
     """
-    return -float(_entropy(probabilities).mean())
+    return -float(entropy(probabilities.double()).mean())
 
 
 def information(probabilities: Tensor) -> float:
@@ -33,8 +35,8 @@ def information(probabilities: Tensor) -> float:
     Args:
         probabilities: (N, K).
     """
-    of_mean = _entropy(probabilities.double().mean(dim=0, keepdim=True))
-    return float(of_mean.mean() - _entropy(probabilities).mean())
+    of_mean = entropy(probabilities.double().mean(dim=0, keepdim=True))
+    return float(of_mean.mean() - entropy(probabilities.double()).mean())
 
 
 def soft_neighborhood_density(probabilities: Tensor, temperature: float = TEMPERATURE) -> float:
@@ -56,7 +58,7 @@ def soft_neighborhood_density(probabilities: Tensor, temperature: float = TEMPER
         similarities = rows @ directions.T / temperature
         itself = torch.arange(start, start + len(rows), device=rows.device)
         similarities.scatter_(1, itself[:, None], -torch.inf)
-        total += float(_entropy(similarities.softmax(dim=1)).sum())
+        total += float(entropy(similarities.softmax(dim=1)).sum())
     return total / len(directions)
 
 
@@ -94,9 +96,3 @@ def describe_rule(rule: str, protocol: str) -> str:
         "target, without labels",
         "oracle": "ORACLE: the model with the best accuracy on the test labels themselves, which no one has",
     }[rule]
-
-
-def _entropy(probabilities: Tensor) -> Tensor:
-    """- sum_k p_k log p_k of each row; a probability of zero counts zero."""
-    entropies: Tensor = torch.special.entr(probabilities.double()).sum(dim=1)
-    return entropies

@@ -1,47 +1,121 @@
-"""Deep Q-learning set up whole: the printed algorithm, and ours."""
+"""From a few words to a run: the one place where names become a `RunConfig`, and the agent's two presets."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Literal, get_args
 
-from qurate.config import EpisodeConfig, QLearningConfig, RewardConfig, RunConfig, SelectionConfig
+from qurate.config import (
+    Device,
+    DQNConfig,
+    EpisodeConfig,
+    MethodConfig,
+    NetworkConfig,
+    QLearningConfig,
+    RewardConfig,
+    RunConfig,
+    SelectionConfig,
+    SelectorConfig,
+    TrainingConfig,
+)
+from qurate.errors import ConfigError
+from qurate.registry import nearest, resolve_pair
+
+Preset = Literal["qurate", "paper"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 POSITIVE_SHARE = 0.5
 """Share of positives in a target batch (decision 19) wherever the printed algorithm is not asked for. Our choice."""
 
 
-def with_preset(config: RunConfig, name: str) -> RunConfig:
-    """The config with deep Q-learning set up by a preset.
+def make_config(
+    method: str = "tml",
+    selector: str | None = None,
+    *,
+    preset: Preset = "qurate",
+    network: NetworkConfig | None = None,
+    steps: int | None = None,
+    rounds: int | None = None,
+    round_steps: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+) -> RunConfig:
+    """The run that a few words mean.
 
     Args:
-        config: Its network, method, seed and training are kept, but for the share of positives in a batch.
-        name: 'paper', Algorithm 1 as printed, or 'qurate', our own, whose differences docs/paper.md names and measures.
+        method: A name of `qurate.METHODS`, or a row of the paper's tables: 'S+T', 'TML_SPL', 'TML_DQNPL'; in any case.
+        selector: A name of `qurate.SELECTORS`; 'dqn' unless the method names a pair.
+        preset: Of selector 'dqn': 'qurate', ours, or 'paper', Algorithm 1 as printed; docs/paper.md says what differs.
+        network: Backbone and bottleneck; the normalized bottleneck on embeddings unless given.
+        steps: Training steps before selection; the default of `TrainingConfig` unless given.
+        rounds: Most rounds of selection; the preset's number unless given.
+        round_steps: Training steps per round; the preset's number unless given.
+        learning_rate: Of new layers; the default of `TrainingConfig` unless given.
+        seed: Decides everything random.
+        device: 'auto', 'cpu', 'cuda' or 'mps'.
+
+    Raises:
+        ConfigError: If a word or a number is not allowed.
+
+    Example:
+        >>> make_config("TML_SPL", steps=300).selection.selector
+        ConfidenceConfig(name='confidence', threshold=0.9)
     """
-    if name == "paper":
-        selection = SelectionConfig(
-            selector="dqn",
-            rounds=12,
-            round_steps=100,
-            episode=EpisodeConfig(candidates=32),
-            q_learning=QLearningConfig(optimizer="sgd", exploration_steps=200),
+    name, paired = resolve_pair(method)
+    if selector is not None and paired not in (None, selector):
+        raise ConfigError(
+            f"method {method!r} means selector '{paired}', but selector is {selector!r}. Give one of them."
         )
-        return replace(config, selection=selection, training=replace(config.training, positive_share=None))
-    if name != "qurate":
-        raise ValueError(f"with_preset: name must be 'paper' or 'qurate', got {name!r}.")
-    selection = SelectionConfig(
-        selector="dqn",
-        reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
-        episode=EpisodeConfig(
-            candidates=62,
-            even_candidates=True,
-            actions=64,
-            repeat_episodes=True,
-            trial_steps=1,
-            entropy_samples=128,
-            state_network="frozen",
-            agent="relational",
-            harvest=True,
-        ),
-        q_learning=QLearningConfig(exploration_steps=256),
+    chosen = SelectorConfig.of(selector or paired or "dqn")
+    is_printed = check_preset(preset) == "paper"
+    if is_printed and chosen.name != "dqn":
+        raise ConfigError(f"preset 'paper' sets up selector 'dqn', got selector '{chosen.name}'. Give one of them.")
+    selection = agent_selection(preset) if chosen.name == "dqn" else SelectionConfig(selector=chosen)
+    training = TrainingConfig(device=device, positive_share=None if is_printed else POSITIVE_SHARE)
+    return RunConfig(
+        network or NetworkConfig(bottleneck="normalized"),
+        MethodConfig.of(name),
+        replace(training, **_given(steps=steps, learning_rate=learning_rate)),
+        replace(selection, **_given(rounds=rounds, round_steps=round_steps)),
+        seed,
     )
-    return replace(config, selection=selection, training=replace(config.training, positive_share=POSITIVE_SHARE))
+
+
+def agent_selection(preset: Preset) -> SelectionConfig:
+    """Rounds, reward and agent of a preset: 'paper' is Algorithm 1 as printed, 'qurate' our own."""
+    if check_preset(preset) == "paper":
+        printed = DQNConfig(
+            episode=EpisodeConfig(candidates=32), q_learning=QLearningConfig(optimizer="sgd", exploration_steps=200)
+        )
+        return SelectionConfig(selector=printed, rounds=12, round_steps=100)
+    episode = EpisodeConfig(
+        candidates=62,
+        even_candidates=True,
+        actions=64,
+        repeat_episodes=True,
+        trial_steps=1,
+        entropy_samples=128,
+        state_network="frozen",
+        agent="relational",
+        harvest=True,
+    )
+    return SelectionConfig(
+        selector=DQNConfig(episode=episode, q_learning=QLearningConfig(exploration_steps=256)),
+        reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
+    )
+
+
+def check_preset(preset: str) -> str:
+    """The preset, if there is such a one.
+
+    Raises:
+        ConfigError: If not.
+    """
+    if preset not in PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.{nearest(preset, PRESETS)}")
+    return preset
+
+
+def _given(**values: float | None) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

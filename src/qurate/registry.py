@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """What there is to choose from: training methods and selectors, one line each.
 
 Help texts, titles of tables and the tables of the docs are made of these lines. A class is imported when it is asked
@@ -77,28 +76,36 @@ def nearest(word: object, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def _method(name: str, title: str, summary: str, where: str) -> Entry:
+    return Entry(name, title, summary, f"qurate.methods.{where}")
+
+
+def _selector(name: str, summary: str, where: str) -> Entry:
+    return Entry(name, name, summary, f"qurate.selection.{where}")
+
+
 METHODS = Registry(
     "method",
-    Entry("source_target", "S+T", "nothing: the baseline to beat", "qurate.methods.source_target:SourceTarget"),
-    Entry("dann", "DANN", "features that a domain discriminator cannot tell apart", "qurate.methods.dann:DomainAdversarial"),
-    Entry("adr", "ADR", "features on which two dropout passes of the classifier agree", "qurate.methods.adr:AdversarialDropout"),
-    Entry("cdan", "CDAN", "as dann, with the predictions shown to the discriminator", "qurate.methods.cdan:ConditionalDomainAdversarial"),
-    Entry("ent", "ENT", "confident predictions (entropy minimisation)", "qurate.methods.ent:EntropyMinimization"),
-    Entry("mme", "MME", "minimax entropy between classifier and features", "qurate.methods.mme:MinimaxEntropy"),
-    Entry("tml", "TML", "entropy, with an angular margin on the labelled target (the paper's base model)", "qurate.methods.tml:TargetMargin"),
-    Entry("cml", "CML", "as tml, with the margin on the source too (the paper's ablation)", "qurate.methods.cml:CompleteMargin"),
-)  # fmt: skip
+    _method("source_target", "S+T", "nothing: the baseline to beat", "source_target:SourceTarget"),
+    _method("dann", "DANN", "features that a domain discriminator cannot tell apart", "dann:DomainAdversarial"),
+    _method("adr", "ADR", "features on which two dropout passes of the classifier agree", "adr:AdversarialDropout"),
+    _method("cdan", "CDAN", "as dann, on features times predictions", "cdan:ConditionalDomainAdversarial"),
+    _method("ent", "ENT", "confident predictions (entropy minimisation)", "ent:EntropyMinimization"),
+    _method("mme", "MME", "minimax entropy between classifier and features", "mme:MinimaxEntropy"),
+    _method("tml", "TML", "entropy, and a margin on the labelled target (the paper's base model)", "tml:TargetMargin"),
+    _method("cml", "CML", "as tml, with the margin on the source too (the paper's ablation)", "cml:CompleteMargin"),
+)
 """Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
 
 SELECTORS = Registry(
     "selector",
-    Entry("none", "none", "none", "qurate.selection.selectors.none:NoneSelector"),
-    Entry("confidence", "confidence", "those with a probability above 0.9 (the paper's SPL)", "qurate.selection.selectors.confidence:ConfidenceSelector"),
-    Entry("quality", "quality", "those with phi > tau, the paper's measure of right and representative", "qurate.selection.selectors.quality:QualitySelector"),
-    Entry("balanced", "balanced", "the best by phi within each pseudo-class, a growing share", "qurate.selection.selectors.balanced:BalancedSelector"),
-    Entry("random", "random", "any, for comparison", "qurate.selection.selectors.random:RandomSelector"),
-    Entry("dqn", "dqn", "those that a deep Q-network chooses (presets 'qurate' and 'paper')", "qurate.selection.algorithm:DQNSelector"),
-)  # fmt: skip
+    _selector("none", "none", "selectors.none:NoneSelector"),
+    _selector("confidence", "probability above 0.9 (the paper's SPL)", "selectors.confidence:ConfidenceSelector"),
+    _selector("quality", "phi > tau, the paper's right and representative", "selectors.quality:QualitySelector"),
+    _selector("balanced", "the best by phi in each pseudo-class, ever more", "selectors.balanced:BalancedSelector"),
+    _selector("random", "any, for comparison", "selectors.random:RandomSelector"),
+    _selector("dqn", "what a deep Q-network chooses (presets 'qurate' and 'paper')", "algorithm:DQNSelector"),
+)
 """Selectors, by which pseudo-labels they trust."""
 
 ORACLE = "oracle"

@@ -17,7 +17,7 @@ from qurate.errors import QurateError
 from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.networks.heads import build_network
-from qurate.runtime.machine import reused_buffers, torch_threads
+from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import seeded
 
 OnStep = Callable[[int, dict[str, float]], None]
@@ -179,23 +179,6 @@ def start(split: Split, config: RunConfig) -> Trainer:
     network = build_network(config.network, n_classes=split.n_classes, input_width=width, seed=config.seed)
     method = build_method(config.method, network, seed=config.seed)
     return Trainer(method, config.training, make_fabric(config.training))
-
-
-@reused_buffers()
-def fit(split: Split, config: RunConfig, *, on_step: OnStep | None = None) -> Method:
-    """Build the network and method of a config and train them on a split.
-
-    Args:
-        split: The data; its sealed labels and validation are not touched.
-        config: What to build, how to train it, and the seed.
-        on_step: Called after every step with its number and the terms of the loss.
-
-    Returns:
-        The trained method; `predict` gives probabilities.
-    """
-    trainer = start(split, config)
-    trainer.run(TrainingData.of(split), steps=config.training.steps, seed=config.seed, on_step=on_step)
-    return trainer.method
 
 
 def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:

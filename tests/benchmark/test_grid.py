@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from tests.benchmark.tiny_grid import tiny_grid
 
-from qurate.benchmark.grid import BenchmarkError, Grid
+from qurate.benchmark.grid import Grid
+from qurate.benchmark.results import BenchmarkError
+from qurate.config import DQNConfig
 from qurate.data.catalog import load_suite
 from qurate.data.domains import DataError
-from qurate.presets import with_preset
+from qurate.errors import QurateError
+from qurate.presets import agent_selection
 
 OFFICE = load_suite("office31")
 
@@ -34,6 +37,11 @@ def test_a_pair_is_taken_alone_and_other_methods_with_every_selector() -> None:
     assert [pair for pair in pairs if pair[1] != "none"] == [("ent", "confidence"), ("tml", "dqn")]
     assert pairs.index(("tml", "none")) + 1 == pairs.index(("tml", "dqn"))
     assert [(cell.config.method.name, cell.selector) for cell in grid.cells()][: len(pairs)] == pairs
+
+
+def test_rows_of_the_papers_tables_are_named_as_it_names_them_in_any_case() -> None:
+    grid = office(methods=("s+t", "Tml_Spl", "TML_DQNPL", "MME"), selectors=("none",))
+    assert grid.pairs() == [("source_target", "none"), ("mme", "none"), ("tml", "confidence"), ("tml", "dqn")]
 
 
 def test_selectors_are_compared_on_the_same_training() -> None:
@@ -71,22 +79,26 @@ def test_weights_are_named_by_content_and_not_by_place(tmp_path: Path) -> None:
 
 
 def test_cells_that_differ_in_selection_alone_share_pre_training_and_no_others() -> None:
-    selectors = ("none", "confidence", "balanced", "dqn", "dqn_paper", "oracle")
-    cells = office(selectors=selectors, scenarios=("webcam:amazon",)).cells()
+    selectors = ("none", "confidence", "balanced", "dqn", "oracle")
+    cells = office(selectors=selectors, presets=("qurate", "paper"), scenarios=("webcam:amazon",)).cells()
+    assert len(cells) == 6
     assert len({cell.pretraining for cell in cells}) == 1
     others = [office(**{name: value}).cells()[0] for name, value in (("seeds", (1,)), ("shots", (1,)), ("steps", 9))]
     assert len({cell.pretraining for cell in [*cells, *others]}) == 4
 
 
 def test_the_two_agents_are_the_two_presets_and_steps_shorten_rounds_in_proportion() -> None:
-    ours, printed = (office(selectors=(name,)).cells()[0].config for name in ("dqn", "dqn_paper"))
-    assert ours.selection == with_preset(ours, "qurate").selection
-    assert printed.selection == with_preset(printed, "paper").selection
+    cells = office(selectors=("dqn",), presets=("qurate", "paper"), scenarios=("webcam:amazon",)).cells()
+    assert [cell.selector for cell in cells] == ["dqn_paper", "dqn"]
+    printed, ours = (cell.config for cell in cells)
+    assert ours.selection == agent_selection("qurate")
+    assert printed.selection == agent_selection("paper")
     assert (ours.training.positive_share, printed.training.positive_share) == (0.5, None)
     short = office(selectors=("dqn",), steps=150).cells()[0].config
     assert (short.training.steps, short.selection.round_steps) == (150, 20)
-    digits = tiny_grid(selectors=("dqn_paper",), steps=40).cells()[0].config.selection
-    assert (digits.rounds, digits.round_steps, digits.episode.state_network) == (4, 10, "trial")
+    digits = tiny_grid(selectors=("dqn",), presets=("paper",), steps=40).cells()[0].config.selection
+    assert isinstance(digits.selector, DQNConfig)
+    assert (digits.rounds, digits.round_steps, digits.selector.episode.state_network) == (4, 10, "trial")
 
 
 def test_full_training_takes_the_papers_network() -> None:
@@ -100,12 +112,14 @@ def test_full_training_takes_the_papers_network() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"methods": ("best",)}, "methods must be of source_target, dann"),
-        ({"methods": ("tml+best",)}, "selectors must be of none, confidence.*got 'best'"),
-        ({"methods": ()}, "methods must be of source_target, dann.*got none"),
-        ({"selectors": ()}, "selectors must be of none, confidence.*got none"),
-        ({"rules": ("test",)}, "model-selection must be of last, validation"),
-        ({"protocol": "fair"}, "protocol must be of mme, clean, drawn"),
+        ({"methods": ("best",)}, "method must be one of source_target, dann"),
+        ({"methods": ("tml+best",)}, "selector must be one of none, confidence.*got 'best'"),
+        ({"methods": ()}, "methods must name at least one, got none"),
+        ({"selectors": ()}, "selectors must name at least one, got none"),
+        ({"selectors": ("dqn_paper",)}, "selector must be one of none, confidence.*got 'dqn_paper'"),
+        ({"selectors": ("dqn",), "presets": ("ours",)}, "preset must be one of qurate, paper, got 'ours'"),
+        ({"rules": ("test",)}, "model-selection must be one of last, validation"),
+        ({"protocol": "fair"}, "protocol must be one of mme, clean, drawn"),
         ({"shots": (5,)}, r"1 or 3 under protocol 'mme'.*got \[5\]. Use --protocol drawn"),
         ({"shots": (0,)}, "shots must be integers of at least 1"),
         ({"seeds": (-1,)}, "seeds must be integers of at least 0"),
@@ -114,12 +128,12 @@ def test_full_training_takes_the_papers_network() -> None:
 )
 def test_what_is_not_allowed_is_refused_with_what_is(change: dict[str, Any], said: str) -> None:
     data = change.pop("data", Path("anywhere"))
-    with pytest.raises(BenchmarkError, match=said):
+    with pytest.raises(QurateError, match=said):
         Grid(OFFICE, data, **change)
 
 
 def test_a_scenario_is_two_domains_of_the_suite() -> None:
     with pytest.raises(DataError, match="two different domains of 'amazon', 'dslr', 'webcam', got 'webcam:real'"):
         office(scenarios=("webcam:real",))
-    with pytest.raises(BenchmarkError, match="protocol must be of drawn"):
+    with pytest.raises(BenchmarkError, match="protocol must be one of drawn"):
         tiny_grid(protocol="mme")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, tables, tiny_grid
 
-from qurate.benchmark.grid import BenchmarkError
 from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, lanes_for, start_ray, stop_ray
+from qurate.benchmark.results import BenchmarkError
 from qurate.benchmark.worker import Worker
 from qurate.cli import main
 

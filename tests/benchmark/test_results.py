@@ -29,13 +29,6 @@ def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
     assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0"
 
 
-def test_the_table_of_an_earlier_comparison_is_read_as_that_of_the_last_models(tmp_path: Path) -> None:
-    path = tmp_path / "old.csv"
-    columns = [name for name in COLUMNS if name not in ("model_selection", "config", "commit")]
-    path.write_text(",".join(columns) + "\nW to A,tml,TML,3,0,0.75,0.74,,,9\n")
-    assert list(read_results(path)["model_selection"]) == ["last"]
-
-
 def test_another_csv_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")

@@ -69,7 +69,7 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
         ((*ADAPT, "--config", "no-such.json"), "no-such.json: cannot be read as a JSON or TOML file"),
         (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
         (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),
-        (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "--presets must be one or more of"),
+        (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "preset must be one of"),
     ],
 )
 def test_a_wrong_word_is_found_before_anything_heavy_is_loaded(words: tuple[str, ...], said: str) -> None:

@@ -6,23 +6,23 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor
 
-from qurate.benchmark.commit import current_commit
 from qurate.benchmark.points import Watch, steps_to_look
 from qurate.benchmark.results import RoundRow, Row
 from qurate.config import RunConfig, fingerprint
 from qurate.data.catalog import Protocol
 from qurate.data.samples import Split
-from qurate.evaluation import evaluate, pseudo_label_accuracy, true_labels
-from qurate.selection.algorithm import OnEvent, adapt
-from qurate.selection.selectors import OracleSelector, Selector
-from qurate.training import OnStep
+from qurate.evaluation import true_labels
+from qurate.registry import ORACLE
+from qurate.selection.algorithm import fit, pretrain
+from qurate.selection.callbacks import Callback
+from qurate.selection.selectors.base import Selector
+from qurate.selection.selectors.oracle import OracleSelector
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class CellResult:
     """What came of a cell.
 
     Args:
-        rows: One a rule.
-        rounds: One a round, if it has a selector.
+        rows: One per rule.
+        rounds: One per round, if it has a selector.
         error: The traceback, if it failed.
     """
 
@@ -96,8 +96,15 @@ class Pretrained:
     seconds: float
 
 
-def measure_cell(
-    split: Split, cell: Cell, config: RunConfig, before: Pretrained | None, commit: str
+def run_cell(
+    split: Split,
+    cell: Cell,
+    config: RunConfig,
+    *,
+    before: Pretrained | None = None,
+    selector: Selector | None = None,
+    callbacks: Sequence[Callback] = (),
+    commit: str = "unknown",
 ) -> tuple[CellResult, Pretrained]:
     """Run a cell and measure its models by all its rules.
 
@@ -106,39 +113,27 @@ def measure_cell(
         cell: What to run.
         config: The run, with weights where they lie on this machine.
         before: Pre-training of another cell, used if it is the same as this one's.
+        selector: One of your own in place of the config's.
+        callbacks: Told how the run goes.
         commit: Of qurate, for the rows.
 
     Returns:
         The result, and the pre-training for the next cell.
     """
-    began = time.perf_counter()
-    shared = before if before is not None and before.key == cell.pretraining else None
     looks = steps_to_look(config, cell.rules)
-    if looks:
-        shared = None  # its models on the way are wanted
-    watch = Watch(split, cell.rules, steps=looks, keep=shared is None)
-    pretraining = 0.0
-
-    def on_event(event: Any) -> None:
-        nonlocal pretraining
-        if event.line == 2:
-            pretraining = time.perf_counter() - began
-        watch.on_event(event)
-
-    oracle = OracleSelector(true_labels(split.target_unlabeled)) if cell.selector == "oracle" else None
-    adapt(
-        split,
-        config,
-        selector=oracle,
-        on_event=on_event,
-        on_step=watch.on_step,
-        pretrained=None if shared is None else shared.state,
-    )
-    seconds = time.perf_counter() - began + (0.0 if shared is None else shared.seconds)
+    watch = Watch(split, cell.rules, steps=looks)
+    listeners = (watch, *callbacks)
+    shared = before
+    if shared is None or shared.key != cell.pretraining or looks:  # models on the way must be seen
+        began = time.perf_counter()
+        state = pretrain(split, config, listeners)
+        shared = Pretrained(cell.pretraining, state, time.perf_counter() - began)
+    began = time.perf_counter()
+    if cell.selector == ORACLE:
+        selector = OracleSelector(true_labels(split.target_unlabeled))
+    fit(split, config, selector=selector, callbacks=listeners, pretrained=shared.state)
+    seconds = shared.seconds + time.perf_counter() - began
     result = CellResult(_rows(cell, watch, seconds, commit), _rounds(cell, watch, len(split.target_unlabeled)))
-    if shared is None:
-        assert watch.pretrained is not None, "adapt tells of line 2"
-        shared = Pretrained(cell.pretraining, watch.pretrained, pretraining)
     return result, shared
 
 
@@ -183,52 +178,4 @@ def _rounds(cell: Cell, watch: Watch, n_unlabeled: int) -> tuple[RoundRow, ...]:
             coverage=point.positives / n_unlabeled,
         )
         for number, point in enumerate(watch.points)
-    )
-
-
-def run_cell(
-    split: Split,
-    config: RunConfig,
-    *,
-    scenario: str,
-    shots: int,
-    selector_name: str | None = None,
-    selector: Selector | None = None,
-    on_event: OnEvent | None = None,
-    on_step: OnStep | None = None,
-) -> Row:
-    """Run Algorithm 1 with a config and measure its last model.
-
-    Args:
-        split: The data.
-        config: What to run; `config.selection.selector` may be 'oracle' here, which takes right labels only.
-        scenario: For the row.
-        shots: For the row.
-        selector_name: Name in the row, where `config.selection.selector` does not say enough.
-        selector: One of your own.
-        on_event: Called after each line of Algorithm 1.
-        on_step: Called after each training step.
-    """
-    began = time.perf_counter()
-    if config.selection.selector == "oracle":
-        selector = OracleSelector(true_labels(split.target_unlabeled))
-    result = adapt(split, config, selector=selector, on_event=on_event, on_step=on_step)
-    seconds = time.perf_counter() - began
-    metrics = evaluate(result.method, split.target_unlabeled)
-    positives = result.positives
-    none = config.selection.selector == "none" and selector is None
-    return Row(
-        scenario=scenario,
-        method=config.method.name,
-        selector=selector_name or config.selection.selector,
-        shots=shots,
-        seed=config.seed,
-        model_selection="last",
-        accuracy=metrics.accuracy,
-        balanced_accuracy=metrics.balanced_accuracy,
-        positives=None if none else len(positives),
-        positives_accuracy=pseudo_label_accuracy(positives.indices, positives.labels, split.target_unlabeled),
-        seconds=seconds,
-        config=fingerprint(config),
-        commit=current_commit(),
     )

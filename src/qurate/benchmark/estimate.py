@@ -8,6 +8,7 @@ from statistics import mean
 
 from qurate.benchmark.cells import Cell
 from qurate.benchmark.worker import Worker
+from qurate.config import NoneConfig
 from qurate.data.samples import Split
 from qurate.expectation import embed_sample, seconds_per_step, steps_of_rounds, take_sample
 
@@ -99,5 +100,5 @@ def _kind(cell: Cell) -> Kind:
 
 
 def _without_rounds(cell: Cell) -> Cell:
-    selection = replace(cell.config.selection, selector="none")
+    selection = replace(cell.config.selection, selector=NoneConfig())
     return replace(cell, selector="none", config=replace(cell.config, selection=selection))

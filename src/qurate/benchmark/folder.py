@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qurate.benchmark.cells import Cell, CellResult
-from qurate.benchmark.grid import BenchmarkError
-from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, read_results, rounds_to_csv, rows_to_csv
+from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, BenchmarkError, read_results, rounds_to_csv, rows_to_csv
 from qurate.runtime.files import write_atomically
 
-ROWS, ROUNDS, CONFIG, ERROR = "rows.csv", "rounds.csv", "config.json", "error.txt"
-FACTS = "benchmark.json"
+RESULTS, ROUNDS, FACTS, CELLS = "results.csv", "rounds.csv", "benchmark.json", "cells"
+"""What the folder holds."""
+ROWS, CONFIG, ERROR = "rows.csv", "config.json", "error.txt"
+"""What the folder of a cell holds, beside its own `ROUNDS`."""
 
 
 class BenchmarkFolder:
@@ -56,8 +57,8 @@ class BenchmarkFolder:
                     self._texts[cell.name] = _body(self._of(cell) / ROWS), _body(self._of(cell) / ROUNDS)
                 rows.append(self._texts[cell.name][0])
                 rounds.append(self._texts[cell.name][1])
-        write_atomically(self.path / "results.csv", "".join(rows))
-        write_atomically(self.path / "rounds.csv", "".join(rounds))
+        write_atomically(self.path / RESULTS, "".join(rows))
+        write_atomically(self.path / ROUNDS, "".join(rounds))
 
     def check_own(self) -> None:
         """Make sure that no one else's results are overwritten.
@@ -65,8 +66,8 @@ class BenchmarkFolder:
         Raises:
             BenchmarkError: If there is a results.csv that no benchmark wrote.
         """
-        if (self.path / "results.csv").exists() and not (self.path / FACTS).is_file():
-            raise BenchmarkError(f"{self.path / 'results.csv'} is not of a benchmark. Choose another --out.")
+        if (self.path / RESULTS).exists() and not (self.path / FACTS).is_file():
+            raise BenchmarkError(f"{self.path / RESULTS} was not written by `qurate benchmark`. Choose another --out.")
 
     def write_facts(self, facts: Mapping[str, object]) -> None:
         """benchmark.json: what is compared."""
@@ -79,7 +80,7 @@ class BenchmarkFolder:
                 yield cell, float(read_results(self._of(cell) / ROWS)["seconds"].iloc[0])
 
     def _of(self, cell: Cell) -> Path:
-        return self.path / "cells" / cell.name
+        return self.path / CELLS / cell.name
 
 
 def _body(path: Path) -> str:

@@ -9,21 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from qurate.benchmark.cells import Cell
-from qurate.benchmark.demo import digits_config
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.benchmark.results import BenchmarkError
+from qurate.config import Device, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.catalog import Protocol, Suite, check_scenario
-from qurate.errors import QurateError
-from qurate.methods import METHODS
 from qurate.model_selection import RULES
-from qurate.presets import POSITIVE_SHARE, with_preset
-from qurate.report.benchmark.titles import SELECTORS
+from qurate.presets import Preset, check_preset, make_config
+from qurate.registry import METHODS, ORACLE, PRINTED_AGENT, SELECTOR_ORDER, SELECTORS, resolve_pair
+from qurate.selection.selectors.oracle import OracleConfig
 
-PRESETS = {"dqn": "qurate", "dqn_paper": "paper"}
-"""Selectors of the grid that are the agent, and the preset each stands for."""
-
-
-class BenchmarkError(QurateError, ValueError):
-    """A benchmark that cannot be run as asked; the message says what is allowed."""
+DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
+"""The network of the digits pair: a small CNN from random weights."""
+DIGITS_ROUNDS = 4
+"""Rounds on the digits pair, each a quarter of its steps."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,10 @@ class Grid:
         suite: Domains and scenarios.
         data: Folder of its images; None for a generated suite.
         scenarios: Pairs 'source:target'; all of the suite if empty.
-        methods: Names in the registry, or 'all', each with every selector; 'tml+dqn' is that pair alone.
-        selectors: Names of `titles.SELECTORS`.
+        methods: Names or titles of `qurate.METHODS`, or 'all', each with every selector; 'tml+dqn' or 'TML_DQNPL' is
+            that pair alone.
+        selectors: Names of `qurate.SELECTORS`, or 'oracle'.
+        presets: Of selector 'dqn', each a row of its own.
         shots: Labelled target samples of each class.
         seeds: Of the runs.
         backbone: That embeds the images (train='head') or is trained; the suite's if empty.
@@ -55,6 +54,7 @@ class Grid:
     scenarios: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("all",)
     selectors: tuple[str, ...] = ("none",)
+    presets: tuple[Preset, ...] = ("qurate",)
     shots: tuple[int, ...] = (3,)
     seeds: tuple[int, ...] = (0,)
     backbone: str = ""
@@ -63,13 +63,15 @@ class Grid:
     protocol: Protocol = "mme"
     rules: tuple[str, ...] = ("last",)
     steps: int = 0
-    device: str = "auto"
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         suite = self.suite
+        for argument, words in (("methods", self.methods), ("selectors", self.selectors), ("presets", self.presets)):
+            if not words:
+                raise BenchmarkError(f"{argument} must name at least one, got none.")
+        self.pairs()  # every word is one of those allowed
         for argument, values, allowed in (
-            ("selectors", [*self.selectors, *(selector for _, selector in self.pairs())], SELECTORS),
-            ("methods", [method for method, _ in self.pairs()], tuple(METHODS)),
             ("model-selection", self.rules, RULES),
             ("train", (self.train,), ("head", "full")),
             ("protocol", (self.protocol,), suite.protocols),
@@ -89,19 +91,29 @@ class Grid:
             )
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Methods and selectors that go together, each pair once, in the order of the registries."""
-        found = []
+        """Methods and selectors that go together, each pair once, in the order of the tables.
+
+        Raises:
+            ConfigError: If a word is none of those allowed.
+        """
+        found: list[tuple[str, str]] = []
         for word in self.methods:
-            method, plus, selector = word.partition("+")
-            methods = tuple(METHODS) if method == "all" else (method,)
-            found += [(name, one) for name in methods for one in ([selector] if plus else self.selectors)]
-        names, selectors = [method for method, _ in found], [selector for _, selector in found]
-        return [
-            (method, selector)
-            for method in _ordered(names, tuple(METHODS))
-            for selector in _ordered(selectors, SELECTORS)
-            if (method, selector) in found
-        ]
+            first, plus, rest = word.partition("+")
+            every = first == "all"
+            resolved = [resolve_pair(name + plus + rest) for name in METHODS] if every else [resolve_pair(word)]
+            for method, selector in resolved:
+                for chosen in self.selectors if selector is None else (selector,):
+                    found += [(method, row) for row in self._rows_of(chosen)]
+        return [(method, row) for method in METHODS for row in SELECTOR_ORDER if (method, row) in found]
+
+    def _rows_of(self, selector: str) -> list[str]:
+        """What rows of a selector are called: one for each preset of the agent."""
+        if selector == ORACLE:
+            return [ORACLE]
+        name = SELECTORS.find(selector).name
+        if name != "dqn":
+            return [name]
+        return [PRINTED_AGENT if check_preset(preset) == "paper" else name for preset in self.presets]
 
     def cells(self) -> list[Cell]:
         """All cells, in the order of the suite's scenarios and of the registries, however they were named."""
@@ -127,31 +139,35 @@ class Grid:
         ]
 
     def run_config(self, method: str, selector: str, seed: int, backbone: str, weights: str) -> RunConfig:
-        """The run of one cell: the suite's defaults, the preset of the selector, as many steps as asked for."""
+        """The run of one cell: the suite's network, the preset of the selector, as many steps as asked for."""
         steps = self.steps or self.suite.steps or TrainingConfig.steps
+        names = {PRINTED_AGENT: "dqn", ORACLE: "none"}
+        config = make_config(
+            method,
+            names.get(selector, selector),
+            preset="paper" if selector == PRINTED_AGENT else "qurate",
+            network=self._network(backbone, weights),
+            steps=steps,
+            seed=seed,
+            device=self.device,
+        )
+        selection = config.selection
         if self.suite.generated:
-            config = digits_config(method, seed=seed, steps=steps)
-            rounds, shorter = config.selection.rounds, 1.0
+            selection = replace(selection, rounds=DIGITS_ROUNDS, round_steps=max(1, steps // DIGITS_ROUNDS))
         else:
-            network = NetworkConfig(bottleneck="normalized")
-            if self.train == "full":
-                own = backbone == self.suite.backbone
-                bottleneck = self.suite.bottleneck if own else "linear"
-                network = NetworkConfig(backbone=backbone, weights=weights, bottleneck=bottleneck)
-            config = RunConfig(network, MethodConfig(name=method), TrainingConfig(steps=steps), seed=seed)
-            rounds, shorter = 0, steps / TrainingConfig.steps
-        config = replace(config, training=replace(config.training, device=self.device))
-        if selector in PRESETS:
-            round_steps = config.selection.round_steps
-            config = with_preset(config, PRESETS[selector])
-            if self.suite.generated:
-                config = replace(config, selection=replace(config.selection, rounds=rounds, round_steps=round_steps))
-        else:
-            config = replace(config, selection=replace(config.selection, selector=selector))
-        if selector not in ("none", "dqn_paper"):  # what selectors are compared on is the choice, not the batches
-            config = replace(config, training=replace(config.training, positive_share=POSITIVE_SHARE))
-        round_steps = max(1, round(config.selection.round_steps * shorter))
-        return replace(config, selection=replace(config.selection, round_steps=round_steps))
+            shorter = steps / TrainingConfig.steps
+            selection = replace(selection, round_steps=max(1, round(selection.round_steps * shorter)))
+        if selector == ORACLE:
+            selection = replace(selection, selector=OracleConfig())
+        return replace(config, selection=selection)
+
+    def _network(self, backbone: str, weights: str) -> NetworkConfig:
+        if self.suite.generated:
+            return DIGITS
+        if self.train == "head":
+            return NetworkConfig(bottleneck="normalized")
+        own = backbone == self.suite.backbone
+        return NetworkConfig(backbone, weights, self.suite.bottleneck if own else "linear")
 
 
 def describe_weights(weights: str) -> str:
@@ -167,7 +183,7 @@ def _check_names(argument: str, values: Sequence[str], allowed: Sequence[str]) -
     strange = [value for value in values if value not in allowed]
     if strange or not values:
         got = f"'{strange[0]}'" if strange else "none"
-        raise BenchmarkError(f"{argument} must be of {', '.join(allowed)}; got {got}.")
+        raise BenchmarkError(f"{argument} must be one of {', '.join(allowed)}, got {got}.")
 
 
 def _ordered(chosen: Sequence[str], order: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from qurate.benchmark.cells import Cell, CellResult
-from qurate.benchmark.grid import BenchmarkError
+from qurate.benchmark.results import BenchmarkError
 from qurate.benchmark.worker import Worker
 
 RETRIES = 3

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from qurate.benchmark.results import BenchmarkError
 from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.evaluation import evaluate, measure, predict_probabilities, pseudo_label_accuracy, true_labels
+from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
-from qurate.selection.algorithm import Event
+from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.pseudo_labels import Positives
-from qurate.training import Trainer
 
 POINTS = 8
 """Models to choose from in a run without rounds, evenly spaced over its training. Our choice."""
@@ -38,48 +37,45 @@ class Point:
     scores: Mapping[str, float]
 
 
-class Watch:
-    """Follows a run by its events and measures its models: after pre-training, after each round, and on the way.
+class Watch(Callback):
+    """Measures the models of a run: after pre-training, after each round, and on the way.
 
     Args:
         split: For D_u and validation.
         rules: Whose scores to compute.
         steps: Steps of pre-training after which to look too.
-        keep: Whether to keep the state of the trainer after pre-training.
     """
 
-    def __init__(
-        self, split: Split, rules: Collection[str], *, steps: Collection[int] = (), keep: bool = False
-    ) -> None:
+    def __init__(self, split: Split, rules: Collection[str], *, steps: Collection[int] = ()) -> None:
         if "validation" in rules and split.validation is None:
-            raise ValueError(
-                "Watch: rule 'validation' needs validation samples and the split has none: its classes are too small. "
-                "Leave the rule out."
+            raise BenchmarkError(
+                "model selection by validation needs validation samples and the split has none: its classes are too "
+                "small. Leave the rule out."
             )
         self.points: list[Point] = []
-        self.pretrained: Mapping[str, Tensor] | None = None
         self._split = split
         self._rules = rules
         self._steps = frozenset(steps)
-        self._keep = keep
-        self._trainer: Trainer | None = None
+        self._method: Method | None = None
 
-    def on_event(self, event: Event) -> None:
-        """For `adapt`."""
-        if event.what == "build F and C":
-            self._trainer = event.data["trainer"]
-        elif event.line == 2:
-            self._steps = frozenset()  # steps of rounds are counted from 1 again
-            if self._keep and self._trainer is not None:
-                self.pretrained = self._trainer.state_dict()
-            self._look(Positives.none())
-        elif event.line == 20:
-            self._look(event.data["chosen"])
+    def on_start(self, method: Method) -> None:
+        """The method that is trained."""
+        self._method = method
 
     def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """For `adapt`."""
+        """Look on the way."""
         if step in self._steps:
-            self._look(Positives.none())
+            assert self._method is not None, "training begins after on_start"
+            self._look(self._method, Positives.none())
+
+    def on_pretrained(self, method: Method) -> None:
+        """Look, and no more on the way: steps of rounds are counted from 1 again."""
+        self._steps = frozenset()
+        self._look(method, Positives.none())
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        """Look."""
+        self._look(method, positives)
 
     def chosen(self, rule: str) -> Point:
         """The model that a rule takes."""
@@ -87,9 +83,8 @@ class Watch:
             return self.points[-1]
         return self.points[choose_model([point.scores[rule] for point in self.points])]
 
-    def _look(self, positives: Positives) -> None:
-        assert self._trainer is not None, "adapt tells of F and C before anything else"
-        method, unlabeled = self._trainer.method, self._split.target_unlabeled
+    def _look(self, method: Method, positives: Positives) -> None:
+        unlabeled = self._split.target_unlabeled
         probabilities = predict_probabilities(method, unlabeled.inputs)
         metrics = measure(probabilities.argmax(dim=1), true_labels(unlabeled), self._split.n_classes)
         scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
@@ -103,6 +98,6 @@ class Watch:
 
 def steps_to_look(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:
     """Where to look during the training of a run without rounds, before its end; nowhere if only the last counts."""
-    if config.selection.selector != "none" or set(rules) == {"last"}:
+    if config.selection.selector.name != "none" or set(rules) == {"last"}:
         return ()
     return tuple(config.training.steps * i // POINTS for i in range(1, POINTS))

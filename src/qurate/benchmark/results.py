@@ -1,4 +1,4 @@
-"""One row a run and model-selection rule, one row a round: the tables of a benchmark as CSV."""
+"""The tables of a benchmark as CSV: a row for each run and model-selection rule, and a row for each round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from qurate.errors import QurateError
 from qurate.runtime.files import write_atomically
+
+
+class BenchmarkError(QurateError, ValueError):
+    """A benchmark that cannot be run as asked; the message says what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,6 @@ class RoundRow:
 
 COLUMNS = tuple(field.name for field in fields(Row))
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
-_LATER = {"model_selection": "last", "config": "", "commit": "unknown"}
-"""Columns that files of the first comparisons lack, and what holds for those."""
 
 
 def rows_to_csv(rows: Sequence[Row]) -> str:
@@ -103,11 +106,9 @@ def read_results(path: Path) -> pd.DataFrame:
         ValueError: If a column is missing.
     """
     table = pd.read_csv(path, dtype={"config": str, "commit": str})
-    for column in (name for name in _LATER if name not in table.columns):
-        table[column] = _LATER[column]
     missing = [column for column in COLUMNS if column not in table.columns]
     if missing:
-        raise ValueError(f"{path}: lacks the columns {', '.join(missing)}; is it a results file of qurate?")
+        raise ValueError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
     return table[list(COLUMNS)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -38,48 +39,65 @@ def run_cells(cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFol
     Returns:
         The cells that failed.
     """
-    order = {cell: i for i, cell in enumerate(cells)}
-    pretraining = {cell: cell.pretraining for cell in cells}
-    pending = [cell for cell in cells if not folder.is_finished(cell)]
-    held: dict[int, str] = {}  # the pre-training that each lane has
-    tries: dict[Cell, int] = {}
-    running: dict[Future[CellResult], tuple[int, Cell]] = {}
-    failed: list[Cell] = []
     folder.write_tables(cells)
-    while pending or running:
-        busy = {number for number, _ in running.values()}
-        for number in (number for number in range(len(lanes)) if number not in busy and pending):
-            others = {key for lane, key in held.items() if lane != number}
-            cell = next_cell(pending, pretraining, held.get(number), others)
-            pending.remove(cell)
-            held[number] = pretraining[cell]
-            running[lanes[number].submit(cell)] = number, cell
-            audience.started(cell)
-        done = wait(running, return_when=FIRST_COMPLETED).done
-        for future in sorted(done, key=lambda future: order[running[future][1]]):
-            number, cell = running.pop(future)
-            result = _result(future)
-            if result is None and tries.get(cell, 0) < RETRIES:
-                tries[cell] = tries.get(cell, 0) + 1
-                pending.insert(0, cell)
-                del held[number]
+    return _Schedule(cells, lanes, folder, audience).run()
+
+
+class _Schedule:
+    """Cells that wait, cells that run, and what each lane has in its memory."""
+
+    def __init__(
+        self, cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFolder, audience: Audience
+    ) -> None:
+        self._cells, self._lanes, self._folder, self._audience = cells, lanes, folder, audience
+        self._pending = [cell for cell in cells if not folder.is_finished(cell)]
+        self._running: dict[Future[CellResult], tuple[int, Cell]] = {}
+        self._held: dict[int, str] = {}  # the pre-training that each lane has
+        self._lost: Counter[str] = Counter()  # how often a cell's worker was lost
+
+    def run(self) -> list[Cell]:
+        order = {cell.name: i for i, cell in enumerate(self._cells)}
+        failed: list[Cell] = []
+        while self._pending or self._running:
+            self._fill_lanes()
+            done = wait(self._running, return_when=FIRST_COMPLETED).done
+            for future in sorted(done, key=lambda future: order[self._running[future][1].name]):
+                number, cell = self._running.pop(future)
+                if self._failed(number, cell, _result(future)):
+                    failed.append(cell)
+        return sorted(failed, key=lambda cell: order[cell.name])
+
+    def _fill_lanes(self) -> None:
+        busy = {number for number, _ in self._running.values()}
+        for number, lane in enumerate(self._lanes):
+            if number in busy or not self._pending:
                 continue
-            result = result or CellResult(error=f"The worker process was lost {RETRIES + 1} times. Out of memory?\n")
-            folder.keep(cell, result)
-            folder.write_tables(cells)
-            audience.ended(cell, result)
-            if result.error:
-                failed.append(cell)
-    return sorted(failed, key=order.__getitem__)
+            others = {key for other, key in self._held.items() if other != number}
+            cell = next_cell(self._pending, self._held.get(number), others)
+            self._pending.remove(cell)
+            self._held[number] = cell.pretraining
+            self._running[lane.submit(cell)] = number, cell
+            self._audience.started(cell)
+
+    def _failed(self, number: int, cell: Cell, result: CellResult | None) -> bool:
+        """Keep what came of a cell, and say whether that is an error; if its worker was lost, it waits again."""
+        if result is None and self._lost[cell.name] < RETRIES:
+            self._lost[cell.name] += 1
+            self._pending.insert(0, cell)
+            del self._held[number]
+            return False
+        result = result or CellResult(error=f"The worker process was lost {RETRIES + 1} times. Out of memory?\n")
+        self._folder.keep(cell, result)
+        self._folder.write_tables(self._cells)
+        self._audience.ended(cell, result)
+        return bool(result.error)
 
 
-def next_cell(pending: Sequence[Cell], pretraining: dict[Cell, str], mine: str | None, others: set[str]) -> Cell:
+def next_cell(pending: Sequence[Cell], mine: str | None, others: set[str]) -> Cell:
     """The first cell on the lane's own pre-training, else the first on one that no other lane has, else the first."""
-    for wanted in (lambda key: key == mine, lambda key: key not in others):
-        for cell in pending:
-            if wanted(pretraining[cell]):
-                return cell
-    return pending[0]
+    own = (cell for cell in pending if cell.pretraining == mine)
+    new = (cell for cell in pending if cell.pretraining not in others)
+    return next(own, None) or next(new, None) or pending[0]
 
 
 def _result(future: Future[CellResult]) -> CellResult | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from qurate.benchmark.cells import Cell, CellResult, Pretrained, measure_cell
+from qurate.benchmark.cells import Cell, CellResult, Pretrained, run_cell
 from qurate.benchmark.commit import current_commit
 from qurate.config import RunConfig
 from qurate.data.catalog import Suite, read_suite_split
@@ -44,7 +44,7 @@ class Worker:
                 warnings.simplefilter("ignore", DataWarning)  # said once, before the workers began
                 split = self.load(cell)
             config = self.localize(cell.config)
-            result, self._pretrained = measure_cell(split, cell, config, self._pretrained, self.commit)
+            result, self._pretrained = run_cell(split, cell, config, before=self._pretrained, commit=self.commit)
             return result
         except Exception:
             return CellResult(error=traceback.format_exc())

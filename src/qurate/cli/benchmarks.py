@@ -13,7 +13,7 @@ from rich.console import Console
 
 from qurate.cli import options
 from qurate.cli.terminal import announce, begin, say
-from qurate.cli.words import name_agents, name_methods, name_selectors, split_numbers, split_words
+from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_words
 
 if TYPE_CHECKING:
     from qurate.benchmark.cells import Cell
@@ -103,11 +103,8 @@ def benchmark(
         ray: Run on Ray: 'local', or the address of a cluster.
         dry_run: Say what would run and how long it would take, and stop.
     """
-    agents = name_agents(split_words(presets))
-    chosen_methods, chosen_selectors = (
-        name_methods(split_words(methods), agents),
-        name_selectors(split_words(selectors), agents),
-    )
+    chosen_methods, chosen_selectors = split_methods(methods), split_selectors(selectors)
+    chosen_presets = split_presets(presets)
     chosen_shots, chosen_seeds = split_numbers("shots", shots), split_numbers("seeds", seeds)
     begin()
     from qurate.benchmark.folder import BenchmarkFolder
@@ -124,6 +121,7 @@ def benchmark(
         scenarios=() if scenarios == "all" else split_words(scenarios),
         methods=chosen_methods,
         selectors=chosen_selectors,
+        presets=chosen_presets,
         shots=chosen_shots,
         seeds=chosen_seeds,
         backbone=backbone or "",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qurate.cli.stand_in import config_from_file, read_settings
+from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
+from qurate.presets import PRESETS, Preset, check_preset
 from qurate.registry import ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
-
-AGENTS = {"qurate": "dqn", "paper": PRINTED_AGENT}
-"""What the grid and its results call the agent of each preset."""
 
 
 def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
 
     The config.json of a run also says which backbone made the embeddings.
     """
-    stored, config = read_settings(path), config_from_file(path)
+    stored, config = read_settings(path), RunConfig.from_file(path)
     config = replace(
         config,
         training=replace(config.training, **_pick(given, "steps", "device")),
@@ -53,32 +50,6 @@ def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def name_agents(presets: Sequence[str]) -> tuple[str, ...]:
-    """The agents of some presets, as the grid names them."""
-    strange = [preset for preset in presets if preset not in AGENTS]
-    if strange or not presets:
-        got = f"'{strange[0]}'" if strange else "none"
-        raise ConfigError(f"--presets must be one or more of {', '.join(AGENTS)}, got {got}.")
-    return tuple(AGENTS[preset] for preset in presets)
-
-
-def name_selectors(words: Sequence[str], agents: Sequence[str]) -> tuple[str, ...]:
-    """Selectors as the grid names them: 'dqn' is the agent of each preset."""
-    if PRINTED_AGENT in words:
-        raise ConfigError(f"selector '{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
-    names = [word if word == ORACLE else SELECTORS.find(word).name for word in words]
-    return tuple(one for name in names for one in (agents if name == "dqn" else (name,)))
-
-
-def name_methods(words: Sequence[str], agents: Sequence[str]) -> tuple[str, ...]:
-    """Methods, and pairs 'method+selector', as the grid names them."""
-    found: list[str] = []
-    for word in words:
-        method, selector = (word, None) if word == "all" else resolve_pair(word)
-        found += [method] if selector is None else [f"{method}+{one}" for one in name_selectors([selector], agents)]
-    return tuple(found)
-
-
 def split_words(given: str) -> tuple[str, ...]:
     """Words with commas between them."""
     return tuple(word.strip() for word in given.split(",") if word.strip())
@@ -90,3 +61,29 @@ def split_numbers(option: str, given: str) -> tuple[int, ...]:
         return tuple(int(word) for word in split_words(given))
     except ValueError:
         raise ConfigError(f"--{option} must be integers with commas between them, got '{given}'.") from None
+
+
+def split_methods(given: str) -> tuple[str, ...]:
+    """Methods and pairs, each of which there is."""
+    words = split_words(given)
+    for word in words:
+        if word.partition("+")[0] != "all":
+            resolve_pair(word)
+    return words
+
+
+def split_selectors(given: str) -> tuple[str, ...]:
+    """Selectors, each of which there is."""
+    words = split_words(given)
+    for word in words:
+        if word == PRINTED_AGENT:
+            raise ConfigError(f"selector '{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
+        if word != ORACLE:
+            SELECTORS.find(word)
+    return words
+
+
+def split_presets(given: str) -> tuple[Preset, ...]:
+    """Presets, each of which there is."""
+    words = [check_preset(word) for word in split_words(given)]
+    return tuple(preset for preset in PRESETS if preset in words)

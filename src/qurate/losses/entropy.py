@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,6 +14,11 @@ def sample_entropy(logits: Tensor) -> Tensor:
     """
     log_probabilities = F.log_softmax(logits, dim=1)
     return -(log_probabilities.exp() * log_probabilities).sum(dim=1)
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """H_i = - sum_j p_ij log p_ij of given probabilities, where a zero counts zero: (N, K) to (N,)."""
+    return -torch.xlogy(probabilities, probabilities).sum(dim=1)
 
 
 def entropy_loss(logits: Tensor) -> Tensor:

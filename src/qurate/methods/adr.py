@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from torch import Tensor
 from torch.nn import functional as F
 
+from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize
+from qurate.runtime.checked import Inside, Positive, Weight
 
 
 def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:
     """Mean of KL(p || q) + KL(q || p), halved, for two sets of logits: (N, K), (N, K) to a scalar."""
     p, q = F.log_softmax(first, dim=1), F.log_softmax(second, dim=1)
     return ((p.exp() - q.exp()) * (p - q)).sum(dim=1).mean() / 2
+
+
+@dataclass(frozen=True)
+class AdversarialDropoutConfig(MethodConfig):
+    """The numbers of ADR."""
+
+    name: str = field(init=False, default="adr")
+    critic_dropout: Inside = 0.5
+    """Dropout on the classifier's input in the two passes. ADR's authors: 0.5."""
+    critic_weight: Weight = 0.1
+    """Weight of the symmetric KL. Our choice."""
+    feature_steps: Positive = 4
+    """Feature updates per classifier update. ADR's authors: 4."""
 
 
 class AdversarialDropout(Method):
@@ -24,8 +41,8 @@ class AdversarialDropout(Method):
     Paper: baseline ADR; Saito et al., "Adversarial Dropout Regularization", 2018.
     """
 
-    name = "adr"
-    title = "ADR"
+    Config = AdversarialDropoutConfig
+    config: AdversarialDropoutConfig
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Take the three steps on one batch."""

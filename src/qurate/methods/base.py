@@ -26,17 +26,18 @@ class Minimize(Protocol):
 class Method(nn.Module):
     """One row of the paper's tables: how a network learns from a batch.
 
-    A new method is one file with a subclass: give it a `name`, override `update`, and `labeled_loss` if its
-    supervised part is not plain cosine cross-entropy. Modules made in `__init__` are trained with the network.
+    A new method is one file with a subclass and its config, and one line in `qurate.registry`: override `update`, and
+    `labeled_loss` if its supervised part is not plain cosine cross-entropy. Modules made in `__init__` are trained with
+    the network.
 
     Args:
         network: F and C.
         config: The method's numbers.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    """The name in the paper's tables."""
+    Config: ClassVar[type[MethodConfig]]
+    """The class of its numbers."""
+    config: MethodConfig
 
     def __init__(self, network: Network, config: MethodConfig) -> None:
         super().__init__()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.losses import sample_entropy
 from qurate.methods.base import Method, Minimize, warmup
-from qurate.methods.dann import domain_labels
+from qurate.methods.dann import DomainAdversarialConfig, domain_labels
 from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
 from qurate.networks.heads import Network
+from qurate.runtime.checked import Positive
 
 _WIDEST_OUTER_PRODUCT = 4096
 
@@ -49,6 +50,17 @@ class RandomizedMap(nn.Module):
         return product / math.sqrt(self.width)
 
 
+@dataclass(frozen=True)
+class ConditionalDomainAdversarialConfig(DomainAdversarialConfig):
+    """The numbers of CDAN."""
+
+    name: str = field(init=False, default="cdan")
+    entropy_conditioning: bool = True
+    """Weigh samples by certainty (CDAN+E). CDAN's authors: on in their best variant."""
+    random_map: Positive = 1024
+    """Width of the randomised multilinear map, used when d * K exceeds 4096. CDAN's authors: 1024."""
+
+
 class ConditionalDomainAdversarial(Method):
     """A discriminator on T(f, g), the joint of features and predictions.
 
@@ -61,10 +73,10 @@ class ConditionalDomainAdversarial(Method):
     Paper: baseline CDAN; Long et al., "Conditional Adversarial Domain Adaptation", 2018.
     """
 
-    name = "cdan"
-    title = "CDAN"
+    Config = ConditionalDomainAdversarialConfig
+    config: ConditionalDomainAdversarialConfig
 
-    def __init__(self, network: Network, config: MethodConfig) -> None:
+    def __init__(self, network: Network, config: ConditionalDomainAdversarialConfig) -> None:
         super().__init__(network, config)
         d, k = network.n_features, network.n_classes
         narrow = d * k <= _WIDEST_OUTER_PRODUCT

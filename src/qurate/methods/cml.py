@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
 from qurate.data.batches import Batch
 from qurate.losses import complete_margin_loss
 from qurate.methods.ent import EntropyMinimization
+from qurate.methods.tml import TargetMarginConfig
+
+
+@dataclass(frozen=True)
+class CompleteMarginConfig(TargetMarginConfig):
+    """TML's numbers."""
+
+    name: str = field(init=False, default="cml")
 
 
 class CompleteMargin(EntropyMinimization):
@@ -18,8 +28,8 @@ class CompleteMargin(EntropyMinimization):
     Paper: Eq. (12) in place of L_tml in Eq. (3), row CML.
     """
 
-    name = "cml"
-    title = "CML"
+    Config = CompleteMarginConfig
+    config: CompleteMarginConfig
 
     def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
         """L_cml, Eq. (12)."""

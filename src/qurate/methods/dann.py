@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,11 +13,25 @@ from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize, warmup
 from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
 from qurate.networks.heads import Network
+from qurate.runtime.checked import Positive, Weight
 
 
 def domain_labels(source: Tensor, target: Tensor) -> Tensor:
     """Domain of each sample, source first: source = 1, target = 0."""
     return torch.cat([source.new_ones(len(source)), target.new_zeros(len(target))])
+
+
+@dataclass(frozen=True)
+class DomainAdversarialConfig(MethodConfig):
+    """The numbers of DANN."""
+
+    name: str = field(init=False, default="dann")
+    domain_weight: Weight = 0.1
+    """Weight of the domain loss. Our choice: at 1 the domain loss drowns three labels per class."""
+    discriminator_width: Positive = 1024
+    """Hidden width of the domain discriminator. CDAN's authors: 1024."""
+    warmup_rate: Weight = 10.0
+    """Rate of the reversal warm-up 2 / (1 + exp(-rate * progress)) - 1. DANN's authors: 10."""
 
 
 class DomainAdversarial(Method):
@@ -29,10 +45,10 @@ class DomainAdversarial(Method):
     Paper: baseline DANN; Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016.
     """
 
-    name = "dann"
-    title = "DANN"
+    Config = DomainAdversarialConfig
+    config: DomainAdversarialConfig
 
-    def __init__(self, network: Network, config: MethodConfig) -> None:
+    def __init__(self, network: Network, config: DomainAdversarialConfig) -> None:
         super().__init__(network, config)
         self.discriminator = DomainDiscriminator(network.n_features, config.discriminator_width)
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
 from qurate.methods.base import Method, Minimize
+from qurate.runtime.checked import Weight
+
+
+@dataclass(frozen=True)
+class EntropyConfig(MethodConfig):
+    """The numbers of ENT."""
+
+    name: str = field(init=False, default="ent")
+    entropy_weight: Weight = 0.1
+    """Weight alpha of the entropy term. Paper: 0.1; MME reference code: 0.1."""
 
 
 class EntropyMinimization(Method):
@@ -16,8 +29,8 @@ class EntropyMinimization(Method):
     TML and CML are this with another supervised part.
     """
 
-    name = "ent"
-    title = "ENT"
+    Config = EntropyConfig
+    config: EntropyConfig
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise L, Eq. (3) where the supervised part is L_tml."""

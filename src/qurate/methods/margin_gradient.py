@@ -20,7 +20,7 @@ from qurate.config import TrainingConfig
 from qurate.data.batches import TrainingData, draw_labeled, target_inputs, target_labels
 from qurate.losses.target_margin import SMALLEST_SINE_SQUARED
 from qurate.methods import Method
-from qurate.methods.tml import TargetMargin
+from qurate.methods.tml import TargetMargin, TargetMarginConfig
 from qurate.networks.heads import CosineClassifier, Network
 
 _SMALLEST_NORM = 1e-12  # of torch.nn.functional.normalize
@@ -123,6 +123,7 @@ class MarginGradient:
         self._weights = np.array(weights, dtype=np.float32)
         self._scale = torch.tensor(classifier.scale)
         self._slopes = torch.tensor(weights).unsqueeze(1) * self._scale
+        assert isinstance(method.config, TargetMarginConfig)
         self._margin = _Margin(config, method.config.margin, method.config.monotone)
 
     def of_batches(self, data: TrainingData, steps: int, seed: int) -> Iterator[float]:

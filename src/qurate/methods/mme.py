@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
 from qurate.methods.base import Method, Minimize
+from qurate.methods.ent import EntropyConfig
 from qurate.networks.adversarial import reverse_gradient
+
+
+@dataclass(frozen=True)
+class MinimaxEntropyConfig(EntropyConfig):
+    """ENT's weight, which is lambda here."""
+
+    name: str = field(init=False, default="mme")
 
 
 class MinimaxEntropy(Method):
@@ -18,8 +28,8 @@ class MinimaxEntropy(Method):
     Paper: baseline MME; Saito et al., "Semi-supervised Domain Adaptation via Minimax Entropy", 2019.
     """
 
-    name = "mme"
-    title = "MME"
+    Config = MinimaxEntropyConfig
+    config: MinimaxEntropyConfig
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise cross-entropy - lambda * H(C(reversed F(x_u)))."""

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from torch import Tensor
 
 from qurate.data.batches import Batch
 from qurate.losses import target_margin_loss
-from qurate.methods.ent import EntropyMinimization
+from qurate.methods.ent import EntropyConfig, EntropyMinimization
+from qurate.runtime.checked import Angle
+
+
+@dataclass(frozen=True)
+class TargetMarginConfig(EntropyConfig):
+    """The numbers of TML."""
+
+    name: str = field(init=False, default="tml")
+    margin: Angle = 0.5
+    """Angular margin m in radians. Paper: 0.5."""
+    monotone: bool = True
+    """Continue the margin logit monotonically past pi - margin (decision 11). Our choice; False is as printed."""
 
 
 class TargetMargin(EntropyMinimization):
@@ -17,8 +31,8 @@ class TargetMargin(EntropyMinimization):
     Paper: Eq. (3), row TML.
     """
 
-    name = "tml"
-    title = "TML"
+    Config = TargetMarginConfig
+    config: TargetMarginConfig
 
     def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
         """L_tml, Eq. (1)."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from qurate.config import RunConfig, to_dict
+from qurate.config import Device, NetworkConfig, RunConfig, to_dict
 from qurate.data.embedding.embed import embed_images, embed_split
 from qurate.data.embedding.frozen import FrozenBackbone, freeze_backbone
 from qurate.data.parts import Parts, Place, read_parts
@@ -20,16 +20,17 @@ from qurate.data.samples import Inputs, Split
 from qurate.expectation import expect, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
+from qurate.presets import make_config
 from qurate.report.run.gather import gather_record, metrics_table
 from qurate.report.run.record import Comparison, RunRecord
 from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
 from qurate.runs.folder import CURVES_FOLDER, RunFolder
 from qurate.runs.model import AdaptedModel, load_model
-from qurate.runs.settings import BACKBONE, Train, find_weights, make_config
+from qurate.runs.settings import BACKBONE, Train, find_weights
 from qurate.runs.tracking import Tracker
-from qurate.selection.algorithm import Adaptation, Event, OnEvent
-from qurate.selection.algorithm import adapt as run_algorithm
-from qurate.training import OnStep
+from qurate.selection.algorithm import Adaptation, fit
+from qurate.selection.callbacks import Callback
+from qurate.selection.q_learning.memory import readable_size
 
 
 class Audience(Protocol):
@@ -69,7 +70,7 @@ def adapt(
     check_helping: bool = True,
     missing: Literal["error", "drop"] = "error",
     config: RunConfig | None = None,
-    device: str = "auto",
+    device: Device = "auto",
     cache: Path | None = None,
     audience: Audience | None = None,
 ) -> AdaptedModel:
@@ -106,9 +107,10 @@ def adapt(
         >>> model.predict("new-photos")  # doctest: +SKIP
     """
     hears, weights = audience or _Nobody(), find_weights(backbone, weights)
-    run = config or make_config(
-        method=method, selector=selector, backbone=backbone, weights=weights, train=train, seed=seed, device=device
-    )
+    network = NetworkConfig(bottleneck="normalized")
+    if train == "full":
+        network = NetworkConfig(backbone, weights, "normalized")
+    run = config or make_config(method, selector, network=network, seed=seed, device=device)
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         folder.claim(resume=resume, force=force)
@@ -150,8 +152,8 @@ class _Job:
         self.audience.say(f"Expected time: {say_time(expected)}.")
         split = self._embed() if self.train == "head" else self.parts.split
         tracker = Tracker(None if self.folder is None else self.folder.path / CURVES_FOLDER)
-        on_step, on_event = self._watch(tracker)
-        result = run_algorithm(split, self.config, checkpoint=self.folder, on_step=on_step, on_event=on_event)
+        callbacks = (tracker, _Phases(self.audience, self.config))
+        result = fit(split, self.config, checkpoint=self.folder, callbacks=callbacks)
         tracker.close()
         comparison = self._compare(split, plan)
         self.audience.show("writing the page", 0, 1)
@@ -198,34 +200,8 @@ class _Job:
             plan,
             done=done,
             on_fold=None if self.folder is None else self.folder.save_folds,
-            on_steps=self._count,
+            listen=lambda phase, total: _Count(self.audience, phase, total),
         )
-
-    def _watch(self, tracker: Tracker) -> tuple[OnStep, OnEvent]:
-        """Callbacks that tell the audience and TensorBoard of pre-training and rounds."""
-        phase, total = "pre-training", self.config.training.steps
-
-        def on_step(step: int, terms: dict[str, float]) -> None:
-            self.audience.show(phase, step, total)
-            tracker.on_step(step, terms)
-
-        def on_event(event: Event) -> None:
-            nonlocal phase, total
-            tracker.on_event(event)
-            if event.what == "memory":
-                peak = event.data["lines"][-1].removeprefix("peak: ").partition(",")[0]
-                self.audience.say(f"Expected memory: {peak}.")
-            elif event.line == 5:
-                chosen = self.config.selection
-                phase, total = f"round {event.data['round'] + 1} of {chosen.rounds}", chosen.round_steps
-                self.audience.show(phase, 0, total)
-
-        return on_step, on_event
-
-    def _count(self, phase: str, total: int) -> OnStep:
-        """A callback that counts all steps of one training, whatever its rounds."""
-        done = itertools.count(1)
-        return lambda step, terms: self.audience.show(phase, next(done), total)
 
     def _model(self, method: Method) -> AdaptedModel:
         network = method.network.to("cpu")
@@ -257,6 +233,40 @@ class _Job:
         if isinstance(inputs, Tensor):
             return inputs
         return embed_images(inputs, self.backbone, self.weights, cache=self.cache, device=self.device)
+
+
+class _Phases(Callback):
+    """Shows pre-training and each round as a phase."""
+
+    def __init__(self, audience: Audience, config: RunConfig) -> None:
+        self._audience = audience
+        self._selection = config.selection
+        self._phase, self._total = "pre-training", config.training.steps
+
+    def on_memory(self, peak: int) -> None:
+        """Say it once."""
+        self._audience.say(f"Expected memory: about {readable_size(peak)}.")
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """Move on."""
+        self._audience.show(self._phase, step, self._total)
+
+    def on_round_start(self, number: int) -> None:
+        """A new phase."""
+        self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
+        self._audience.show(self._phase, 0, self._total)
+
+
+class _Count(Callback):
+    """Counts all steps of one training, whatever its rounds."""
+
+    def __init__(self, audience: Audience, phase: str, total: int) -> None:
+        self._audience, self._phase, self._total = audience, phase, total
+        self._done = itertools.count(1)
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """One more."""
+        self._audience.show(self._phase, next(self._done), self._total)
 
 
 _TOO_FEW = "Nothing to compare on: no class has two labelled target images, so none can be held out. Label a few more."

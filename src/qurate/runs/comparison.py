@@ -16,8 +16,8 @@ from qurate.evaluation import predict_probabilities
 from qurate.methods import Method
 from qurate.report.run.record import Comparison
 from qurate.runtime.randomness import generator
-from qurate.selection.algorithm import adapt, total_steps
-from qurate.training import OnStep, fit
+from qurate.selection.algorithm import fit
+from qurate.selection.callbacks import Callback
 
 FOLDS = 3
 """Folds over the labelled images where they are few. Our choice: with the usual three shots, two stay to train on."""
@@ -63,7 +63,7 @@ def compare(
     *,
     done: Sequence[Fold] = (),
     on_fold: Callable[[list[Fold]], None] | None = None,
-    on_steps: Callable[[str, int], OnStep] | None = None,
+    listen: Callable[[str, int], Callback] | None = None,
 ) -> Comparison | None:
     """Train both models without the held-out images and count who is right on them.
 
@@ -73,7 +73,7 @@ def compare(
         plan: What is held out.
         done: Folds of an interrupted comparison.
         on_fold: Called after each fold with all that are done.
-        on_steps: Called before each training with its name and number of steps; what it returns, after each step.
+        listen: Called before each training with its name and number of steps; what it returns is told how it goes.
 
     Returns:
         None where no image can be held out.
@@ -83,11 +83,11 @@ def compare(
     for number, held_out in enumerate(plan.folds[len(folds) :], len(folds) + 1):
         part, hidden = hold_out(split, held_out)
         name = f"comparison {number} of {len(plan.folds)}"
-        on_step = on_steps(f"{name}, adapted", total_steps(config)) if on_steps else None
-        adapted = adapt(part, config, on_step=on_step).method
-        on_step = on_steps(f"{name}, S+T", total_steps(plain)) if on_steps else None
-        baseline = fit(part, plain, on_step=on_step)
-        folds.append({"adapted": _right(adapted, hidden), "baseline": _right(baseline, hidden)})
+        right = {}
+        for who, title, run in (("adapted", "adapted", config), ("baseline", "S+T", plain)):
+            callbacks = [listen(f"{name}, {title}", run.total_steps)] if listen else []
+            right[who] = _right(fit(part, run, callbacks=callbacks).method, hidden)
+        folds.append(right)
         if on_fold is not None:
             on_fold(folds)
     adapted_right = [right for fold in folds for right in fold["adapted"]]
@@ -130,12 +130,12 @@ def hold_out(split: Split, held_out: Tensor) -> tuple[Split, Labeled]:
 
 def baseline_of(config: RunConfig) -> RunConfig:
     """S+T with the network, training and seed of a run."""
-    return replace(config, method=MethodConfig(name="source_target"), selection=SelectionConfig())
+    return replace(config, method=MethodConfig.of("source_target"), selection=SelectionConfig())
 
 
 def is_baseline(config: RunConfig) -> bool:
     """Whether a run is S+T itself."""
-    return config.method.name == "source_target" and config.selection.selector == "none"
+    return config.method.name == "source_target" and config.selection.selector.name == "none"
 
 
 def _places(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:

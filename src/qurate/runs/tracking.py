@@ -6,13 +6,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from qurate.selection.algorithm import Event
+from qurate.methods import Method
+from qurate.selection.callbacks import Action, Callback, RoundRecord
+from qurate.selection.pseudo_labels import Positives
 
 EVERY = 10
 """Steps between two points of a curve."""
 
 
-class Tracker:
+class Tracker(Callback):
     """Writes losses, rewards and the number of positives as TensorBoard scalars; does nothing without the extra.
 
     Args:
@@ -31,17 +33,18 @@ class Tracker:
             for name, value in terms.items():
                 self._writer.add_scalar(f"training/{name}", value, self._steps)
 
-    def on_event(self, event: Event) -> None:
-        """Reward and phi of each action, positives of each round."""
-        if self._writer is None:
-            return
-        if event.line == 13:
-            self._actions += 1
-            for name in ("reward", "phi"):
-                self._writer.add_scalar(f"selection/{name}", event.data[name], self._actions)
-        elif event.line == 20:
-            for name in ("positives", "new"):
-                self._writer.add_scalar(f"rounds/{name}", event.data[name], event.data["round"])
+    def on_action(self, action: Action) -> None:
+        """Reward and phi of each action."""
+        self._actions += 1
+        if self._writer is not None:
+            self._writer.add_scalar("selection/reward", action.reward, self._actions)
+            self._writer.add_scalar("selection/phi", action.phi, self._actions)
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        """Positives of each round."""
+        if self._writer is not None:
+            self._writer.add_scalar("rounds/positives", record.positives, record.round)
+            self._writer.add_scalar("rounds/new", record.new, record.round)
 
     def close(self) -> None:
         """Flush what was written."""

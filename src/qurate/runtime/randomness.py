@@ -29,3 +29,8 @@ def generator(seed: int, *stream: int) -> torch.Generator:
         # A multiplicative step of splitmix64: neighbouring numbers lead far apart.
         mixed = ((mixed ^ (number + 0x9E3779B9)) * 0xBF58476D1CE4E5B9) % (2**63)
     return torch.Generator().manual_seed(mixed)
+
+
+def stream_seed(seed: int, *stream: int) -> int:
+    """The seed of such a generator, for what makes its own."""
+    return generator(seed, *stream).initial_seed()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from qurate.config import SelectionConfig
+from qurate.selection.callbacks import RoundRecord
 from qurate.selection.pseudo_labels import Positives
-from qurate.selection.selectors import Selector
+from qurate.selection.selectors.base import Selector
 from qurate.training import Trainer
 
 State: TypeAlias = dict[str, Tensor]
@@ -29,35 +31,48 @@ class Remembers(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round in numbers."""
-
-    round: int
-    positives: int
-    new: int
-    seconds: float
-
-
 @dataclass(frozen=True, eq=False)
 class Progress:
     """Everything that what is left of a run depends on, beside its data and config.
 
     Args:
-        trainer: Weights, optimiser and step.
-        selector: What the selector remembers.
         positives: D_p.
         neighbors: Found once, after pre-training; None unless the reward asks for them.
         rounds: The rounds that are done.
         unchanged: For how many rounds D_p has not changed.
+        trainer: Weights, optimiser and step, as they were saved.
+        selector: What the selector remembers, as it was saved.
     """
 
-    trainer: State
-    selector: State
     positives: Positives
     neighbors: Tensor | None
-    rounds: tuple[RoundRecord, ...]
-    unchanged: int
+    rounds: tuple[RoundRecord, ...] = ()
+    unchanged: int = 0
+    trainer: State = field(default_factory=dict)
+    selector: State = field(default_factory=dict)
+
+    def converged(self, config: SelectionConfig) -> bool:
+        """Line 4: whether the budget of rounds is used up, or D_p has not changed for long enough (decision 13)."""
+        return len(self.rounds) >= config.rounds or self.unchanged >= config.patience
+
+    def why_stopped(self, config: SelectionConfig) -> str:
+        """The same in words."""
+        if self.unchanged >= config.patience:
+            return f"D_p did not change for {config.patience} rounds"
+        return f"the budget of {config.rounds} rounds is used up"
+
+    def after(self, positives: Positives, before: Positives, seconds: float) -> Self:
+        """After one round more.
+
+        Args:
+            positives: D_p now.
+            before: D_p when the round began.
+            seconds: What it took.
+        """
+        new = len(positives.pairs() - before.pairs())
+        record = RoundRecord(len(self.rounds), len(positives), new, seconds)
+        unchanged = self.unchanged + 1 if positives.same_as(before) else 0
+        return replace(self, positives=positives, rounds=(*self.rounds, record), unchanged=unchanged)
 
     def tensors(self) -> State:
         """All of it as one flat dictionary, for a file."""
@@ -79,12 +94,12 @@ class Progress:
         columns = {name: values.tolist() for name, values in below("rounds.", state).items()}
         counted = zip(columns["round"], columns["positives"], columns["new"], columns["seconds"], strict=True)
         return cls(
-            trainer=below("trainer.", state),
-            selector=below("selector.", state),
             positives=Positives(**below("positives.", state)),
             neighbors=state["neighbors"].clone() if "neighbors" in state else None,
             rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in counted),
             unchanged=int(state["unchanged"]),
+            trainer=below("trainer.", state),
+            selector=below("selector.", state),
         )
 
 
@@ -100,26 +115,21 @@ class Checkpoint(Protocol):
         ...
 
 
-def keep(
-    checkpoint: Checkpoint | None,
-    trainer: Trainer,
-    selector: Selector,
-    positives: Positives,
-    neighbors: Tensor | None,
-    rounds: Sequence[RoundRecord],
-    unchanged: int,
-) -> None:
-    """Save where a run is, if it has a checkpoint; see `Progress`."""
+def save(checkpoint: Checkpoint | None, progress: Progress, trainer: Trainer, selector: Selector) -> None:
+    """Keep where a run is, if it has a checkpoint."""
     if checkpoint is not None:
         remembered = selector.state_dict() if isinstance(selector, Remembers) else {}
-        checkpoint.save(Progress(trainer.state_dict(), remembered, positives, neighbors, tuple(rounds), unchanged))
+        checkpoint.save(replace(progress, trainer=trainer.state_dict(), selector=remembered))
 
 
-def restore(progress: Progress, trainer: Trainer, selector: Selector) -> None:
-    """Put trainer and selector where they were."""
-    trainer.load_state_dict(progress.trainer)
-    if isinstance(selector, Remembers):
-        selector.load_state_dict(progress.selector)
+def restore(checkpoint: Checkpoint | None, trainer: Trainer, selector: Selector) -> Progress | None:
+    """Put trainer and selector where they were; None if there is nothing to go on from."""
+    progress = None if checkpoint is None else checkpoint.load()
+    if progress is not None:
+        trainer.load_state_dict(progress.trainer)
+        if isinstance(selector, Remembers):
+            selector.load_state_dict(progress.selector)
+    return progress
 
 
 def below(prefix: str, state: Mapping[str, Tensor]) -> State:

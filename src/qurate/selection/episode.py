@@ -1,10 +1,9 @@
-"""Lines 6-19 as a Gymnasium environment; knows nothing of Q-learning."""
+"""Lines 6, 7 and 10-13 as a Gymnasium environment; knows nothing of Q-learning."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from qurate.config import EpisodeConfig
 from qurate.data.samples import take
+from qurate.losses import entropy
 from qurate.selection import reward
 from qurate.selection.candidates import draw_candidates
 from qurate.selection.pseudo_labels import Positives, Round, view
@@ -40,15 +40,13 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
 
     Reward: +1 if phi > tau, else -1 (Eq. 4-8); `info` holds phi and its three terms.
 
-    Episode end: terminated after a reward of -1 or when no candidate is left; truncated when `limit` actions were
-    taken, which says nothing about the state.
+    Episode end: terminated when no candidate is left, and never truncated. That a reward of -1 ends an episode too is
+    lines 16-18 of Algorithm 1, which whoever acts carries out.
 
     Args:
         round: F, C, their pseudo-labels and view of D_u; the network is copied at every reset, never changed.
         config: Candidates, trial steps, state.
         seed: For episodes that are reset without one.
-        limit: Most actions an episode; `config.actions` unless given.
-        on_line: Called with the number and the words of each line of Algorithm 1 carried out here.
     """
 
     def __init__(
@@ -57,13 +55,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         config: EpisodeConfig,
         *,
         seed: int,
-        limit: int | None = None,
-        on_line: Callable[..., None] | None = None,
     ) -> None:
         self.round = round
         self.config = config
-        self.limit = limit or config.actions
-        self._tell = on_line or (lambda *_, **__: None)
         self._rng = torch.Generator().manual_seed(seed)
         self.positives = round.positives
         self._labeled = round.labeled_sums
@@ -94,12 +88,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self.positives = positives
         self.trial = self._copy_trainer()
         self.candidates, self.spent = draw_candidates(self.round, self.positives, self.config, self._rng)
-        self._actions = 0
         self._entropy_at = self._draw_entropy_samples()
         self._unlabeled, self._trial_labeled = self.round.unlabeled, self._labeled
-        self._entropy = self._entropy_of(self._unlabeled.probabilities, self._entropy_at)
-        self._tell(6, "copy F and C")
-        self._tell(7, "draw candidates, build the state", candidates=int((~self.spent).sum()))
+        self._entropy = self._entropy_of(self._unlabeled.probabilities)
         return self._observe(), {"action_mask": self._mask()}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -109,32 +100,18 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"SelectionEnv.step: candidate {slot} is spent; legal are those with action_mask 1.")
         index = self.candidates[slot : slot + 1]
         self.spent[slot] = True
+        before = self._without(index)
         # 10: update D_c and D_p
-        before, sums_before = self._without(index)
-        self._move(before, sums_before, self.round.positives_at(index))
-        self._tell(10, "move the candidate to D_p", sample=int(index))
+        self._move(before, index)
         # 11: update F' and C' with D_s, D_t and D_p by the labelled loss
         self._train_trial()
-        self._tell(11, "train the trial network")
         # 12: the next state s'
-        self._look()
-        following = self._observe()
-        self._tell(12, "build the next state")
+        following = self._next_state()
         # 13: the reward, with F' and C'
-        entropy = self._measure_entropy()
-        judged = self._judge(index, drop=self._entropy - entropy)
-        self._tell(13, "reward", reward=float(judged.rewards), phi=float(judged.phi))
-        self._entropy = entropy
-        rejected = bool(judged.rewards[0] < 0)
-        if rejected and not self.config.keep_rejected:
-            self.positives, self._labeled = before, sums_before
-        else:
-            self.positives = before.joined_with(judged)
-        self._actions += 1
-        terminated = rejected or bool(self.spent.all())
-        truncated = not terminated and self._actions >= self.limit
+        judged = self._judge(index)
+        self._settle(before, judged)
         info = {"action_mask": self._mask(), **judged.first()}
-        return following, float(judged.rewards[0]), terminated, truncated, info
+        return following, float(judged.rewards[0]), bool(self.spent.all()), False, info
 
     def _copy_trainer(self) -> Trainer:
         """F' and C' with the weights of F and C, and an optimiser that has not stepped yet."""
@@ -154,9 +131,18 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         labels = self.positives.labels[same]
         return self.positives.take(~same), self._labeled.plus(self.round.unlabeled.rows[index], labels, times=-1)
 
-    def _move(self, before: Positives, sums_before: ClassSums, positive: Positives) -> None:
-        self.positives = before.joined_with(positive)
-        self._labeled = sums_before.plus(self.round.unlabeled.rows[positive.indices], positive.labels)
+    def _move(self, before: tuple[Positives, ClassSums], index: Tensor) -> None:
+        positives, sums = before
+        positive = self.round.positives_at(index)
+        self.positives = positives.joined_with(positive)
+        self._labeled = sums.plus(self.round.unlabeled.rows[index], positive.labels)
+
+    def _settle(self, before: tuple[Positives, ClassSums], judged: Positives) -> None:
+        """D_p after the step: with what was found of the sample, or without it if it was rejected and is not kept."""
+        if bool(judged.rewards[0] < 0) and not self.config.keep_rejected:
+            self.positives, self._labeled = before
+        else:
+            self.positives = before[0].joined_with(judged)
 
     def _train_trial(self) -> None:
         size = self.trial.config.batch_source
@@ -164,6 +150,10 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         data = self.round.data.with_positives(self.positives.indices, self.positives.labels)
         seed = int(torch.randint(2**31, (1,), generator=self._rng))
         self.trial.run(data, steps=steps, seed=seed, labeled_only=True)
+
+    def _next_state(self) -> Observation:
+        self._look()
+        return self._observe()
 
     def _look(self) -> None:
         """What the trial network sees of D_t, D_p and D_u, where state or reward are made of it."""
@@ -180,17 +170,16 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
     def _trial_looks(self) -> bool:
         return self.config.state_network == "trial" or self.round.config.network == "trial"
 
-    def _measure_entropy(self) -> float:
-        """H of Eq. (7): the mean entropy of F', C' on D_u, or on some of it."""
+    def _trial_entropy(self) -> float:
+        """The mean entropy of F', C' on D_u, or on some of it."""
         if self._trial_looks:
-            return self._entropy_of(self._unlabeled.probabilities, self._entropy_at)
+            return self._entropy_of(self._unlabeled.probabilities)
         inputs = self.round.data.unlabeled
         chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
-        return self._entropy_of(view(self.trial.method, chosen).probabilities, None)
+        return float(entropy(view(self.trial.method, chosen).probabilities).mean())
 
-    def _entropy_of(self, probabilities: Tensor, at: Tensor | None) -> float:
-        chosen = probabilities if at is None else probabilities[at]
-        return float(-torch.xlogy(chosen, chosen).sum(dim=1).mean())
+    def _entropy_of(self, probabilities: Tensor) -> float:
+        return float(entropy(probabilities if self._entropy_at is None else probabilities[self._entropy_at]).mean())
 
     def _draw_entropy_samples(self) -> Tensor | None:
         n = len(self.round.pseudo_labels)
@@ -198,8 +187,10 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
             return None
         return torch.randperm(n, generator=self._rng)[: self.config.entropy_samples]
 
-    def _judge(self, index: Tensor, drop: float) -> Positives:
+    def _judge(self, index: Tensor) -> Positives:
         """The chosen sample with phi, its terms and its reward, Eq. (4)-(8)."""
+        before, self._entropy = self._entropy, self._trial_entropy()
+        drop = reward.entropy_drop(before, self._entropy)
         positive = self.round.positives_at(index)
         classifier_prob, center_prob = positive.classifier_prob, positive.center_prob
         if self.round.config.network == "trial":

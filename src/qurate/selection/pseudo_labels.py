@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.config import RewardConfig
+from qurate.config import DQNConfig, RewardConfig, RunConfig
 from qurate.data.batches import TrainingData, stream_in_order
 from qurate.data.samples import Inputs
 from qurate.methods import Method
 from qurate.runtime.machine import torch_threads
+from qurate.runtime.randomness import generator
 from qurate.selection import reward
+from qurate.selection.refresh import on_embeddings
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import View
 from qurate.training import Trainer
@@ -50,7 +52,7 @@ def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
 
 
 @torch.no_grad()
-def nearest_neighbors(method: Method, labeled: Inputs, unlabeled: Inputs, count: int) -> Tensor:
+def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
     """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
 
     Returns:
@@ -60,11 +62,11 @@ def nearest_neighbors(method: Method, labeled: Inputs, unlabeled: Inputs, count:
     method.eval()
     vectors = [
         method.network.backbone(batch.to(device)).float().cpu()
-        for inputs in (labeled, unlabeled)
+        for inputs in (data.target.inputs, data.unlabeled)
         for batch in stream_in_order(inputs, batch_size=256, transform=method.network.transform)
     ]
     directions = F.normalize(torch.cat(vectors).flatten(1), dim=1)
-    n_labeled, found = len(labeled), []
+    n_labeled, found = len(data.target), []
     for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
         cosines = directions[start : start + 1024] @ directions.T
         own = torch.arange(start, start + len(cosines))
@@ -294,3 +296,32 @@ class Round:
 
     def _of_pseudo_label(self, probabilities: Tensor) -> Tensor:
         return probabilities.gather(1, self.pseudo_labels.unsqueeze(1)).squeeze(1)
+
+
+def pseudo_label(
+    trainer: Trainer,
+    data: TrainingData,
+    positives: Positives,
+    number: int,
+    config: RunConfig,
+    neighbors: Tensor | None,
+) -> Round:
+    """Line 5: label D_u by F and C, and gather what selectors need."""
+    chosen = config.selection
+    if isinstance(chosen.selector, DQNConfig) and chosen.selector.episode.trial_layers == "head":
+        trainer, data = on_embeddings(trainer, data, chosen.selector.episode, generator(config.seed, 11, number))
+    unlabeled = view(trainer.method, data.unlabeled)
+    labels = unlabeled.probabilities.argmax(dim=1)
+    return Round(
+        number=number,
+        progress=number / max(1, chosen.rounds - 1),
+        trainer=trainer,
+        data=data,
+        target=view(trainer.method, data.target.inputs),
+        unlabeled=unlabeled,
+        pseudo_labels=labels,
+        positives=positives.relabeled(labels) if chosen.relabel_positives else positives,
+        neighbors=neighbors,
+        config=chosen.reward,
+        rng=generator(config.seed, 5, number),
+    )

@@ -25,6 +25,8 @@ def on_embeddings(
 ) -> tuple[Trainer, TrainingData]:
     """F and C of a round without their backbone, and the data as that backbone embeds it now (decision 27).
 
+    Where the inputs are embeddings already, both as they are.
+
     Of D_s no more is embedded than the actions of a round can draw; whole epochs take all of it.
 
     Args:
@@ -37,6 +39,8 @@ def on_embeddings(
         A trainer that has not stepped yet, at the same place of the schedule, and the embedded data.
     """
     method, source = trainer.method, data.source
+    if not trains_backbone(method):
+        return trainer, data
     most = config.actions * config.trial_steps * trainer.config.batch_source
     if 0 < most < len(source):
         chosen = torch.randperm(len(source), generator=rng)[:most]

@@ -85,6 +85,18 @@ def neighbor_probabilities(probabilities: Tensor, neighbors: Tensor) -> Tensor:
     return probabilities[neighbors].mean(dim=1)
 
 
+def entropy_drop(before: float, after: float) -> float:
+    """Delta_e = H(F, C) - H(F', C'): how far an action lowers the mean entropy of the predictions on D_u.
+
+    Paper: Eq. (7).
+
+    Args:
+        before: Mean entropy on D_u of the trial network before the action.
+        after: The same after it.
+    """
+    return before - after
+
+
 def quality(
     classifier_prob: Tensor,
     center_prob: Tensor,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from qurate.report.benchmark.outcome import Outcome, read_outcome
+from qurate.benchmark.outcome import Outcome, read_outcome
 
 COLUMNS = [
     "scenario", "method", "selector", "shots", "seed", "model_selection", "accuracy", "balanced_accuracy", "positives",

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tests.report.benchmark.grids import D, W, outcome_of, row, rows
 
+from qurate.benchmark.outcome import ReportError
 from qurate.report.benchmark.comparisons import ALONE, LARGER, TOO_FEW, UNDECIDED, Comparisons, compare_rows, p_text
-from qurate.report.benchmark.outcome import ReportError
 from qurate.report.benchmark.statistics import sign_flip_p_value
-from qurate.report.benchmark.tables import DASH
+from qurate.report.numbers import DASH
 
 BASE = [0.70, 0.71, 0.69, 0.72, 0.70, 0.68, 0.71, 0.73]
 
@@ -71,7 +71,7 @@ def test_verdicts_are_in_plain_words(tmp_path: Path) -> None:
     assert found.summary == (
         "TML_DQNPL is above S+T and below MME by more than chance. It cannot be told from ENT, TML and TML_SPL."
     )
-    assert "'by itself only'" in found.caution
+    assert "'before correction only'" in found.caution
     assert {row.other: row.cells()[1] for row in found.rows}["TML_SPL"] == DASH
 
 

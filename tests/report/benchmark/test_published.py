@@ -7,9 +7,10 @@ from decimal import ROUND_HALF_UP, Decimal
 import pytest
 
 from qurate.data.catalog import load_suite
-from qurate.methods import METHODS
+from qurate.registry import METHODS, row_title
+from qurate.registry import SELECTOR_ORDER as SELECTORS
 from qurate.report.benchmark.published import Published, PublishedTable, later_work, published_tables, same_backbone
-from qurate.report.benchmark.titles import SELECTORS, row_title, scenario_title
+from qurate.report.benchmark.titles import scenario_title
 
 CUT_OFF = {(3, "ADR"): "the mean is 63.05 and 63.0 is printed"}
 """Rows whose printed mean is not their mean rounded half up."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.report.benchmark.grids import D, W, in_rounds, row, rows, write_grid
 
+from qurate.benchmark.outcome import ReportError
 from qurate.cli import main
-from qurate.report.benchmark.outcome import ReportError
 from qurate.report.benchmark.report import write_report
 
 RESULTS = [
@@ -59,7 +59,7 @@ def test_markdown_marks_best_published_failed_and_missing(folder: Path) -> None:
     assert "<ins>61.0 ± 1.4</ins><br><sub>paper 73.2 (\u221212.2)</sub>" in lines["S+T"]
     assert "80.0<br><sub>1 of 2 seeds, 1 failed</sub><br><sub>paper 77.2 (+2.8)</sub>" in lines["TML_SPL"]
     assert lines["TML + oracle"] == "| TML + oracle | 90.0 ± 0.0 | \u2013 | \u2013 |"
-    assert "![Accuracy against labels a class" in page
+    assert "![Accuracy against labels per class" in page
     assert "](shots.png)" in page
 
 
@@ -182,7 +182,7 @@ def test_a_table_of_twelve_scenarios_comes_in_parts_that_fit(
         (lambda folder: (folder / "benchmark.json").unlink(), "needs the --out folder of `qurate benchmark`"),
         (lambda folder: (folder / "benchmark.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "results.csv").write_text("a,b\n1,2\n"), "lacks the columns"),
-        (lambda folder: write_grid(folder, []), "no result yet"),
+        (lambda folder: write_grid(folder, []), "no results yet"),
         (lambda folder: write_grid(folder, [*RESULTS, RESULTS[0]]), "two results for scenario webcam:amazon"),
     ],
 )

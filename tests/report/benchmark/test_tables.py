@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from tests.report.benchmark.grids import D, W, outcome_of, row, rows
 
-from qurate.report.benchmark.tables import DASH, Cell, Table, make_tables
+from qurate.report.benchmark.tables import Cell, Table, make_tables
+from qurate.report.numbers import DASH
 
 
 def table_of(folder: Path, results: list[dict[str, object]], **facts: str) -> Table:
@@ -139,9 +140,9 @@ def test_each_number_of_shots_and_each_rule_has_its_table_the_oracle_last(tmp_pa
     assert [(table.shots, table.model_selection) for table in tables] == [
         (shots, rule) for rule in ("last", "validation", "oracle") for shots in (1, 3, 20)
     ]
-    assert tables[-1].title == "Office-31: 20 labels a class, model selection: oracle"
+    assert tables[-1].title == "Office-31: 20 labels per class, model selection: oracle"
     assert any("ORACLE: the model with the best accuracy on the test labels" in note for note in tables[-1].notes)
-    assert tables[0].title.startswith("Office-31: 1 label a class")
+    assert tables[0].title.startswith("Office-31: 1 label per class")
 
 
 def test_what_made_the_numbers_is_under_every_table(tmp_path: Path) -> None:

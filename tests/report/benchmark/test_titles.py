@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from qurate.methods import METHODS
-from qurate.report.benchmark.titles import SELECTORS, row_rank, row_title, scenario_title, scenario_titles
+from qurate.registry import METHODS, row_rank, row_title
+from qurate.registry import SELECTOR_ORDER as SELECTORS
+from qurate.report.benchmark.titles import scenario_title, scenario_titles
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from qurate.config import RunConfig, to_dict
-from qurate.presets import with_preset
+from qurate.config import to_dict
+from qurate.presets import make_config
 from qurate.report.run.record import Comparison, RunRecord
 
 HELPS = Comparison(0.742, 0.687, 124, 0.016, 0.094, "held-out images", "helps")
@@ -66,7 +66,7 @@ def finished_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", "
         "embedding": parts.assign(**places),
         "comparison": HELPS,
         "stopped": "D_p did not change for 3 rounds",
-        "config": to_dict(with_preset(RunConfig(), "qurate")),
+        "config": to_dict(make_config()),
         "notes": ("2 files were skipped.",),
     }
     return RunRecord(**{**fields, **changes})

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
+from tests.report.run.pages import PARTS
 from tests.report.run.runs import HARMS, finished_run
-from tests.report.run.test_page import PARTS
 
 from qurate.report.run.page import write_report
 
@@ -86,7 +86,7 @@ def test_folded_parts_open_by_keyboard(browser: Chrome, page: str) -> None:
     assert not shown.is_displayed()
     config.find_element(By.TAG_NAME, "summary").send_keys("\ue007")
     assert shown.is_displayed()
-    assert '"selector": "dqn"' in shown.text
+    assert '"name": "dqn"' in shown.text
 
 
 CONTRAST = """

@@ -2,76 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import io
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.report.run.pages import PARTS, Page, written
 from tests.report.run.runs import HARMS, HELPS, UNCLEAR, finished_run
 
 from qurate.report.run.page import GALLERY, write_report
-from qurate.report.run.record import Comparison, RunRecord
-from qurate.report.run.thumbnails import SIDE, Thumbnails
-
-VOID = {"meta", "link", "img", "br", "wbr", "input", "hr"}
-PARTS = ("outcome", "domains", "chosen", "rounds", "classes", "map", "next", "about")
-
-
-class Page(HTMLParser):
-    """Elements, and text by the nearest enclosing section; fails where tags do not match."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.html = html
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.text: dict[str, str] = {}
-        self._open: list[str] = []
-        self._section = ""
-        self.feed(html)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = {name: value or "" for name, value in attrs}
-        self.elements.append((tag, values))
-        if tag == "section":
-            self._section = values["id"]
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] not in ("style", "title"):
-            self.text[self._section] = self.text.get(self._section, "") + data
-
-    def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
-        """Attributes of the elements of a tag that have these."""
-        return [a for t, a in self.elements if t == tag and all(a.get(k) == v for k, v in wanted.items())]
-
-    def said(self, part: str) -> str:
-        """The text of a section with plain spaces and minus signs."""
-        return " ".join(self.text[part].split()).replace("\u2212", "-")
-
-
-def _written(record: RunRecord, tmp_path: Path) -> Page:
-    path = tmp_path / "run" / "report.html"
-    write_report(record, path)
-    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
-    return Page(path.read_text(encoding="utf-8"))
+from qurate.report.run.record import Comparison
+from qurate.report.run.thumbnails import SIDE
 
 
 def test_it_has_its_parts_in_order_and_its_landmarks(tmp_path: Path) -> None:
-    page = _written(finished_run(tmp_path), tmp_path)
+    page = written(finished_run(tmp_path), tmp_path)
     assert tuple(section["id"] for section in page.all("section")) == PARTS
     assert page.all("html") == [{"lang": "en"}]
     assert all(len(page.all(tag)) == 1 for tag in ("header", "main", "footer", "nav", "h1"))
@@ -82,7 +29,7 @@ def test_it_has_its_parts_in_order_and_its_landmarks(tmp_path: Path) -> None:
 
 
 def test_every_picture_says_what_it_shows(tmp_path: Path) -> None:
-    page = _written(finished_run(tmp_path), tmp_path)
+    page = written(finished_run(tmp_path), tmp_path)
     images = page.all("img")
     assert len(images) > GALLERY
     assert all(image["alt"].strip() and image["src"].startswith("data:image/jpeg;base64,") for image in images)
@@ -91,7 +38,7 @@ def test_every_picture_says_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_it_asks_nothing_of_the_network_and_runs_no_script(tmp_path: Path) -> None:
-    page = _written(finished_run(tmp_path, config={"weights": "https://example.org/w"}), tmp_path)
+    page = written(finished_run(tmp_path, config={"weights": "https://example.org/w"}), tmp_path)
     assert re.findall(r"https?://\S+", page.html) == ["https://example.org/w&#34;"]
     assert page.all("script") == []
     assert all(a["src"].startswith("data:") for _, a in page.elements if "src" in a)
@@ -112,62 +59,70 @@ def test_it_asks_nothing_of_the_network_and_runs_no_script(tmp_path: Path) -> No
 def test_the_outcome_is_said_at_the_top(
     tmp_path: Path, comparison: Comparison | None, tone: str, words: list[str]
 ) -> None:
-    page = _written(finished_run(tmp_path, comparison=comparison), tmp_path)
+    page = written(finished_run(tmp_path, comparison=comparison), tmp_path)
     assert all(word in page.said("outcome") for word in words)
     assert page.all("section")[0]["class"] == f"outcome {tone}"
     assert len(page.all("svg", **{"class": "chart"})) == 1 + (comparison is not None)
 
 
-def test_a_chosen_pseudo_label_says_why_in_words(tmp_path: Path) -> None:
+def test_a_trusted_pseudo_label_says_why_in_words(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    row = record.positives.iloc[[0]].assign(
-        label="pen", round=2, phi=-0.113, classifier_prob=0.98, center_prob=0.91, entropy_drop=0.0123
-    )
-    said = _written(dataclasses.replace(record, positives=row), tmp_path).said("chosen")
-    assert "1 unlabelled image was given the label" in said
-    assert "pen round 2 · phi -0.11" in said
-    assert "The classifier is 98 % sure; its 10 nearest target images agree 91 %;" in said
-    assert "learning it made the other predictions surer (entropy fell by 0.012)" in said
+    row = record.positives.iloc[[0]].assign(label="pen", round=2, phi=-0.113, classifier_prob=0.98, center_prob=0.91)
+    page = written(dataclasses.replace(record, positives=row), tmp_path)
+    assert "1 pseudo-label was trusted" in page.said("chosen")
+    name = Path(row["file"].iloc[0]).name
+    assert page.said("chosen").endswith(f"pen 98 % sure neighbours: 91 % {name}")
+    assert "phi" not in page.html.split('id="config"')[0]
 
 
 @pytest.mark.parametrize(
-    ("config", "drop", "words"),
+    ("config", "in_full", "on_the_card"),
     [
-        ({"selection": {"reward": {"center": "centers"}}}, -0.02, "the class centres agree 91 %; learning it made"),
-        ({"selection": None}, 0.0, "nearby target images agree 91 %; its effect on the other predictions was not"),
-        ({}, float("nan"), "nearby target images agree 91 %; its effect on the other predictions was not measured"),
+        ({"selection": {"reward": {"center": "centers"}}}, "the centres of the classes agree", "class centres: 91 %"),
+        (None, "the 10 target images nearest to it agree", "neighbours: 91 %"),
+        ({"selection": None}, "the target images nearest to it agree", "neighbours: 91 %"),
+        ({}, "the target images nearest to it agree", "neighbours: 91 %"),
     ],
 )
-def test_the_words_follow_what_phi_was_made_of(
-    tmp_path: Path, config: dict[str, object], drop: float, words: str
+def test_the_words_follow_what_the_label_was_checked_against(
+    tmp_path: Path, config: dict[str, object] | None, in_full: str, on_the_card: str
 ) -> None:
-    record = finished_run(tmp_path, config=config)
-    rows = record.positives.iloc[[0, 1]].assign(center_prob=0.91, entropy_drop=[drop, 0.01])
-    assert words in _written(dataclasses.replace(record, positives=rows), tmp_path).said("chosen")
-
-
-def test_an_effect_that_no_label_was_measured_by_is_told_once(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    unmeasured = dataclasses.replace(record, positives=record.positives.assign(entropy_drop=0.0))
-    said = _written(unmeasured, tmp_path).said("chosen")
-    assert said.count("not measured") == 1
-    assert "The third was not measured in this run." in said
+    rows = record.positives.iloc[[0]].assign(center_prob=0.91)
+    asked = record.config if config is None else config
+    said = written(dataclasses.replace(record, positives=rows, config=asked), tmp_path).said("chosen")
+    assert in_full in said
+    assert on_the_card in said
+
+
+def test_why_nothing_was_compared_is_said_in_place_of_the_outcome(tmp_path: Path) -> None:
+    why = "The comparison was switched off."
+    said = written(finished_run(tmp_path, comparison=None, no_comparison=why), tmp_path).said("outcome")
+    assert said.startswith(f"Whether adaptation helped was not measured {why} classes")
+
+
+def test_the_words_of_the_paper_are_explained_where_they_first_appear(tmp_path: Path) -> None:
+    page = written(finished_run(tmp_path), tmp_path)
+    assert "Plain training (S+T), which learns from the labelled images alone" in page.said("outcome")
+    everything = " ".join(page.said(part) for part in PARTS if part != "about")  # the configuration
+    assert "also called positives" in everything[: everything.index("positives.csv")]
+    assert everything.count("positives") == 2  # both in that sentence
 
 
 def test_the_gallery_starts_with_the_most_doubtful_and_is_bounded(tmp_path: Path) -> None:
     record = finished_run(tmp_path, classes=tuple(f"class {k}" for k in range(12)))
-    said = _written(record, tmp_path).said("chosen")
+    page = written(record, tmp_path)
     assert len(record.positives) == 108
-    assert "48 are shown here; all are in positives.csv" in said
-    shown = [float(number) for number in re.findall(r"phi (\S+)", said) if number != "adds"]
-    lowest = np.sort(record.positives["phi"])[:GALLERY]
-    assert shown[:GALLERY] == pytest.approx(lowest, abs=0.006)
-    assert len(re.findall(r"class \d+ round", said)) == 2 * GALLERY
+    assert "48 of them are shown here" in page.said("chosen")
+    shown = [image["alt"].split(",")[0] for image in page.all("img") if "taken for" in image["alt"]]
+    lowest = record.positives.sort_values("phi")["file"][:GALLERY]
+    assert shown[:GALLERY] == [Path(file).name for file in lowest]
+    assert len(shown) == 2 * GALLERY
 
 
 def test_what_to_label_next_is_least_certain_and_not_chosen_already(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    page = _written(record, tmp_path)
+    page = written(record, tmp_path)
     left = record.predictions[~record.predictions["file"].isin(record.positives["file"])]
     expected = left.sort_values("probability")["file"]
     listed = [line for line in page.text["next"].splitlines() if line.startswith(str(tmp_path))]
@@ -176,7 +131,7 @@ def test_what_to_label_next_is_least_certain_and_not_chosen_already(tmp_path: Pa
 
 def test_the_table_counts_each_class(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    rows = page_rows(_written(record, tmp_path))
+    rows = page_rows(written(record, tmp_path))
     chosen = int((record.positives["label"] == "mug").sum())
     mean = record.predictions.query("label == 'mug'")["probability"].mean()
     assert rows["mug"] == ["4", "2", "12", str(chosen), f"{mean * 100:.1f} %"]
@@ -198,7 +153,7 @@ def test_a_class_without_images_or_predictions_is_told(tmp_path: Path) -> None:
         positives=record.positives.query("label != 'pen'"),
         embedding=record.embedding.query("label != 'pen' or part == 'source'"),
     )
-    page = _written(lacking, tmp_path)
+    page = written(lacking, tmp_path)
     assert page_rows(page)["pen"] == ["4", "0", "0", "0", "never predicted"]
     assert page.all("span", role="img") == [
         {"class": "missing", "role": "img", "aria-label": "pen in the target: no such image"}
@@ -217,11 +172,11 @@ def test_a_run_that_chose_nothing_has_a_page(tmp_path: Path) -> None:
         stopped="no selector: the base model is the result",
         notes=(),
     )
-    page = _written(empty, tmp_path)
+    page = written(empty, tmp_path)
     assert tuple(section["id"] for section in page.all("section")) == PARTS
-    assert "No pseudo-labels were chosen" in page.said("chosen")
+    assert "No pseudo-labels were trusted" in page.said("chosen")
     assert "no rounds of selection (no selector" in page.said("rounds")
-    assert "no embeddings" in page.said("map")
+    assert "nothing to draw" in page.said("map")
     assert "no unlabelled images left" in page.said("next")
     assert page.all("svg") == []
 
@@ -233,7 +188,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         tmp_path, classes=classes, title=evil, stopped=evil, notes=(evil,), config={evil: ["</pre>", evil]}
     )
     record.predictions.loc[0, "file"] = f"{tmp_path}/<img src=x onerror=alert(1)>.jpg"
-    page = _written(record, tmp_path)
+    page = written(record, tmp_path)
     assert page.all("script") == []
     assert tuple(section["id"] for section in page.all("section")) == PARTS
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -244,14 +199,14 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_file_names_that_are_not_unicode_do_not_stop_it(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
     record.predictions.loc[:, "file"] = "caf\udce9.jpg"
-    assert "caf\\udce9.jpg" in _written(record, tmp_path).said("next")
+    assert "caf\\udce9.jpg" in written(record, tmp_path).said("next")
 
 
 def test_an_unreadable_image_gives_words_in_its_place(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
     doubtful = record.positives.sort_values("phi")["file"].iloc[0]
     Path(doubtful).write_text("not an image")
-    page = _written(record, tmp_path)
+    page = written(record, tmp_path)
     name = Path(doubtful).name
     assert [a["aria-label"].split(", ")[0] for a in page.all("span", role="img")] == [name]
     assert "cannot be read" in page.said("chosen")
@@ -262,39 +217,7 @@ def test_predictions_of_unreadable_files_are_not_asked_about(tmp_path: Path) -> 
     record.predictions.loc[3, ["label", "probability"]] = [None, float("nan")]
     file = record.predictions.loc[3, "file"]
     record = dataclasses.replace(record, positives=record.positives[record.positives["file"] != file])
-    assert str(file) not in _written(record, tmp_path).said("next")
-
-
-def test_the_map_names_31_classes_with_eight_colours(tmp_path: Path) -> None:
-    names = tuple(f"class_{k}" for k in range(31))
-    page = _written(finished_run(tmp_path, classes=names), tmp_path)
-    maps = page.html.split('class="map"')[1:]
-    for drawn in maps:
-        shown = re.findall(r'class="name"[^>]*>([^<]+)<', drawn.split("</svg>")[0])
-        assert len(shown) > 25
-        assert set(shown) <= set(names)
-    assert set(re.findall(r"unlabeled (k\d)", page.html)) == {f"k{i}" for i in range(8)}
-
-
-def test_a_map_of_one_point_or_of_infinite_ones_is_drawn_or_left_out(tmp_path: Path) -> None:
-    record = finished_run(tmp_path)
-    one = _written(dataclasses.replace(record, embedding=record.embedding.iloc[-1:]), tmp_path)
-    assert len(one.all("svg", **{"class": "map"})) == 2
-    broken = dataclasses.replace(record, embedding=record.embedding.assign(x_after=np.inf))
-    assert "no embeddings" in _written(broken, tmp_path).said("map")
-
-
-def test_thumbnails_are_small_and_stop_at_the_budget(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (900, 1200, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "a.png")
-    one = Thumbnails().of(tmp_path / "a.png", "noise")
-    assert 0 < len(one.uri) < 40_000
-    shown = Image.open(io.BytesIO(base64.b64decode(one.uri.partition(",")[2])))
-    assert shown.size == (SIDE, SIDE * 3 // 4)
-    thumbnails = Thumbnails(budget=int(2.5 * len(one.uri)))
-    made = [thumbnails.of(tmp_path / "a.png", "noise") for _ in range(4)]
-    assert [bool(image.uri) for image in made] == [True, True, False, False]
-    assert made[-1].alt == "noise: left out to keep the page small"
+    assert str(file) not in written(record, tmp_path).said("next")
 
 
 def test_a_page_stays_under_three_megabytes(tmp_path: Path) -> None:

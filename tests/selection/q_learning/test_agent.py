@@ -18,7 +18,7 @@ from qurate.config import QLearningConfig
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.networks import QNetworkKind
 
-KINDS: list[QNetworkKind] = ["flat", "shared"]
+KINDS: list[QNetworkKind] = ["flat", "relational"]
 SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
 
 
@@ -142,7 +142,7 @@ def test_without_a_future_the_agent_takes_what_is_near(kind: QNetworkKind) -> No
 
 def run_of(seed: int, **changes: Any) -> tuple[list[int], dict[str, Tensor]]:
     settings: dict[str, Any] = {"hidden": (16, 8), "batch_size": 4, "exploration_steps": 30, "pool_bytes": 20_000}
-    agent = DeepQAgent("shared", (4, 6), 4, QLearningConfig(**settings | changes), seed=seed)
+    agent = DeepQAgent("relational", (4, 6), 4, QLearningConfig(**settings | changes), seed=seed)
     return practise(agent, 25), agent.state_dict()
 
 

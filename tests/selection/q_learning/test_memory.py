@@ -23,7 +23,7 @@ from qurate.selection.q_learning.memory import (
 from qurate.selection.q_learning.networks import QNetworkKind
 from qurate.selection.q_learning.pool import OversizeStateError
 
-KINDS: list[QNetworkKind] = ["flat", "shared"]
+KINDS: list[QNetworkKind] = ["flat", "relational"]
 PAPER = QLearningConfig(batch_size=32, pool_bytes=512 * 2**20)
 SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
 
@@ -65,7 +65,7 @@ def test_the_costs_of_the_paper_in_words() -> None:
         "state: 957,030 numbers, 3.8 MB",
         "Q-network (flat): 981 M weights, 15.7 GB with gradients and optimiser",
     ]
-    shared = memory_cost((100, 638), 100, PAPER, "shared")
+    shared = memory_cost((100, 638), 100, PAPER, "relational")
     assert shared.lines()[1].startswith("Q-network (shared): 1,179,649 weights, ")
 
 
@@ -79,7 +79,7 @@ def test_an_oversize_state_fails_before_anything_is_allocated(monkeypatch: pytes
     assert f"needs {total:,} bytes (16.5 GB)" in message
     assert "8,000,000,000 bytes (8.0 GB) are available" in message
     assert all(line in message for line in memory_cost((957_030,), 100, PAPER).lines())
-    assert all(way in message for way in ("fewer candidates", "state_features", "'shared'", "pool_bytes"))
+    assert all(way in message for way in ("fewer candidates", "state_features", "'relational'", "pool_bytes"))
     with pytest.raises(OversizeStateError, match="are available"):
         DeepQAgent("flat", (10**9,), 100, QLearningConfig(pool_bytes=10**15), seed=0)  # of this machine
     with pytest.raises(OversizeStateError, match=r"holds 0 transitions .* 64 are needed"):

@@ -14,7 +14,7 @@ from qurate.selection.q_learning.update import (
     update_q_network,
 )
 
-KINDS: list[QNetworkKind] = ["flat", "shared"]
+KINDS: list[QNetworkKind] = ["flat", "relational"]
 SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
 
 
@@ -22,7 +22,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize(("kind", "widths"), [("flat", [42, 1024, 512, 6]), ("shared", [7, 1024, 512, 1])])
+@pytest.mark.parametrize(("kind", "widths"), [("flat", [42, 1024, 512, 6]), ("relational", [7, 1024, 512, 1])])
 def test_the_networks_have_the_printed_layers(kind: QNetworkKind, widths: list[int]) -> None:
     network = build_q_network(kind, (6, 7), 6, QLearningConfig())
     linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
@@ -62,7 +62,7 @@ def test_a_relu_at_the_end_cannot_say_minus_one(output_relu: bool) -> None:
 @pytest.mark.parametrize("shape", [(3,), (4, 7), (3, 7, 1)])
 def test_a_shared_network_needs_a_row_for_each_action(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"shared Q-network must be \(n_actions, width\) with n_actions = 3"):
-        build_q_network("shared", shape, 3, SMALL)
+        build_q_network("relational", shape, 3, SMALL)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -197,7 +197,7 @@ def test_it_is_used_where_it_takes_less_than_a_gradient() -> None:
     assert not memory_cost(SHAPE, ACTIONS, config(30, target_update=5)).pooled
     adam = dataclasses.replace(config(30), optimizer="adam")
     assert not memory_cost(SHAPE, ACTIONS, adam).pooled
-    assert not memory_cost((ACTIONS, 70), ACTIONS, config(30), "shared").pooled
+    assert not memory_cost((ACTIONS, 70), ACTIONS, config(30), "relational").pooled
 
 
 def test_its_cost_is_that_of_its_tensors() -> None:

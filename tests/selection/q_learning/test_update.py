@@ -23,7 +23,7 @@ from qurate.selection.q_learning.update import (
     update_q_network,
 )
 
-KINDS: list[QNetworkKind] = ["flat", "shared"]
+KINDS: list[QNetworkKind] = ["flat", "relational"]
 SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from qurate.report.benchmark.outcome import ReportError
+from qurate.benchmark.outcome import ReportError
 from qurate.report.benchmark.statistics import (
     LEVEL,
     MOST_EXACT,
@@ -16,11 +16,16 @@ from qurate.report.benchmark.statistics import (
     sign_flip_p_value,
     smallest_p_value,
 )
-from qurate.report.run.words import count, signed
+from qurate.report.numbers import DASH, count, percent, signed
 
 REFERENCE = "TML_DQNPL"
 """The agent with our preset: the row that the others are compared with, where it is there."""
-LARGER, ALONE, UNDECIDED, TOO_FEW = "larger than chance", "by itself only", "not distinguishable", "too few pairs"
+LARGER, ALONE, UNDECIDED, TOO_FEW = (
+    "larger than chance",
+    "before correction only",
+    "not distinguishable",
+    "too few pairs",
+)
 HEADINGS = ("points", "95 % interval", "pairs", "p", "corrected")
 _PAIR = ["scenario", "shots", "seed"]
 
@@ -49,9 +54,8 @@ class Comparison:
 
     def cells(self) -> tuple[str, ...]:
         """Difference, interval, pairs, p and corrected p as text, under `HEADINGS`."""
-        interval = f"{signed(self.interval[0], 1)} to {signed(self.interval[1], 1)}" if self.interval else "\u2013"
-        numbers = [p_text(p).removeprefix("p\u00a0").removeprefix("=\u00a0") for p in (self.p_value, self.corrected)]
-        return (signed(self.difference, 1), interval, str(self.pairs), *numbers)
+        interval = f"{signed(self.interval[0], 1)} to {signed(self.interval[1], 1)}" if self.interval else DASH
+        return (signed(self.difference, 1), interval, str(self.pairs), _short(self.p_value), _short(self.corrected))
 
 
 @dataclass(frozen=True)
@@ -96,19 +100,20 @@ class Comparisons:
     @property
     def caution(self) -> str:
         """How it was tested, and what that does not say."""
-        best = (
-            " It was chosen as the best row here, which overstates its advantage." if self.chosen_for == "best" else ""
-        )
-        alone = f" '{ALONE}': p is below the level, but not after correction." if self._has(ALONE) else ""
         exact = "exact" if all(row.pairs <= MOST_EXACT for row in self.rows) else "sampled"
-        return (
+        level = percent(LEVEL)
+        said = [
             f"{self.reference} against each other row, paired by scenario, shots and seed; {exact} sign-flip test, "
-            f"Holm's correction, level {LEVEL:.0%}.{alone}{best} Seeds of a scenario share its images, so this speaks "
-            "of other seeds on these scenarios, not of other data."
+            f"Holm's correction, level {level}."
+        ]
+        if any(row.verdict == ALONE for row in self.rows):
+            said.append(f"'{ALONE}': p is at most {level} by itself, but not after the correction.")
+        if self.chosen_for == "best":
+            said.append("It was chosen as the best row here, which overstates its advantage.")
+        said.append(
+            "Seeds of a scenario share its images, so this speaks of other seeds on these scenarios, not of other data."
         )
-
-    def _has(self, verdict: str) -> bool:
-        return any(row.verdict == verdict for row in self.rows)
+        return " ".join(said)
 
 
 def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None) -> Comparisons | None:
@@ -175,9 +180,15 @@ def _verdict(pairs: int, p_value: float, corrected: float) -> str:
 
 
 def p_text(p_value: float) -> str:
-    """'p = 0.03' on one line, with two figures that count."""
-    text = "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.2g}" if p_value < 0.1 else f"p = {p_value:.2f}"
-    return text.replace(" ", "\u00a0")
+    """'p = 0.03' on one line, with two significant digits."""
+    text = _short(p_value)
+    return f"p\u00a0{text}" if text.startswith("<") else f"p\u00a0=\u00a0{text}"
+
+
+def _short(p_value: float) -> str:
+    if p_value < 0.0001:
+        return "<\u00a00.0001"
+    return f"{p_value:.2g}" if p_value < 0.1 else f"{p_value:.2f}"
 
 
 def _rank(accuracies: pd.Series) -> tuple[int, float]:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from qurate.report.benchmark.tables import MEAN, Table
+from qurate.report.numbers import count
 
 Line = TypeVar("Line")
 _COLORS = ("#2f6fb0", "#c2571a", "#2b8a57", "#b03a68", "#7557bd", "#857000", "#0d8587", "#865437")
@@ -21,7 +22,7 @@ MOST_LINES = 14
 
 
 def shots_figure(tables: Sequence[Table]) -> bytes | None:
-    """Accuracy against labels a class: a line a row, mean over scenarios, a band of one standard deviation over seeds.
+    """Accuracy against labels per class: a line for each row, the mean over scenarios, with a band of one deviation.
 
     Args:
         tables: Of one rule of model selection, one for each number of shots.
@@ -37,7 +38,7 @@ def shots_figure(tables: Sequence[Table]) -> bytes | None:
     styles = _styles({row.title: row.selector for table in tables for row in table.rows if row.title in lines})
     for title, line in lines.items():
         _draw(axes, line, title, styles[title])
-    _finish(axes, "labels a class in the target", "accuracy, percent")
+    _finish(axes, "labels per class in the target", "accuracy, percent")
     axes.set_xticks([table.shots for table in tables])
     shown = "mean over the scenarios" if tables[-1].columns[-1] == MEAN else tables[-1].columns[-1]
     axes.set_title(f"{shown}; model selection: {tables[0].model_selection}", fontsize=10, loc="left")
@@ -64,7 +65,7 @@ def readable(lines: dict[str, Line]) -> dict[str, Line]:
 
 
 def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
-    """Accuracy by round, and below it the share of D_u among the positives; panels side by side for numbers of shots.
+    """Accuracy by round, and below it the share of D_u that is positive; a column of panels for each number of shots.
 
     Args:
         rounds: Of an `Outcome`.
@@ -79,14 +80,14 @@ def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
     figure = Figure(figsize=(2.6 + 4.2 * len(shots), 6.4), dpi=150, layout="constrained")
     panels = figure.subplots(2, len(shots), squeeze=False, sharex=True, sharey="row")
     styles = _styles(dict(zip(rounds["title"], rounds["selector"], strict=True)))
-    values = {"accuracy": "accuracy, percent", "coverage": "positives, percent of D_u"}
+    values = {"accuracy": "accuracy, percent", "coverage": "trusted pseudo-labels, percent"}
     for column, n in enumerate(shots):
         here = rounds[rounds["shots"] == n]
         for panel, (value, name) in enumerate(values.items()):
             for title, line in round_lines(here, value).items():
                 _draw(panels[panel, column], line, title, styles[title])
             _finish(panels[panel, column], "round" if panel else "", name if column == 0 else "")
-        panels[0, column].set_title(f"{n} {'label' if n == 1 else 'labels'} a class", fontsize=10, loc="left")
+        panels[0, column].set_title(f"{count(n, 'label')} per class", fontsize=10, loc="left")
         panels[1, column].xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, round_lines(rounds[rounds["shots"] == shots[-1]], "accuracy"), panels[0, -1])
     return _png(figure)

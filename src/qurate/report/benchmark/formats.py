@@ -1,4 +1,4 @@
-"""Tables as Markdown and LaTeX."""
+"""Tables as Markdown and LaTeX; those of pandas have no second line in a cell and no rule between rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from qurate.report.benchmark.comparisons import HEADINGS, Comparisons
+from qurate.report.benchmark.page import Drawing
 from qurate.report.benchmark.tables import Cell, Table, TableRow
 
 _MARKDOWN = str.maketrans(
@@ -21,7 +22,7 @@ _LATEX = str.maketrans(
 
 
 def to_markdown(
-    title: str, tables: Sequence[Table], comparisons: Sequence[Comparisons], figures: Sequence[tuple[str, str]]
+    title: str, tables: Sequence[Table], comparisons: Sequence[Comparisons], figures: Sequence[Drawing]
 ) -> str:
     """All tables, comparisons and figures as one page.
 
@@ -29,7 +30,7 @@ def to_markdown(
         title: Heading.
         tables: In order.
         comparisons: In order.
-        figures: File name and caption of each.
+        figures: Files beside the page.
     """
     parts = [f"# {title.translate(_MARKDOWN)}"]
     for table in tables:
@@ -41,8 +42,9 @@ def to_markdown(
             found.summary,
         ]
         parts += [_markdown_comparisons(found), found.caution.translate(_MARKDOWN)]
-    for name, caption in figures:
-        parts.append(f"![{caption.translate(_MARKDOWN)}]({name})\n\n{caption.translate(_MARKDOWN)}")
+    for figure in figures:
+        caption = figure.caption.translate(_MARKDOWN)
+        parts.append(f"![{caption}]({figure.name})\n\n{caption}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,7 +60,7 @@ def _markdown_table(table: Table) -> str:
 def _markdown_cell(cell: Cell, seeds: int) -> str:
     text = f"<ins>{cell.text()}</ins>" if cell.best_plain else cell.text()
     text = f"**{text}**" if cell.best else text
-    return text + "".join(f"<br><sub>{line}</sub>" for line in small_lines(cell, seeds))
+    return text + "".join(f"<br><sub>{line}</sub>" for line in cell.small_lines(seeds))
 
 
 def _markdown_comparisons(found: Comparisons) -> str:
@@ -66,19 +68,6 @@ def _markdown_comparisons(found: Comparisons) -> str:
     lines = [f"| {head} |", "|---" + "|---:" * len(HEADINGS) + "|---|"]
     lines += [f"| {' | '.join([row.other.translate(_MARKDOWN), *row.cells(), row.verdict])} |" for row in found.rows]
     return "\n".join(lines)
-
-
-def small_lines(cell: Cell, seeds: int) -> list[str]:
-    """What stands small under a number: '2 of 3 seeds', 'paper 77.5 (+2.5)'.
-
-    Args:
-        cell: The cell.
-        seeds: How many the table has.
-    """
-    lines = [cell.gap(seeds)] if cell.gap(seeds) else []
-    if cell.published is not None:
-        lines.append(f"paper {cell.published:.1f}" + (f" ({cell.difference()})" if cell.difference() else ""))
-    return lines
 
 
 def to_latex(tables: Sequence[Table]) -> str:
@@ -120,7 +109,7 @@ def _latex_row(row: TableRow, table: Table) -> list[str]:
         text = f"\\underline{{{_latex(cell.text())}}}" if cell.best_plain else _latex(cell.text())
         texts.append(f"\\textbf{{{text}}}" if cell.best else text)
     lines = [[_latex(row.title), *texts]]
-    small = [small_lines(cell, len(table.seeds)) for cell in row.cells]
+    small = [cell.small_lines(len(table.seeds)) for cell in row.cells]
     for under in zip_longest(*small, fillvalue=""):
         lines.append(["", *(f"\\scriptsize {_latex(line)}" if line else "" for line in under)])
     return [" & ".join(line) + " \\\\" for line in lines]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
 from qurate.report.benchmark.comparisons import HEADINGS, LARGER, Comparisons
-from qurate.report.benchmark.formats import small_lines
 from qurate.report.benchmark.tables import MEAN, Table
-from qurate.report.run.page import breakable
+from qurate.report.pages import data_uri, render_page
 
 
 @dataclass(frozen=True)
@@ -25,22 +21,13 @@ class Drawing:
     @property
     def uri(self) -> str:
         """The picture itself as an address."""
-        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+        return data_uri(self.png, "png")
 
 
 def to_html(title: str, tables: Sequence[Table], comparisons: Sequence[Comparisons], figures: Sequence[Drawing]) -> str:
     """The page; every text in it is escaped by the template."""
-    environment = Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("qurate.report.benchmark"), PackageLoader("qurate.report.run")]
-        ),  # one style for both
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(breakable=breakable, small_lines=small_lines)
-    return environment.get_template("tables.html.j2").render(
+    return render_page(
+        "benchmark.html.j2",
         title=title,
         tables=tables,
         comparisons=comparisons,

@@ -23,7 +23,7 @@ class PublishedTable:
         number: Of the table in the paper.
         suite: Data it is about.
         backbone: Network it was made with.
-        shots: Labelled target samples a class.
+        shots: Labelled target samples per class.
         scenarios: Columns, as 'W to A'.
         rows: Accuracies in percent by title, and last the printed mean.
         notes: What a reader must know about a number: (title, scenario, sentence).
@@ -61,7 +61,7 @@ class Published:
 
     Args:
         suite: Name of a suite; case and punctuation do not matter.
-        shots: Labelled target samples a class; any if None.
+        shots: Labelled target samples per class; any if None.
     """
 
     def __init__(self, suite: str, shots: int | None = None) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qurate.benchmark.outcome import Outcome, read_outcome
 from qurate.report.benchmark.comparisons import Comparisons, compare_rows
 from qurate.report.benchmark.figures import rounds_figure, shots_figure
 from qurate.report.benchmark.formats import to_latex, to_markdown
-from qurate.report.benchmark.outcome import Outcome, read_outcome
 from qurate.report.benchmark.page import Drawing, to_html
 from qurate.report.benchmark.tables import Table, make_tables
 from qurate.runtime.files import write_atomically
 
 FOLDER = "report"
 """Within the folder of the benchmark, unless another is asked for."""
+SHOTS, ROUNDS = "shots.png", "rounds.png"
+CAPTIONS = {
+    SHOTS: "Accuracy against labels per class; the band is one standard deviation over seeds.",
+    ROUNDS: "Accuracy by round, and below it the share of the unlabelled images whose pseudo-label is trusted (the "
+    "positives). Round 0 is before selection.",
+}
 
 
 @dataclass(frozen=True)
@@ -37,21 +43,15 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
     tables = make_tables(outcome)
     rules = list(dict.fromkeys(table.model_selection for table in tables))
     compared = [compare_rows(outcome.results, rule, reference) for rule in rules]
-    shots = shots_figure([table for table in tables if table.model_selection == rules[0]])
-    rounds = rounds_figure(outcome.rounds)
-    figures = [
-        Drawing("shots.png", shots, "Accuracy against labels a class; the band is one standard deviation over seeds.")
-        if shots
-        else None,
-        Drawing("rounds.png", rounds, "Accuracy and coverage of the positives by round; round 0 is before selection.")
-        if rounds
-        else None,
-    ]
+    drawn = {
+        SHOTS: shots_figure([table for table in tables if table.model_selection == rules[0]]),
+        ROUNDS: rounds_figure(outcome.rounds),
+    }
     return Report(
         title=f"Benchmark: {outcome.facts.suite_title or outcome.facts.suite}",
         tables=tuple(tables),
         comparisons=tuple(found for found in compared if found is not None),
-        figures=tuple(figure for figure in figures if figure is not None),
+        figures=tuple(Drawing(name, png, CAPTIONS[name]) for name, png in drawn.items() if png is not None),
     )
 
 
@@ -71,14 +71,13 @@ def write_report(folder: Path, out: Path | None = None, *, reference: str | None
     """
     report = make_report(read_outcome(folder), reference=reference)
     out = folder / FOLDER if out is None else out
-    pictures = [(figure.name, figure.caption) for figure in report.figures]
     files: dict[str, str | bytes] = {
-        "tables.md": to_markdown(report.title, report.tables, report.comparisons, pictures),
+        "tables.md": to_markdown(report.title, report.tables, report.comparisons, report.figures),
         "tables.tex": to_latex(report.tables),
         "tables.html": to_html(report.title, report.tables, report.comparisons, report.figures),
         **{figure.name: figure.png for figure in report.figures},
     }
-    for name in ("shots.png", "rounds.png"):
+    for name in CAPTIONS:
         if name not in files:
             (out / name).unlink(missing_ok=True)  # of an earlier report, and no longer true
     for name, content in files.items():

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from qurate.benchmark.outcome import Facts
 from qurate.model_selection import RULES, describe_rule
-from qurate.report.benchmark.outcome import Facts
 from qurate.report.benchmark.published import TRAINING, Published, PublishedTable, same_backbone
 
 _TRAINED = {"head": "frozen, head trained", "full": TRAINING}
@@ -30,6 +30,7 @@ def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str],
         + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
         *_gaps(results, len(titles), len(columns)),
         *_legend(columns),
+        *(["S+T is plain training on the labelled images of both domains."] if "S+T" in titles else []),
         *_agents(set(results["selector"])),
         _rule(str(results["model_selection"].iloc[0]), facts.protocol),
         _made_with(facts, results),
@@ -74,11 +75,11 @@ def _agents(selectors: set[str]) -> list[str]:
     said = []
     if "dqn" in selectors:
         said.append(
-            "The agent (dqn, TML_DQNPL) is our preset, which differs from the printed algorithm by the decisions 8, 9 "
-            "and 18 to 26 of docs/paper.md."
+            "The agent (dqn, TML_DQNPL) is our preset, which differs from the printed algorithm by decisions 8, 9 and "
+            "18 to 26 of docs/paper.md."
         )
     if "dqn_paper" in selectors:
-        said.append("dqn_paper is Algorithm 1 as printed, but for the decisions that docs/paper.md lists.")
+        said.append("dqn_paper is Algorithm 1 as printed, except for the decisions listed in docs/paper.md.")
     return said
 
 

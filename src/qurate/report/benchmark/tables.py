@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from qurate.benchmark.outcome import Outcome
 from qurate.model_selection import RULES
-from qurate.report.benchmark.outcome import Outcome
 from qurate.report.benchmark.published import Published
 from qurate.report.benchmark.table_notes import table_notes
 from qurate.report.benchmark.titles import scenario_titles
-from qurate.report.run.words import signed
+from qurate.report.numbers import DASH, count, signed
 
-DASH = "\u2013"
 MEAN = "mean"
 
 
@@ -61,6 +60,17 @@ class Cell:
             return ""
         return signed(round(self.mean, 1) - self.published, 1)
 
+    def small_lines(self, seeds: int) -> list[str]:
+        """What stands small under the number: '2 of 3 seeds', 'paper 77.5 (+2.5)'.
+
+        Args:
+            seeds: Of the table.
+        """
+        lines = [self.gap(seeds)] if self.gap(seeds) else []
+        if self.published is not None:
+            lines.append(f"paper {self.published:.1f}" + (f" ({self.difference()})" if self.difference() else ""))
+        return lines
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -82,7 +92,7 @@ class Table:
 
     Args:
         title: What it compares.
-        shots: Labelled target samples a class.
+        shots: Labelled target samples per class.
         model_selection: Rule by which the reported model was chosen.
         columns: Titles of the scenarios, and 'mean' last where there are several.
         rows: In the order of the paper.
@@ -139,8 +149,7 @@ def _make_table(outcome: Outcome, results: pd.DataFrame) -> Table:
     seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
     columns = scenario_titles(scenarios)
     return Table(
-        title=f"{facts.suite_title or facts.suite}: {shots} {'label' if shots == 1 else 'labels'} a class, "
-        f"model selection: {rule}",
+        title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}",
         shots=shots,
         model_selection=rule,
         columns=(*columns.values(), *([MEAN] if len(scenarios) > 1 else [])),
@@ -151,35 +160,29 @@ def _make_table(outcome: Outcome, results: pd.DataFrame) -> Table:
 
 
 def _make_row(title: str, results: pd.DataFrame, scenarios: list[str], published: Published) -> TableRow:
-    by_seed = {
-        scenario: dict(zip(found["seed"], found["accuracy"] * 100, strict=True))
-        for scenario, found in results.dropna(subset=["accuracy"]).groupby("scenario")
-    }
+    by_seed = results.pivot(index="seed", columns="scenario", values="accuracy").reindex(columns=scenarios) * 100
     failed = results[results["accuracy"].isna()].groupby("scenario").size()
     cells = [
         replace(
-            _summary(list(by_seed.get(name, {}).values())),
+            _summary(by_seed[name].dropna()),
             failed=int(failed.get(name, 0)),
             published=published.accuracy(title, name),
         )
         for name in scenarios
     ]
-    if len(scenarios) == 1:  # it is its own mean
-        return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
-    mean = Cell(None)
-    seeds = [set(by_seed.get(name, {})) for name in scenarios]
-    if seeds[0] and all(here == seeds[0] for here in seeds):  # else it would average unlike things
-        mean = _summary([sum(by_seed[name][seed] for name in scenarios) / len(scenarios) for seed in seeds[0]])
-    cells.append(replace(mean, published=published.mean(title, scenarios)))
+    if len(scenarios) > 1:
+        by_seed = by_seed.dropna(how="all")
+        complete = bool(by_seed.notna().all(axis=None))  # else the mean would be of unlike things
+        mean = _summary(by_seed.mean(axis=1)) if complete else Cell(None)
+        cells.append(replace(mean, published=published.mean(title, scenarios)))
     return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
 
 
-def _summary(percents: list[float]) -> Cell:
-    if not percents:
+def _summary(percents: pd.Series) -> Cell:
+    if percents.empty:
         return Cell(None)
-    values = pd.Series(percents, dtype=float)
-    spread = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Cell(float(values.mean()), spread, len(values))
+    spread = float(percents.std(ddof=1)) if len(percents) > 1 else None
+    return Cell(float(percents.mean()), spread, len(percents))
 
 
 def _mark_best(rows: list[TableRow]) -> list[TableRow]:

@@ -1,7 +1,7 @@
 """Figures of the page as SVG: no pixels, no scripts, and their colours follow the page's light or dark style.
 
 Charts place things in percent across and pixels down, so that text keeps its size on a phone; the map of the
-embeddings has a view box and scales.
+embeddings has a view box and scales. matplotlib's SVG can do neither.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
+from qurate.report.numbers import signed
 from qurate.report.run.labels import place_labels, spread_colors
 from qurate.report.run.record import Comparison
-from qurate.report.run.words import signed
 
 COLORS = 8
 """Colours k0 to k7 of the style sheet."""
@@ -56,39 +57,37 @@ def interval_figure(comparison: Comparison) -> Markup | None:
 
 
 def rounds_figure(rounds: pd.DataFrame) -> Markup | None:
-    """A bar a round: positives kept from before, and new ones on top."""
+    """A bar for each round: positives kept from before, and new ones on top."""
     if rounds.empty:
         return None
-    total, new = rounds["positives"].to_numpy(int), rounds["new"].to_numpy(int)
-    names = [str(number) for number in rounds["round"]]
-    height, base, top = 240, 206, 24
-    step = _nice_step(int(total.max()))
-    ceiling = step * max(1, math.ceil(int(total.max()) / step))
+    total, names = rounds["positives"].to_numpy(int), [str(number) for number in rounds["round"]]
+    base, top = 206.0, 24.0
+    ticks = MaxNLocator(4, steps=[1, 2, 5, 10], integer=True).tick_values(0, max(1, int(total.max())))
+    scale = (base - top) / float(ticks[-1])
     svg = _svg(
-        height,
-        f"Chosen pseudo-labels by round: {total[0]} in round {names[0]}, {total[-1]} in round {names[-1]}.",
+        240,
+        f"Trusted pseudo-labels by round: {total[0]} in round {names[0]}, {total[-1]} in round {names[-1]}.",
         "chart",
     )
-    scale = (base - top) / ceiling
-    for tick in range(0, ceiling + 1, step):
+    for tick in map(int, ticks):
         y = base - tick * scale
-        _add(svg, "line", "axis" if tick == 0 else "grid", x1="0%", x2="100%", y1=y, y2=y)
+        _add(svg, "line", "grid" if tick else "axis", x1="0%", x2="100%", y1=y, y2=y)
         _text(svg, f"{tick:,}", "0%", y - 4, "tick")
-    slot = 88 / len(total)
-    width = min(slot * 0.72, 9)
     every = math.ceil(len(total) / 10)
     room = len(total) * len(f"{total.max():,}") <= 32  # else numbers would meet on a phone
-    for i, (name, high, fresh) in enumerate(zip(names, total, new, strict=True)):
-        center = 12 + slot * (i + 0.5)
+    slot = 88 / len(total)
+    width = min(slot * 0.72, 9)
+    for i, (name, high, new) in enumerate(zip(names, total, rounds["new"].to_numpy(int), strict=True)):
+        center, ends = 12 + slot * (i + 0.5), i in (0, len(total) - 1)
         bar = {"x": f"{center - width / 2:.2f}%", "width": f"{width:.2f}%"}
-        kept = max(high - fresh, 0)
         group = ElementTree.SubElement(svg, "g")
-        ElementTree.SubElement(group, "title").text = f"Round {name}: {high} chosen, {fresh} of them new"
-        _add(group, "rect", "kept", **bar, y=base - kept * scale, height=kept * scale)
-        _add(group, "rect", "new", **bar, y=base - high * scale, height=(high - kept) * scale)
-        if i % every == 0 or i == len(total) - 1:
+        ElementTree.SubElement(group, "title").text = f"Round {name}: {high} trusted, {new} of them new"
+        kept = max(high - new, 0)
+        for kind, foot, head in (("kept", 0, kept), ("new", kept, high)):
+            _add(group, "rect", kind, **bar, y=base - head * scale, height=(head - foot) * scale)
+        if i % every == 0 or ends:
             _text(svg, name, f"{center:.2f}%", base + 18, "quiet")
-        if room or i in (0, len(total) - 1):
+        if room or ends:
             _text(svg, f"{high:,}", f"{center:.2f}%", base - high * scale - 6, "value")
     return _markup(svg)
 
@@ -171,12 +170,6 @@ def _medians(points: pd.DataFrame) -> pd.DataFrame:
 def _dots(points: pd.DataFrame) -> str:
     """One path for many dots: strokes of no length with round ends."""
     return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in zip(points["x"], points["y"], strict=True))
-
-
-def _nice_step(largest: int) -> int:
-    """A round number of which the largest value holds two to five."""
-    power: int = 10 ** max(0, math.floor(math.log10(max(largest, 1))) - 1)
-    return next((m * power for m in (1, 2, 5, 10, 20) if largest <= 4 * m * power), 50 * power)
 
 
 def _short(name: str) -> str:

@@ -29,6 +29,7 @@ def gather_record(
     *,
     title: str,
     before: Callable[[Inputs], Tensor],
+    no_comparison: str = "",
 ) -> RunRecord:
     """Everything the page shows.
 
@@ -41,6 +42,7 @@ def gather_record(
         notes: Sentences on what was skipped or assumed.
         title: Heading of the page.
         before: Embeddings by the backbone as it came, (N, width).
+        no_comparison: Why there is no comparison, as a sentence.
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
     sure, labels = view(result.method, split.target_unlabeled.inputs).probabilities.max(dim=1)
@@ -69,6 +71,7 @@ def gather_record(
         stopped=result.stopped,
         config=to_dict(config),
         notes=notes,
+        no_comparison=no_comparison,
     )
 
 

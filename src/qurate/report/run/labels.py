@@ -1,4 +1,7 @@
-"""Names on a map: which colours to give, and where to write so that names do not cover each other."""
+"""Names on a map: which colours to give, and where to write so that names do not cover each other.
+
+matplotlib does neither.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,11 @@ def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
         maps: Positions of the same classes, each (K, 2).
         n_colors: How many colours there are.
     """
+    distances = np.min([np.linalg.norm(places[:, None] - places, axis=2) for places in maps], axis=0)
     colors: list[int] = []
-    for i in range(len(maps[0])):
-        nearest = np.full(n_colors, np.inf)
-        for j, color in enumerate(colors):
-            distance = min(float(np.hypot(*(positions[i] - positions[j]))) for positions in maps)
-            nearest[color] = min(nearest[color], distance)
-        colors.append(int(nearest.argmax()))
+    for i, row in enumerate(distances):
+        users = [[row[j] for j in range(i) if colors[j] == color] for color in range(n_colors)]
+        colors.append(int(np.argmax([min(found, default=np.inf) for found in users])))
     return colors
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
-from qurate.report.run.figures import COLORS, MOST_LABELS, embedding_figures, interval_figure, rounds_figure
+from qurate.report.numbers import percent
+from qurate.report.pages import render_page
+from qurate.report.run.figures import MOST_LABELS, embedding_figures, interval_figure, rounds_figure
 from qurate.report.run.record import RunRecord
 from qurate.report.run.thumbnails import Thumbnail, Thumbnails
-from qurate.report.run.words import count, exact_percent, outcome, percent, signed, why_trusted
+from qurate.report.run.words import outcome, witnesses
 from qurate.runtime.files import write_atomically
 
 PAIRS = 12
 """Classes shown in both domains."""
 GALLERY = 24
-"""Pseudo-labels shown in each part of the gallery, and images to label next."""
+"""Trusted pseudo-labels shown in each part of the gallery, and images to label next."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Card:
     image: Thumbnail
     label: str
     file: str
-    detail: str
-    text: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -71,48 +70,32 @@ def write_report(record: RunRecord, path: Path) -> None:
 def render(record: RunRecord) -> str:
     """The page as HTML."""
     thumbnails = Thumbnails()
-    reward_config = _reward_config(record.config)
-    doubtful, exemplary = _gallery(record.positives)
-    uncertain = _least_certain(record)
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            record=record,
-            outcome=outcome(record.comparison),
-            interval=interval_figure(record.comparison) if record.comparison else None,
-            pairs=_pairs(record, thumbnails),
-            uncertain=[_guess_card(record, row, thumbnails) for row in uncertain.to_dict("records")],
-            uncertain_files=[str(file) for file in uncertain["file"]],
-            doubtful=[_trust_card(record, row, reward_config, thumbnails) for row in doubtful.to_dict("records")],
-            exemplary=[_trust_card(record, row, reward_config, thumbnails) for row in exemplary.to_dict("records")],
-            effect_measured=_effect_measured(record.positives),
-            rounds=record.rounds.to_dict("records"),
-            rounds_figure=rounds_figure(record.rounds),
-            maps=embedding_figures(record.embedding, record.classes),
-            most_labels=MOST_LABELS,
-            colors=COLORS,
-            classes=_class_rows(record),
-            config=json.dumps(record.config, indent=2, ensure_ascii=False, default=str),
-        )
+    pairs, uncertain = _pairs(record, thumbnails), _least_certain(record)
+    in_full, in_a_word = witnesses(_reward_config(record.config))
+    guesses = [_guess_card(row, thumbnails) for row in uncertain.to_dict("records")]
+    doubtful, exemplary = (
+        [_trust_card(row, in_a_word, thumbnails) for row in rows.to_dict("records")]
+        for rows in _gallery(record.positives)
     )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("qurate.report.run"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return render_page(
+        "run.html.j2",
+        title=record.title,
+        record=record,
+        outcome=outcome(record.comparison, record.no_comparison),
+        interval=interval_figure(record.comparison) if record.comparison else None,
+        pairs=pairs,
+        uncertain=guesses,
+        uncertain_files=[str(file) for file in uncertain["file"]],
+        witness=in_full,
+        doubtful=doubtful,
+        exemplary=exemplary,
+        rounds=record.rounds.to_dict("records"),
+        rounds_figure=rounds_figure(record.rounds),
+        maps=embedding_figures(record.embedding, record.classes),
+        most_labels=MOST_LABELS,
+        classes=_class_rows(record),
+        config=json.dumps(record.config, indent=2, ensure_ascii=False, default=str),
     )
-    environment.filters.update(exact_percent=exact_percent, count=count, breakable=breakable)
-    return environment
-
-
-def breakable(name: str) -> Markup:
-    """A name that may be broken into lines after its underscores."""
-    return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
 
 
 def _pairs(record: RunRecord, thumbnails: Thumbnails) -> list[Pair]:
@@ -124,7 +107,7 @@ def _pairs(record: RunRecord, thumbnails: Thumbnails) -> list[Pair]:
         Pair(
             name,
             *(
-                thumbnails.of(record.path(files[name]) if name in files.index else None, f"{name} in the {domain}")
+                thumbnails.of(Path(files[name]) if name in files.index else None, f"{name} in the {domain}")
                 for files, domain in zip(first, ("source", "target"), strict=True)
             ),
         )
@@ -148,45 +131,27 @@ def _least_certain(record: RunRecord) -> pd.DataFrame:
     return table.sort_values("probability", kind="stable").head(GALLERY)
 
 
-def _effect_measured(positives: pd.DataFrame) -> bool:
-    """Whether any positive has an entropy drop; selectors that do not try labels out leave it at zero."""
-    return bool(positives["entropy_drop"].fillna(0).ne(0).any())
+def _trust_card(row: Mapping[Any, Any], witness: str, thumbnails: Thumbnails) -> Card:
+    label, path = str(row["label"]), Path(row["file"])
+    why = (f"{percent(row['classifier_prob'])} sure", f"{witness}: {percent(row['center_prob'])}")
+    return Card(thumbnails.of(path, f"{path.name}, taken for {label}"), label, path.name, why)
 
 
-def _trust_card(
-    record: RunRecord, row: Mapping[Any, Any], reward_config: Mapping[str, Any], thumbnails: Thumbnails
-) -> Card:
-    label, file = str(row["label"]), str(row["file"])
-    drop = row["entropy_drop"] if _effect_measured(record.positives) else None
-    why = why_trusted(row["classifier_prob"], row["center_prob"], drop, reward_config)
-    detail = f"round {row['round']} · phi {signed(row['phi'], 2)}"
-    image = thumbnails.of(record.path(file), f"{Path(file).name}, taken for {label}")
-    return Card(image, label, Path(file).name, detail, why)
-
-
-def _guess_card(record: RunRecord, row: Mapping[Any, Any], thumbnails: Thumbnails) -> Card:
-    label, file = str(row["label"]), str(row["file"])
-    image = thumbnails.of(record.path(file), f"{Path(file).name}, perhaps {label}")
-    return Card(image, f"{label}?", Path(file).name, f"{percent(row['probability'])} sure", "")
+def _guess_card(row: Mapping[Any, Any], thumbnails: Thumbnails) -> Card:
+    label, path = str(row["label"]), Path(row["file"])
+    image = thumbnails.of(path, f"{path.name}, perhaps {label}")
+    return Card(image, f"{label}?", path.name, (f"{percent(row['probability'])} sure",))
 
 
 def _class_rows(record: RunRecord) -> list[ClassRow]:
+    tables = (record.source, record.labeled, record.predictions, record.positives)
+    source, labeled, predictions, positives = (
+        table["label"].value_counts().reindex(record.classes, fill_value=0).tolist() for table in tables
+    )
     confidence = record.predictions.groupby("label")["probability"].mean()
-    return [
-        ClassRow(
-            label=name,
-            source=_count(record.source, name),
-            labeled=_count(record.labeled, name),
-            predictions=_count(record.predictions, name),
-            positives=_count(record.positives, name),
-            confidence=float(confidence[name]) if name in confidence.index else None,
-        )
-        for name in record.classes
-    ]
-
-
-def _count(table: pd.DataFrame, label: str) -> int:
-    return int((table["label"] == label).sum())
+    found = [confidence.get(name) for name in record.classes]
+    columns = zip(record.classes, source, labeled, predictions, positives, found, strict=True)
+    return [ClassRow(*row) for row in columns]
 
 
 def _reward_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ def _choose(points: pd.DataFrame, seed: int) -> NDArray[np.int64]:
 
 
 def _flatten(vectors: Tensor, seed: int) -> NDArray[np.float64]:
-    """Two numbers a row: t-SNE of cosine distances, or principal components where there are few rows."""
+    """Two numbers per row: t-SNE of cosine distances, or principal components where there are few rows."""
     rows = torch.nn.functional.normalize(vectors.double(), dim=1).numpy()
     if len(rows) < _FEWEST_FOR_TSNE:
         wide = np.pad(rows, ((0, 0), (0, max(0, 2 - rows.shape[1]))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -34,7 +33,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """Everything the page shows.
+    """Everything the page shows; files are absolute paths, or relative to the working folder.
 
     Args:
         title: Heading of the page.
@@ -46,10 +45,11 @@ class RunRecord:
         rounds: Columns round, positives, new, seconds.
         embedding: A picture of the target in two dimensions, before and after; columns file, part ('source', 'labeled',
             'unlabeled'), label (predicted for 'unlabeled'), x_before, y_before, x_after, y_after.
-        comparison: None where there were too few labelled images to compare on.
+        comparison: None where there was nothing to compare with or on.
         stopped: Why the rounds ended.
         config: The run's configuration as nested dictionaries.
         notes: Sentences on what was skipped or assumed.
+        no_comparison: Why `comparison` is None, as a sentence; empty where there were too few labelled images.
     """
 
     title: str
@@ -64,7 +64,4 @@ class RunRecord:
     stopped: str
     config: dict[str, Any]
     notes: tuple[str, ...] = ()
-
-    def path(self, file: str) -> Path:
-        """Where an image is; files are given as absolute paths or relative to the working folder."""
-        return Path(file)
+    no_comparison: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from qurate.data.images import UnreadableImageError, read_image
+from qurate.report.pages import data_uri
 
 SIDE = 160
 """Longer side of a thumbnail in pixels."""
@@ -54,15 +54,15 @@ class Thumbnails:
         except UnreadableImageError:
             return Thumbnail(f"{alt}: cannot be read", problem="cannot be read")
         tiny = max(image.size) <= _TINY
-        uri = _data_uri(image)
+        uri = data_uri(_jpeg(image), "jpeg")
         if len(uri) > self._left:
             return Thumbnail(f"{alt}: left out to keep the page small", problem="left out to keep the page small")
         self._left -= len(uri)
         return Thumbnail(alt, uri, tiny=tiny)
 
 
-def _data_uri(image: Image.Image) -> str:
+def _jpeg(image: Image.Image) -> bytes:
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     jpeg = io.BytesIO()
     image.save(jpeg, "JPEG", quality=76, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg.getvalue()).decode()
+    return jpeg.getvalue()

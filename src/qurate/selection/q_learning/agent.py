@@ -25,8 +25,8 @@ class DeepQAgent:
     Algorithm 1 calls `act` in line 9, `remember` in line 14 and `learn` in line 15.
 
     Args:
-        kind: 'flat' (the paper's Q-network) or 'shared'.
-        observation_shape: Shape of one observation; (n_actions, width) for 'shared'.
+        kind: 'flat' (the paper's Q-network) or 'relational'.
+        observation_shape: Shape of one observation; (n_actions, width) for 'relational'.
         n_actions: Number of actions.
         config: Everything else.
         seed: Decides weights, exploration and batches.
@@ -133,7 +133,7 @@ class DeepQAgent:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Weights, optimiser, counters and generators as a flat dictionary of tensors; not the pool."""
+        """Weights, optimiser, counters, generators and pool as a flat dictionary of tensors."""
         state = {f"network.{name}": values for name, values in self.network.state_dict().items()}
         if self.target_network is not None:
             state |= {f"target.{name}": values for name, values in self.target_network.state_dict().items()}
@@ -141,6 +141,7 @@ class DeepQAgent:
             state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
         if self.pooled is not None:
             state |= {f"pooled.{name}": values for name, values in self.pooled.state_dict().items()}
+        state |= {f"pool.{name}": values for name, values in self.pool.state_dict().items()}
         state["actions_taken"] = torch.tensor(self.actions_taken)
         state["updates"] = torch.tensor(self.updates)
         state["acting"] = self._acting.get_state()
@@ -148,7 +149,8 @@ class DeepQAgent:
         return {name: values.detach().clone() for name, values in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict` of an agent of the same shape and config; load the pool as well."""
+        """Go on from a `state_dict` of an agent of the same shape and config."""
+        self.pool.load_state_dict(_below("pool.", state))
         self.network.load_state_dict(_below("network.", state))
         if self.target_network is not None:
             self.target_network.load_state_dict(_below("target.", state))

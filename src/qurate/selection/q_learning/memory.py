@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qurate.config import QLearningConfig
+from qurate.config import DQNConfig, QLearningConfig
 from qurate.selection.q_learning.networks import QNetworkKind, layer_widths
 from qurate.selection.q_learning.pool import OversizeStateError, check_capacity, pool_slots
 from qurate.selection.q_learning.pooled_network import pooled_bytes
@@ -78,7 +78,7 @@ def memory_cost(
         observation_shape: Shape of one observation.
         n_actions: Number of actions.
         config: Widths, optimiser, batch and pool.
-        kind: 'flat' or 'shared'.
+        kind: 'flat' or 'relational'.
 
     Example:
         >>> memory_cost((352, 638), 100, QLearningConfig()).lines()[0]
@@ -88,7 +88,7 @@ def memory_cost(
     weights = sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise(widths))
     copies = 2 + (2 if config.optimizer == "adam" else 0) + (1 if config.target_update else 0)
     numbers = math.prod(observation_shape)
-    rows = n_actions if kind == "shared" else 1
+    rows = n_actions if kind == "relational" else 1
     activations = 2 * rows * sum(widths[1:])  # before and after each ReLU
     slots, slot_bytes = pool_slots(config.pool_bytes, observation_shape, n_actions)
     beside = pooled_bytes(slots, widths[1], numbers)
@@ -133,23 +133,26 @@ def resident_memory() -> int | None:
         return None  # not Linux
 
 
-def expected_peak(cost: Cost, n_unlabeled: int, row: int) -> str:
-    """What a run will hold at most, in words, before it has begun.
+def expected_peak(cost: Cost, samples: int, row: int) -> int:
+    """Bytes that a run will hold at most, before it has begun, with what data and program hold already.
 
     Args:
         cost: Of the Q-learner, which is not there yet.
-        n_unlabeled: Samples of D_u.
-        row: d + K, numbers of each that a network's view of D_u keeps. Two views are held at once, and about as much
-            again in passing: neighbours, relations, slices of a pass.
+        samples: N_u.
+        row: d + K, numbers per sample that a view of D_u keeps. Two views are held at once, and about as much again in
+            passing: neighbours, relations, slices of a pass.
     """
-    beside = 4 * 4 * n_unlabeled * row + cost.freed_bytes
-    here = resident_memory()
-    if here is None:
-        return f"peak: about {readable_size(cost.total_bytes + beside)} beside the data and the program"
-    return (
-        f"peak: about {readable_size(here + cost.total_bytes + beside)}, of which {readable_size(here)} "
-        "(data and program) are in use already"
-    )
+    views = 4 * 4 * samples * row
+    return (resident_memory() or 0) + cost.total_bytes + views + cost.freed_bytes
+
+
+def pool_for_run(config: DQNConfig, rounds: int, shape: tuple[int, ...], n_actions: int) -> QLearningConfig:
+    """The numbers of Q-learning with a pool no larger than all transitions of the run need."""
+    episode, learning = config.episode, config.q_learning
+    _, slot = pool_slots(learning.pool_bytes, shape, n_actions)
+    of_a_round = 2 * episode.actions if episode.repeat_episodes else episode.actions + 1
+    most = max(rounds * of_a_round, 2 * learning.batch_size) + 2
+    return replace(learning, pool_bytes=min(learning.pool_bytes, most * slot))
 
 
 def check_memory(cost: Cost, available_bytes: int | None) -> None:
@@ -164,7 +167,7 @@ def check_memory(cost: Cost, available_bytes: int | None) -> None:
     """
     check_capacity(cost.pool_transitions, cost.pool_needed, cost.pool_bytes, cost.pool_slot_bytes)
     if available_bytes is not None and cost.total_bytes > available_bytes:
-        shared = "" if cost.kind == "shared" else ", a 'shared' Q-network (weights for one row)"
+        shared = "" if cost.kind == "relational" else ", agent='relational' (weights for one row)"
         raise OversizeStateError(
             f"Q-learning needs {cost.total_bytes:,} bytes ({readable_size(cost.total_bytes)}) and "
             f"{available_bytes:,} bytes ({readable_size(available_bytes)}) are available. {'; '.join(cost.lines())}. "

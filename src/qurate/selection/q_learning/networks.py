@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qurate.config import QLearningConfig
 
-QNetworkKind: TypeAlias = Literal["flat", "shared"]
+QNetworkKind: TypeAlias = Literal["flat", "relational"]
 
 
 def _check(condition: bool, where: str, allowed: str, got: object) -> None:
@@ -126,7 +126,7 @@ def layer_widths(
     _check(n_actions > 0, "n_actions", "positive", n_actions)
     if kind == "flat":
         return (math.prod(observation_shape), *config.hidden, n_actions)
-    _check(kind == "shared", "kind", "'flat' or 'shared'", kind)
+    _check(kind == "relational", "kind", "'flat' or 'relational'", kind)
     _check(
         len(observation_shape) == 2 and observation_shape[0] == n_actions,
         "observation_shape of a shared Q-network",
@@ -142,8 +142,8 @@ def build_q_network(
     """A Q-network, (B, *observation_shape) -> (B, n_actions), with freshly drawn weights.
 
     Args:
-        kind: 'flat' (the paper's) or 'shared' (one row for each action).
-        observation_shape: Shape of one observation; (n_actions, width) for 'shared'.
+        kind: 'flat' (the paper's) or 'relational' (one row for each action).
+        observation_shape: Shape of one observation; (n_actions, width) for 'relational'.
         n_actions: Number of actions.
         config: Its `hidden` and `output_relu`.
     """

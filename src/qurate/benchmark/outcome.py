@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import read_results
 from qurate.errors import QurateError
-from qurate.report.benchmark.titles import row_rank, row_title
+from qurate.registry import row_rank, row_title
 
-RESULTS_FILE, ROUNDS_FILE, FACTS_FILE = "results.csv", "rounds.csv", "benchmark.json"
 CELL = ["scenario", "method", "selector", "shots", "seed"]
 """What names one run of the grid."""
 KEY = [*CELL, "model_selection"]
@@ -58,35 +58,35 @@ def read_outcome(folder: Path) -> Outcome:
     Raises:
         ReportError: If there is nothing to report on, or a cell is there twice.
     """
-    for name in (RESULTS_FILE, FACTS_FILE):
+    for name in (RESULTS, FACTS):
         if not (folder / name).is_file():
             raise ReportError(
-                f"{folder / name}: not there. `qurate report` needs the --out folder of `qurate benchmark`."
+                f"{folder / name}: there is no such file. `qurate report` needs the --out folder of `qurate benchmark`."
             )
     try:
-        results = read_results(folder / RESULTS_FILE)
-        rounds = pd.read_csv(folder / ROUNDS_FILE) if (folder / ROUNDS_FILE).is_file() else pd.DataFrame(columns=CELL)
-        stored = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        results = read_results(folder / RESULTS)
+        rounds = pd.read_csv(folder / ROUNDS) if (folder / ROUNDS).is_file() else pd.DataFrame(columns=CELL)
+        stored = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         facts = _facts(stored)
         results = _with_failed(results, folder, set(stored.get("cells", ())))
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ReportError(f"{folder}: cannot be read ({error}). Was it written by `qurate benchmark`?") from error
     if results.empty:
-        raise ReportError(f"{folder / RESULTS_FILE}: no result yet. Let `qurate benchmark` finish a cell first.")
+        raise ReportError(f"{folder / RESULTS}: no results yet. Let `qurate benchmark` finish a cell first.")
     twice = results[results.duplicated(KEY)]
     if len(twice):
         cell = ", ".join(f"{name} {twice.iloc[0][name]}" for name in KEY)
-        raise ReportError(f"{folder / RESULTS_FILE}: two results for {cell}. Remove the one that is out of date.")
+        raise ReportError(f"{folder / RESULTS}: two results for {cell}. Remove the one that is out of date.")
     return Outcome(_titled(results), _titled(rounds), facts)
 
 
 def _with_failed(results: pd.DataFrame, folder: Path, names: set[str]) -> pd.DataFrame:
     """The results and, with accuracy NaN, the cells of the last command that ended with an error and have none."""
     failed = []
-    for path in sorted(folder.glob("cells/*/error.txt")):
+    for path in sorted(folder.glob(f"{CELLS}/*/{ERROR}")):
         if path.parent.name not in names:  # of an earlier command
             continue
-        cell = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
+        cell = json.loads((path.parent / CONFIG).read_text(encoding="utf-8"))
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
         found.update({name: cell[name] for name in CELL if name not in found})
         failed += [{**found, "model_selection": rule} for rule in cell["rules"]]

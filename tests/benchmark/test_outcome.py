@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.report.benchmark.grids import D, W, row, rows, write_failed, write_grid
 
-from qurate.report.benchmark.outcome import ReportError, read_outcome
+from qurate.benchmark.outcome import ReportError, read_outcome
 from qurate.report.benchmark.tables import make_tables
 
 

@@ -1,0 +1,109 @@
+"""Dataclasses whose fields are checked when they are made, and that can be read back from plain dictionaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from numbers import Integral, Real
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from qurate.errors import ConfigError
+from qurate.registry import nearest
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a number may be beyond its type: in words, and as a test."""
+
+    words: str
+    test: Callable[[Any], bool]
+
+
+Positive = Annotated[int, Allowed("positive", lambda n: n > 0)]
+Count = Annotated[int, Allowed("0 or more", lambda n: n >= 0)]
+Rate = Annotated[float, Allowed("positive", lambda x: x > 0)]
+Weight = Annotated[float, Allowed("0 or more", lambda x: x >= 0)]
+Share = Annotated[float, Allowed("in [0, 1]", lambda x: 0 <= x <= 1)]
+Inside = Annotated[float, Allowed("in (0, 1)", lambda x: 0 < x < 1)]
+Below1 = Annotated[float, Allowed("in [0, 1)", lambda x: 0 <= x < 1)]
+Angle = Annotated[float, Allowed("an angle in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2)]
+Seed = Annotated[int, Allowed("between 0 and 4294967295", lambda n: 0 <= n < 2**32)]
+
+
+class Checked:
+    """Base of config dataclasses: each field must be of its annotated type, `Literal`s and `Allowed` included."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        for name, kind in _kinds(cls).items():
+            if (problem := _problem(getattr(self, name), kind)) is not None:
+                raise ConfigError(f"{cls.__name__}.{name} must be {problem}, got {getattr(self, name)!r}.")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What `dataclasses.asdict` made into dictionaries; what is missing has its default.
+
+        Raises:
+            ConfigError: If a key is unknown, or a value not allowed.
+        """
+        own: Any = cls
+        kinds = _kinds(own)
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{cls.__name__} must be a table of {', '.join(kinds)}, got {data!r}.")
+        fixed = {field.name: field.default for field in dataclasses.fields(cls) if not field.init}
+        for key, value in data.items():
+            if key not in kinds:
+                raise ConfigError(
+                    f"{cls.__name__} has no '{key}'.{nearest(key, kinds)} Known: {', '.join(kinds) or 'nothing'}."
+                )
+            if key in fixed and value != fixed[key]:
+                raise ConfigError(f"{cls.__name__}.{key} must be {fixed[key]!r}, got {value!r}.")
+        return cls(**{key: _read(kinds[key], value) for key, value in data.items() if key not in fixed})
+
+
+@cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, Checked):
+        return kind.from_dict(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _problem(value: Any, kind: Any) -> str | None:
+    """What a value of that kind must be, where it is not; else None."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        plain, *rules = arguments
+        problem = _problem(value, plain)
+        broken = (rule.words for rule in rules if not rule.test(value)) if problem is None else iter(())
+        return problem or next(broken, None)
+    if origin is Literal:
+        return None if value in arguments and type(value) is str else f"one of {', '.join(map(repr, arguments))}"
+    if origin in (Union, types.UnionType):
+        problems = [_problem(value, option) for option in arguments]
+        return None if None in problems else " or ".join(text for text in problems if text)
+    if origin is tuple:
+        fine = isinstance(value, tuple) and all(_problem(item, arguments[0]) is None for item in value)
+        return None if fine else "a sequence of numbers"
+    return None if _is(value, kind) else _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+_WORDS = {int: "an integer", float: "a finite number", str: "text", bool: "true or false", type(None): "nothing"}
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, kind)

@@ -1,0 +1,126 @@
+"""Who may listen to a run, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qurate.methods import Method
+from qurate.selection.pseudo_labels import Positives
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action of the agent, lines 9 to 15.
+
+    Args:
+        round: Its round: 0, 1, ...
+        sample: Position in D_u of the chosen sample.
+        label: Its pseudo-label.
+        reward: +1 or -1, Eq. (8).
+        phi: Its quality, Eq. (4).
+        loss: Of the Q-network, before its update.
+        exploration: Probability that the action was a random one.
+    """
+
+    round: int
+    sample: int
+    label: int
+    reward: float
+    phi: float
+    loss: float | None
+    exploration: float
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round in numbers.
+
+    Args:
+        round: 0, 1, ...
+        positives: Size of D_p.
+        new: How many of them were not in it before, or under another label.
+        seconds: Of the round.
+    """
+
+    round: int
+    positives: int
+    new: int
+    seconds: float
+
+
+class Callback:
+    """Told how a run goes; override what you want to hear.
+
+    Example:
+        >>> class Print(Callback):
+        ...     def on_round(self, record, method, positives):
+        ...         print(record.round, record.positives)
+    """
+
+    def on_start(self, method: Method) -> None:
+        """F and C are built; the method is trained in place from here on."""
+
+    def on_memory(self, peak: int) -> None:
+        """What the process will hold at most, in bytes, before the agent takes any of it."""
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """A training step of line 1 or 20: its number from 1, and the terms of the loss."""
+
+    def on_pretrained(self, method: Method) -> None:
+        """Line 1 is done."""
+
+    def on_round_start(self, number: int) -> None:
+        """A round begins: 0, 1, ..."""
+
+    def on_action(self, action: Action) -> None:
+        """The agent acted and learned."""
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        """Line 20 is done: a round has ended, with this D_p."""
+
+
+class Callbacks(Callback):
+    """All of several callbacks, in their order.
+
+    Args:
+        listeners: Who is told.
+    """
+
+    def __init__(self, listeners: Sequence[Callback]) -> None:
+        self.listeners = tuple(listeners)
+
+    def on_start(self, method: Method) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_start(method)
+
+    def on_memory(self, peak: int) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_memory(peak)
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_step(step, terms)
+
+    def on_pretrained(self, method: Method) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_pretrained(method)
+
+    def on_round_start(self, number: int) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_round_start(number)
+
+    def on_action(self, action: Action) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_action(action)
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        """Tell all."""
+        for listener in self.listeners:
+            listener.on_round(record, method, positives)

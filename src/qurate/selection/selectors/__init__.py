@@ -1,0 +1,1 @@
+"""Which pseudo-labels to trust: one file is one rule. `qurate.registry` lists them; the agent is in `algorithm`."""
