@@ -2,8 +2,8 @@
 
     python benchmarks/ablation.py
 
-Finished runs of the same config are kept in ablation.csv and not run again; --force starts over. The comparison with
-the paper's rows is `make office31`.
+Finished runs, by title and seed, are kept in ablation.csv and not run again; --force runs those asked for anew. The
+comparison with the paper's rows is `make office31`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache
@@ -22,17 +23,18 @@ from typing import Any
 import pandas as pd
 import torch
 
-from qurate.benchmark.cells import run_cell
+from qurate.benchmark.cells import Cell, run_cell
 from qurate.benchmark.results import Row, read_results, write_results
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, TrainingConfig, fingerprint
+from qurate.config import DQNConfig, RunConfig
 from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
-from qurate.presets import with_preset
+from qurate.presets import make_config
 from qurate.runs.settings import find_weights
 from qurate.runtime.files import write_atomically
+from qurate.selection.harvest import harvest
 from qurate.selection.pseudo_labels import Positives, Round
-from qurate.selection.selectors import Selector, harvest, share_now
+from qurate.selection.selectors.base import Selector
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -43,37 +45,47 @@ SEEDS = (0, 1, 2)
 SHOTS = 3
 
 
-def base_config(seed: int) -> RunConfig:
-    return RunConfig(NetworkConfig(bottleneck="normalized"), MethodConfig(name="tml"), TrainingConfig(), seed=seed)
-
-
 def ours(seed: int, **changes: Any) -> RunConfig:
     """Preset 'qurate', with fields of its parts changed by 'part__field'."""
-    config = with_preset(base_config(seed), "qurate")
+    config = make_config("TML_DQNPL", seed=seed)
+    fields: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         part, _, field = name.partition("__")
-        if part == "training":
-            config = replace(config, training=replace(config.training, **{field: value}))
-        else:
-            changed = replace(getattr(config.selection, part), **{field: value})
-            config = replace(config, selection=replace(config.selection, **{part: changed}))
-    return config
+        fields.setdefault(part, {})[field] = value
+    selection, agent = config.selection, agent_of(config)
+    agent = replace(
+        agent,
+        episode=replace(agent.episode, **fields.get("episode", {})),
+        q_learning=replace(agent.q_learning, **fields.get("q_learning", {})),
+    )
+    reward = replace(selection.reward, **fields.get("reward", {}))
+    return replace(
+        config,
+        training=replace(config.training, **fields.get("training", {})),
+        selection=replace(selection, selector=agent, reward=reward),
+    )
+
+
+def agent_of(config: RunConfig) -> DQNConfig:
+    chosen = config.selection.selector
+    assert isinstance(chosen, DQNConfig)
+    return chosen
 
 
 class HarvestOnly:
     """The harvest of preset 'qurate' with another score in place of the agent's: quality, or a random number."""
 
-    def __init__(self, config: SelectionConfig, score: str) -> None:
+    def __init__(self, config: DQNConfig, score: str) -> None:
         self.config = config
         self.score = score
 
     def select(self, round: Round) -> Positives:
         """The harvest by that score."""
         scores = round.phi if self.score == "phi" else torch.rand(len(round.phi), generator=round.rng)
-        return harvest(round, scores, share_now(self.config, round.progress))
+        return harvest(round, scores, self.config.share_at(round.progress))
 
 
-ROWS = {
+ROWS: dict[str, Callable[[int], RunConfig]] = {
     "preset qurate": lambda seed: ours(seed),
     "agent's score replaced by phi": lambda seed: ours(seed),
     "agent's score replaced by chance": lambda seed: ours(seed),
@@ -96,7 +108,7 @@ ROWS = {
     "all three of the trial network (8, 9, 18, 22)": lambda seed: ours(
         seed, reward__center="centers", reward__network="trial", episode__state_network="trial", episode__trial_steps=0
     ),
-    "preset paper: Algorithm 1 as printed": lambda seed: with_preset(base_config(seed), "paper"),
+    "preset paper: Algorithm 1 as printed": lambda seed: make_config("TML_DQNPL", preset="paper", seed=seed),
 }
 
 
@@ -109,20 +121,25 @@ def load() -> Split:
 
 def own_selector(title: str, config: RunConfig) -> Selector | None:
     scores = {"agent's score replaced by phi": "phi", "agent's score replaced by chance": "chance"}
-    return HarvestOnly(config.selection, scores[title]) if title in scores else None
+    return HarvestOnly(agent_of(config), scores[title]) if title in scores else None
 
 
 def run(title: str, seed: int) -> Row:
     torch.set_num_threads(1)
     config = ROWS[title](seed)
-    return run_cell(
-        load(),
-        config,
+    cell = Cell(
+        suite="office31",
         scenario=SCENARIO,
         shots=SHOTS,
-        selector_name=title,
-        selector=own_selector(title, config),
+        protocol="mme",
+        selector=title,
+        rules=("last",),
+        backbone=BACKBONE,
+        weights=WEIGHTS.name,
+        config=config,
     )
+    result, _ = run_cell(load(), cell, config, selector=own_selector(title, config))
+    return result.rows[0]
 
 
 def finished(path: Path) -> list[Row]:
@@ -160,11 +177,12 @@ def main() -> None:
     arguments = parser.parse_args()
     results = arguments.out / "ablation.csv"
     asked = [(title, seed) for title in arguments.rows or ROWS for seed in arguments.seeds]
-    rows = [] if arguments.force else finished(results)
-    done = {(row.selector, row.seed) for row in rows if row.config == fingerprint(ROWS[row.selector](row.seed))}
+    rows = [row for row in finished(results) if row.selector in ROWS]
+    done = set() if arguments.force else {(row.selector, row.seed) for row in rows}
     to_run = [one for one in asked if one not in done]
     rows = [row for row in rows if (row.selector, row.seed) not in to_run]
-    load()  # embed once, before the workers start
+    if to_run:
+        load()  # embed once, before the workers start
     began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:

@@ -13,22 +13,28 @@ import argparse
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from straightforward import Straightforward
 from torch import Tensor, nn
 
-from qurate.config import Bottleneck, MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.config import Bottleneck, DQNConfig, NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Labeled, Split, Unlabeled
-from qurate.presets import with_preset
+from qurate.presets import PRESETS, Preset, make_config
 from qurate.runtime.machine import reused_buffers, torch_threads
-from qurate.selection.algorithm import DQNSelector, build_selector, pseudo_label
-from qurate.selection.episode import SelectionEnv
-from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors
+from qurate.selection.algorithm import DQNSelector, build_selector
+from qurate.selection.callbacks import Callback
+from qurate.selection.episode import Observation, SelectionEnv
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
+from qurate.selection.q_learning.agent import DeepQAgent
+from qurate.selection.reward import ClassSums
 from qurate.training import start
 
 SEED = 0
@@ -66,17 +72,35 @@ def random_split(size: Size) -> Split:
     return Split(names, Labeled(*draw(size.source, False)), Labeled(*labeled), Unlabeled(draw(size.unlabeled, True)[0]))
 
 
-def make_config(
-    preset: str, candidates: int | None, bottleneck: Bottleneck | None = None, threads: int = 0
+def small_config(
+    preset: Preset, candidates: int | None = None, bottleneck: Bottleneck | None = None, threads: int = 0
 ) -> RunConfig:
+    """A preset after a short pre-training, with another number of candidates if one is given."""
     network = NetworkConfig(bottleneck=bottleneck or ("normalized" if preset == "qurate" else "linear"))
-    config = with_preset(
-        RunConfig(network, MethodConfig(), TrainingConfig(steps=200, threads=threads), seed=SEED), preset
-    )
-    if candidates is None:
-        return config
-    episode = replace(config.selection.episode, candidates=candidates)
-    return replace(config, selection=replace(config.selection, episode=episode))
+    config = make_config("TML_DQNPL", preset=preset, network=network, steps=200, seed=SEED)
+    config = replace(config, training=replace(config.training, threads=threads))
+    return config if candidates is None else with_episode(config, candidates=candidates)
+
+
+def agent_of(config: RunConfig) -> DQNConfig:
+    """The agent's part of a run."""
+    chosen = config.selection.selector
+    assert isinstance(chosen, DQNConfig)
+    return chosen
+
+
+def with_episode(config: RunConfig, **changes: int) -> RunConfig:
+    """The run with these numbers of its episodes changed."""
+    agent = agent_of(config)
+    selector = replace(agent, episode=replace(agent.episode, **changes))  # type: ignore[arg-type]  # all are integers
+    return replace(config, selection=replace(config.selection, selector=selector))
+
+
+def make_selector(round: Round, config: RunConfig) -> DQNSelector:
+    """The agent of a run."""
+    selector = build_selector(config, round.trainer, round.data, Callback())
+    assert isinstance(selector, DQNSelector)
+    return selector
 
 
 def prepare(split: Split, config: RunConfig) -> Round:
@@ -86,9 +110,7 @@ def prepare(split: Split, config: RunConfig) -> Round:
     trainer.run(data, steps=config.training.steps, seed=SEED)
     neighbors = None
     if config.selection.reward.center == "neighbors":
-        neighbors = nearest_neighbors(
-            trainer.method, data.target.inputs, data.unlabeled, config.selection.reward.neighbors
-        )
+        neighbors = find_neighbors(trainer.method, data, config.selection.reward.neighbors)
     round = pseudo_label(trainer, data, Positives.none(), 0, config, neighbors)
     _ = round.threshold  # once a round, and so before the first action on both sides
     return round
@@ -104,46 +126,79 @@ class Ours:
     seconds: dict[str, float]
 
 
+class TimedEnv(SelectionEnv):
+    """The environment with a clock at each of its lines; `seconds` is where the time is added up."""
+
+    seconds: dict[str, float]
+
+    @contextmanager
+    def timed(self, line: str) -> Iterator[None]:
+        """Add the time of the block to a line."""
+        began = time.perf_counter()
+        yield
+        self.seconds[line] += time.perf_counter() - began
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Lines 6-7."""
+        with self.timed("6-7"):
+            return super().reset(seed=seed, options=options)
+
+    def _move(self, before: tuple[Positives, ClassSums], index: Tensor) -> None:
+        with self.timed("10"):
+            super()._move(before, index)
+
+    def _train_trial(self) -> None:
+        with self.timed("11"):
+            super()._train_trial()
+
+    def _next_state(self) -> Observation:
+        with self.timed("12"):
+            return super()._next_state()
+
+    def _judge(self, index: Tensor) -> Positives:
+        with self.timed("13"):
+            return super()._judge(index)
+
+
 def run_ours(round: Round, config: RunConfig, selector: DQNSelector, actions: int) -> Ours:
-    """Lines 6-15 as `DQNSelector.select` does them, with a clock at each line."""
+    """Lines 6-18 as `DQNSelector.select` does them, with a clock at each line."""
     done = Ours([], [], [], defaultdict(float))
-    clock = time.perf_counter()
-
-    def tell(line: int | str, *_: object, **__: object) -> None:
-        nonlocal clock
-        now = time.perf_counter()
-        done.seconds[str(line)] += now - clock
-        clock = now
-
-    env = SelectionEnv(round, config.selection.episode, seed=SEED, on_line=tell)
-    agent, positives, left = selector.agent, round.positives, actions
+    env = TimedEnv(round, agent_of(config).episode, seed=SEED)
+    env.seconds = done.seconds
+    positives, left = round.positives, actions
     with torch_threads(1):
         while left > 0:
-            env.limit = left
-            clock = time.perf_counter()
             observation, info = env.reset(options={"positives": positives})
-            tell("7")
             done.episodes.append([])
             done.states.append(torch.from_numpy(observation.copy()))
-            ended = False
-            while not ended:
-                action = agent.act(observation, info["action_mask"])
-                tell("9")
-                following, gain, terminated, truncated, info = env.step(np.int64(action))
-                ended = terminated or truncated
-                agent.remember(
-                    observation, action, gain, following, info["action_mask"], terminated=terminated, last=ended
-                )
-                tell("14")
-                agent.learn()
-                tell("15")
-                observation, left = following, left - 1
-                done.episodes[-1].append(action)
-                done.states.append(torch.from_numpy(following.copy()))
-                done.rewards.append(gain)
-                clock = time.perf_counter()
+            left -= run_episode(env, observation, info["action_mask"], selector.agent, left, done)
             positives = env.positives
     return done
+
+
+def run_episode(
+    env: TimedEnv, observation: Observation, mask: NDArray[np.int8], agent: DeepQAgent, left: int, done: Ours
+) -> int:
+    """Lines 8-18; how many actions it took."""
+    for number in range(left):
+        with env.timed("9"):
+            action = agent.act(observation, mask)
+        following, gain, terminated, _, info = env.step(np.int64(action))
+        ends = terminated or gain < 0
+        with env.timed("14"):
+            last = ends or number + 1 == left
+            agent.remember(observation, action, gain, following, info["action_mask"], terminated=ends, last=last)
+        with env.timed("15"):
+            agent.learn()
+        observation, mask = following, info["action_mask"]
+        done.episodes[-1].append(action)
+        done.states.append(torch.from_numpy(following.copy()))
+        done.rewards.append(gain)
+        if ends:
+            return number + 1
+    return left
 
 
 def run_straightforward(
@@ -164,8 +219,8 @@ def run_straightforward(
 
 
 def epoch_steps(round: Round, config: RunConfig) -> int:
-    """Steps of the trial network an action."""
-    return config.selection.episode.trial_steps or -(-len(round.data.source) // config.training.batch_source)
+    """Steps of the trial network per action."""
+    return agent_of(config).episode.trial_steps or -(-len(round.data.source) // config.training.batch_source)
 
 
 def epoch_arithmetic(round: Round, config: RunConfig) -> float:
@@ -173,7 +228,7 @@ def epoch_arithmetic(round: Round, config: RunConfig) -> float:
 
     The same batch over and over: its rows are near at hand, so that looking them up costs next to nothing.
     """
-    env = SelectionEnv(round, config.selection.episode, seed=SEED)
+    env = SelectionEnv(round, agent_of(config).episode, seed=SEED)
     env.reset()
     trial, training = env.trial, config.training
     steps = epoch_steps(round, config)
@@ -214,8 +269,7 @@ def compare(size: Size, config: RunConfig, actions: int) -> str:
     """Both sides, compared; a row of the table."""
     with reused_buffers():
         round = prepare(random_split(size), config)
-        selector = build_selector(config.selection, round.trainer, round.data, SEED)
-        assert isinstance(selector, DQNSelector)
+        selector = make_selector(round, config)
         run_ours(round, config, selector, 2)  # the first of everything is slower
         before = epoch_arithmetic(round, config)
         ours = run_ours(round, config, selector, actions)
@@ -230,7 +284,7 @@ def compare(size: Size, config: RunConfig, actions: int) -> str:
     total, plain = sum(ours.seconds.values()) / actions, sum(side.seconds.values()) / actions
     for name, seconds in (("qurate", ours.seconds), ("straightforward", side.seconds)):
         lines = ", ".join(f"{line}: {1000 * value / actions:.1f}" for line, value in seconds.items())
-        print(f"  {name}, ms an action by line of Algorithm 1: {lines}")
+        print(f"  {name}, ms per action by line of Algorithm 1: {lines}")
     print(f"  of line 11 the matrix products alone, on one thread: {1000 * products:.1f} ms")
     return (
         f"{1000 * total:.0f} ms | {1000 * plain:.0f} ms | {plain / total:.1f} | {apart:.0e} "
@@ -241,15 +295,15 @@ def compare(size: Size, config: RunConfig, actions: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="office31")
-    parser.add_argument("--preset", choices=("qurate", "paper"), default="qurate")
+    parser.add_argument("--preset", choices=PRESETS, default="qurate")
     parser.add_argument("--candidates", type=int, help="N_c; the preset's unless given")
     parser.add_argument("--bottleneck", choices=get_args(Bottleneck), help="normalized (qurate) or linear (paper)")
     parser.add_argument("--threads", type=int, default=0, help="of our trial steps; 0 chooses (1)")
     parser.add_argument("--actions", type=int, default=8)
     arguments = parser.parse_args()
-    config = make_config(arguments.preset, arguments.candidates, arguments.bottleneck, arguments.threads)
+    config = small_config(arguments.preset, arguments.candidates, arguments.bottleneck, arguments.threads)
     row = compare(SIZES[arguments.size], config, arguments.actions)
-    columns = ("size, preset, bottleneck", "an action", "straightforward", "ratio", "states apart by")
+    columns = ("size, preset, bottleneck", "per action", "straightforward", "ratio", "states apart by")
     print(f"| {' | '.join(columns)} | not the epoch's arithmetic |")
     print("|---|---|---|---|---|---|")
     print(f"| {arguments.size}, {arguments.preset}, {config.network.bottleneck} | {row} |")

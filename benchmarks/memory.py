@@ -10,39 +10,47 @@ a step's memory does not depend on how many there are.
 from __future__ import annotations
 
 import argparse
-import re
 import resource
 from dataclasses import replace
 
-from action import SIZES, make_config, random_split
+from action import SIZES, random_split, small_config, with_episode
 
-from qurate.selection.algorithm import Event, adapt
+from qurate.methods import Method
+from qurate.presets import PRESETS
+from qurate.runtime.machine import reused_buffers
+from qurate.selection.algorithm import fit
+from qurate.selection.callbacks import Callback, RoundRecord
+from qurate.selection.pseudo_labels import Positives
+
+
+class Peak(Callback):
+    """Prints and keeps what a run says of its memory before it begins."""
+
+    said = 0
+
+    def on_memory(self, peak: int) -> None:
+        """In bytes."""
+        self.said = peak
+        print(f"expected peak: {peak / 1e9:.2f} GB", flush=True)
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        """How far it is."""
+        print(f"round {record.round}: {record.positives} positives", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=("qurate", "paper"), default="paper")
+    parser.add_argument("--preset", choices=PRESETS, default="paper")
     parser.add_argument("--actions", type=int, default=100)
     arguments = parser.parse_args()
-    config = make_config(arguments.preset, 100)
-    episode = replace(config.selection.episode, actions=arguments.actions, trial_steps=20)
-    selection = replace(config.selection, rounds=3, round_steps=20, episode=episode)
-    split = random_split(SIZES["domainnet"])
-    said: list[str] = []
-
-    def on_event(event: Event) -> None:
-        if event.what == "memory":
-            said.extend(event.data["lines"])
-            print("\n".join(said), flush=True)
-        elif event.line == 20:
-            print(f"round {event.data['round']}: {event.data['positives']} positives", flush=True)
-
-    adapt(split, replace(config, selection=selection), on_event=on_event)
-    match = re.search(r"peak: about ([\d.]+) (GB|MB)", said[-1])
-    assert match is not None, said[-1]
-    expected = float(match[1]) * {"GB": 1.0, "MB": 1e-3}[match[2]]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    print(f"measured peak: {peak:.2f} GB; said before: {expected:.2f} GB ({expected / peak - 1:+.0%})")
+    config = with_episode(small_config(arguments.preset, 100), actions=arguments.actions, trial_steps=20)
+    config = replace(config, selection=replace(config.selection, rounds=3, round_steps=20))
+    peak = Peak()
+    with reused_buffers():
+        fit(random_split(SIZES["domainnet"]), config, callbacks=[peak])
+    measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    difference = peak.said / measured - 1
+    print(f"measured peak: {measured / 1e9:.2f} GB; said before: {peak.said / 1e9:.2f} GB ({difference:+.0%})")
 
 
 if __name__ == "__main__":

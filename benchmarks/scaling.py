@@ -14,11 +14,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from action import SEED, SIZES, make_config, prepare, random_split, run_ours
+from action import SIZES, make_selector, prepare, random_split, run_ours, small_config
 
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import reused_buffers
-from qurate.selection.algorithm import DQNSelector, build_selector
 
 SHARES = (0.25, 0.5, 1.0)
 WORDS = {"source": "source samples", "unlabeled": "unlabelled samples"}
@@ -27,15 +26,14 @@ LINES = {"source": ("11",), "unlabeled": ("12", "13")}
 
 
 def measure(grown: str, share: float, actions: int) -> dict[str, float]:
-    """Seconds an action by line, with that share of one part and a quarter of the other."""
+    """Seconds per action by line, with that share of one part and a quarter of the other."""
     full = SIZES["domainnet"]
     sizes = {"source": full.source // 4, "unlabeled": full.unlabeled // 4}
     sizes[grown] = round(getattr(full, grown) * share)
-    config = make_config("paper", 100)
+    config = small_config("paper", 100)
     with reused_buffers():
         start = prepare(random_split(replace(full, **sizes)), config)
-        selector = build_selector(config.selection, start.trainer, start.data, SEED)
-        assert isinstance(selector, DQNSelector)
+        selector = make_selector(start, config)
         run_ours(start, config, selector, 1)
         seconds = run_ours(start, config, selector, actions).seconds
     return {line: value / actions for line, value in seconds.items()} | {"size": sizes[grown]}
@@ -48,7 +46,7 @@ def draw(rows: list[tuple[str, int, float]]) -> bytes:
         x, y = zip(*[(size, seconds) for part, size, seconds in rows if part == grown], strict=True)
         axis.plot(x, y, "o-", label=f"line {lines[0]}" if len(lines) == 1 else f"lines {'-'.join(lines)}")
         axis.plot([0, x[-1]], [0, y[-1]], ":", color="grey", label="proportional to the largest")
-        axis.set(xlabel=WORDS[grown], ylabel="seconds an action", xlim=(0, None), ylim=(0, None), xticks=[0, *x])
+        axis.set(xlabel=WORDS[grown], ylabel="seconds per action", xlim=(0, None), ylim=(0, None), xticks=[0, *x])
         axis.legend(frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
-from qurate.config import RunConfig
+from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData, draw_batches
 from qurate.data.samples import Inputs
 from qurate.losses import target_margin_loss
 from qurate.methods import Method
+from qurate.methods.tml import TargetMarginConfig
 from qurate.runtime.randomness import generator, seeded
 from qurate.selection.candidates import draw_candidates
 from qurate.selection.pseudo_labels import Positives, Round
@@ -49,13 +50,15 @@ class Straightforward:
         self.method = round.trainer.method
         self.n_classes = round.n_classes
         self.q_network = copy.deepcopy(q_network)
-        chosen = config.selection.q_learning
+        assert isinstance(config.selection.selector, DQNConfig)
+        self.episode, self.learning = config.selection.selector.episode, config.selection.selector.q_learning
+        chosen = self.learning
         optimizer = torch.optim.SGD if chosen.optimizer == "sgd" else torch.optim.Adam
         self.q_optimizer = optimizer(self.q_network.parameters(), lr=chosen.learning_rate)
         self.pool: list[tuple[Tensor, int, float, Tensor, Tensor, bool]] = []
         self.choose = random.Random(0)
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        if config.selection.episode.agent == "relational":  # once a round
+        if self.episode.agent == "relational":  # once a round
             all_of_them = torch.zeros(len(round.pseudo_labels), dtype=torch.bool)
             state = build_state(round.unlabeled.rows, all_of_them, round.labeled_sums, round.unlabeled_sums)
             relations = relate(state, round.scale)
@@ -81,7 +84,7 @@ class Straightforward:
                 nesterov=True,
                 weight_decay=training.weight_decay,
             )
-            episode = self.config.selection.episode
+            episode = self.episode
             self.candidates, self.spent = draw_candidates(self.round, positives, episode, self.rng)
             self.indices, self.labels = positives.indices.tolist(), positives.labels.tolist()
             self.entropy_at = None
@@ -123,7 +126,7 @@ class Straightforward:
         return after, gain
 
     def _train_trial(self) -> None:
-        training, episode = self.config.training, self.config.selection.episode
+        training, episode = self.config.training, self.episode
         steps = episode.trial_steps or math.ceil(len(self.data.source) / training.batch_source)
         seed = int(torch.randint(2**31, (1,), generator=self.rng))
         labels = torch.tensor(self.labels)
@@ -153,6 +156,7 @@ class Straightforward:
 
     def _loss(self, source: Tensor, source_labels: Tensor, target: Tensor, target_labels: Tensor) -> Tensor:
         network, config = self.trial.network, self.config.method
+        assert isinstance(config, TargetMarginConfig)
         features = network.features(torch.cat([source, target]))
         cosines = network.classifier.cosines
         return target_margin_loss(
@@ -189,7 +193,7 @@ class Straightforward:
 
     def state(self) -> Tensor:
         """The three parts, flat, by the network of the state."""
-        frozen = self.config.selection.episode.state_network == "frozen"
+        frozen = self.episode.state_network == "frozen"
         method = self.method if frozen else self.trial
         candidates = torch.cat(self.evaluate(method, self.unlabeled[self.candidates]), dim=1)
         candidates = torch.where(self.spent.unsqueeze(1), 0.0, candidates)
@@ -201,7 +205,7 @@ class Straightforward:
 
     def _encode(self, candidates: Tensor, labeled: Tensor, unlabeled: Tensor) -> Tensor:
         state = State(candidates, labeled, unlabeled)
-        if self.config.selection.episode.agent == "flat":
+        if self.episode.agent == "flat":
             return state.flat()
         rows = (relate(state, self.round.scale) - self.mean) / self.deviation
         return torch.where(self.spent.unsqueeze(1), 0.0, rows)
@@ -248,7 +252,7 @@ class Straightforward:
 
     def update_q(self) -> None:
         """Eq. (9) and (10) on a batch of the dense pool."""
-        config = self.config.selection.q_learning
+        config = self.learning
         batch = self.choose.choices(self.pool, k=config.batch_size)
         states = torch.stack([one[0] for one in batch])
         following = torch.stack([one[3] for one in batch])

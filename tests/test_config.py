@@ -1,10 +1,20 @@
+"""Configs are checked when they are made, name themselves, and can be read back."""
+
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qurate.config import (
+    DQNConfig,
     EpisodeConfig,
     MethodConfig,
     NetworkConfig,
@@ -12,14 +22,23 @@ from qurate.config import (
     RewardConfig,
     RunConfig,
     SelectionConfig,
+    SelectorConfig,
+    ShareConfig,
     TrainingConfig,
     fingerprint,
+    to_dict,
 )
+from qurate.errors import ConfigError
+from qurate.methods.tml import TargetMarginConfig
+from qurate.presets import PRESETS, make_config
+from qurate.registry import METHODS, SELECTORS
+from qurate.selection.selectors.balanced import BalancedConfig
+from qurate.selection.selectors.confidence import ConfidenceConfig
 
 
 def test_the_papers_numbers_are_the_defaults() -> None:
     assert NetworkConfig().scale == 30
-    assert (MethodConfig().margin, MethodConfig().entropy_weight) == (0.5, 0.1)
+    assert (TargetMarginConfig().margin, TargetMarginConfig().entropy_weight) == (0.5, 0.1)
     training = TrainingConfig()
     assert (training.batch_source, training.batch_target, training.batch_unlabeled) == (24, 24, 48)
     assert (training.learning_rate, training.backbone_learning_rate) == (0.01, 0.001)
@@ -30,32 +49,115 @@ def test_the_papers_numbers_are_the_defaults() -> None:
 def test_a_fingerprint_names_a_config() -> None:
     assert fingerprint(RunConfig()) == fingerprint(RunConfig())
     names = {fingerprint(RunConfig(seed=seed)) for seed in range(5)}
-    names.add(fingerprint(RunConfig(method=MethodConfig(margin=0.4))))
+    names.add(fingerprint(RunConfig(method=MethodConfig.of("tml", margin=0.4))))
     assert len(names) == 6
 
 
+def test_equal_numbers_of_other_types_are_the_same_config() -> None:
+    given: dict[str, Any] = {"features": np.int64(512), "scale": 30}
+    seed: Any = np.int32(0)
+    numbers = RunConfig(NetworkConfig(**given), seed=seed)
+    assert fingerprint(numbers) == fingerprint(RunConfig())
+    assert type(numbers.network.scale) is float
+    assert fingerprint(TrainingConfig(positive_share=np.float64(0.5))) == fingerprint(
+        TrainingConfig(positive_share=0.5)
+    )
+
+
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("kind", "numbers", "message"),
     [
-        (lambda: MethodConfig(margin=2.0), r"MethodConfig.margin must be an angle in \[0, pi / 2\], got 2.0"),
-        (lambda: NetworkConfig(scale=0.0), "NetworkConfig.scale must be positive, got 0.0"),
-        (lambda: TrainingConfig(steps=0), "TrainingConfig.steps must be positive, got 0"),
-        (lambda: TrainingConfig(batch_target=1, positive_share=0.5), "TrainingConfig.batch_target must be 2 or more"),
-        (lambda: TrainingConfig(workers=-1), "TrainingConfig.workers must be 0 or more, got -1"),
+        (
+            TargetMarginConfig,
+            {"margin": 2.0},
+            "TargetMarginConfig.margin must be an angle in [0, pi / 2], got 2.0.",
+        ),
+        (NetworkConfig, {"scale": 0.0}, "NetworkConfig.scale must be positive, got 0.0."),
+        (NetworkConfig, {"scale": float("nan")}, "NetworkConfig.scale must be a finite number, got nan."),
+        (NetworkConfig, {"features": True}, "NetworkConfig.features must be an integer, got True."),
+        (NetworkConfig, {"backbone": None}, "NetworkConfig.backbone must be text, got None."),
+        (TrainingConfig, {"steps": 0}, "TrainingConfig.steps must be positive, got 0."),
+        (TrainingConfig, {"steps": "many"}, "TrainingConfig.steps must be an integer, got 'many'."),
+        (TrainingConfig, {"steps": 1.5}, "TrainingConfig.steps must be an integer, got 1.5."),
+        (TrainingConfig, {"momentum": 1.0}, "TrainingConfig.momentum must be in [0, 1), got 1.0."),
+        (TrainingConfig, {"workers": -1}, "TrainingConfig.workers must be 0 or more, got -1."),
+        (
+            TrainingConfig,
+            {"positive_share": 0.0},
+            "TrainingConfig.positive_share must be in (0, 1) or nothing, got 0.0.",
+        ),
+        (
+            TrainingConfig,
+            {"batch_target": 1, "positive_share": 0.5},
+            "TrainingConfig.batch_target must be 2 or more, or positive_share None, got 1.",
+        ),
+        (
+            RewardConfig,
+            {"network": "round", "center": "neighbours"},
+            "RewardConfig.center must be one of 'centers', 'neighbors', got 'neighbours'.",
+        ),
+        (
+            RewardConfig,
+            {"center": "neighbors"},
+            "RewardConfig.network must be 'round' when center is 'neighbors', got 'trial'.",
+        ),
+        (
+            NetworkConfig,
+            {"bottleneck": "Linear"},
+            "NetworkConfig.bottleneck must be one of 'none', 'linear', 'normalized', got 'Linear'.",
+        ),
+        (EpisodeConfig, {"harvest": 1}, "EpisodeConfig.harvest must be true or false, got 1."),
+        (QLearningConfig, {"hidden": ()}, "QLearningConfig.hidden must be one or more positive widths, got ()."),
+        (
+            QLearningConfig,
+            {"hidden": (8, 0)},
+            "QLearningConfig.hidden must be a tuple in which each is positive, got (8, 0).",
+        ),
+        (QLearningConfig, {"hidden": 8}, "QLearningConfig.hidden must be a tuple, got 8."),
+        (
+            BalancedConfig,
+            {"share_start": 0.9, "share_end": 0.1},
+            "BalancedConfig.share_start, share_end must be start <= end, got (0.9, 0.1).",
+        ),
+        (
+            DQNConfig,
+            {"episode": EpisodeConfig(harvest=True)},
+            "EpisodeConfig.agent must be 'relational' when harvest is on (a flat agent cannot score all of D_u), "
+            "got 'flat'.",
+        ),
+        (RunConfig, {"network": "digits"}, "RunConfig.network must be NetworkConfig, got 'digits'."),
+        (SelectionConfig, {"selector": "dqn"}, "SelectionConfig.selector must be SelectorConfig, got 'dqn'."),
+        (RunConfig, {"seed": 2**32}, "RunConfig.seed must be between 0 and 4294967295, got 4294967296."),
+        (
+            MethodConfig,
+            {},
+            "MethodConfig is the base of all: use MethodConfig.of('tml'), or the config of one.",
+        ),
+        (
+            SelectorConfig,
+            {},
+            "SelectorConfig is the base of all: use SelectorConfig.of('dqn'), or the config of one.",
+        ),
     ],
 )
-def test_a_wrong_number_says_whose_and_what_is_allowed(build: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()  # type: ignore[operator]  # a parametrised lambda
+def test_a_wrong_value_says_whose_what_is_allowed_and_what_came(
+    kind: Any, numbers: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(**numbers)
+    assert str(caught.value) == message
 
 
 def test_every_number_says_where_it_comes_from() -> None:
     """The docstring below each field names the paper, the reference code, a method's authors, or us."""
-    import inspect
-
     for kind in (
-        *(NetworkConfig, MethodConfig, TrainingConfig),
-        *(RewardConfig, EpisodeConfig, QLearningConfig, SelectionConfig),
+        NetworkConfig,
+        TrainingConfig,
+        RewardConfig,
+        EpisodeConfig,
+        QLearningConfig,
+        ShareConfig,
+        SelectionConfig,
     ):
         source = inspect.getsource(kind)
         for field in dataclasses.fields(kind):
@@ -64,3 +166,210 @@ def test_every_number_says_where_it_comes_from() -> None:
                 assert any(word in after for word in ("Paper", "paper", "ur choice", "authors", "0 chooses", "See ")), (
                     field.name
                 )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_every_run_can_be_read_back(method: str, selector: str) -> None:
+    for preset in PRESETS if selector == "dqn" else PRESETS[:1]:
+        config = make_config(method, selector, preset=preset, seed=5)
+        assert RunConfig.from_dict(to_dict(config)) == config
+        again = RunConfig.from_dict(json.loads(json.dumps(to_dict(config))))
+        assert again == config
+        assert fingerprint(again) == fingerprint(config)
+
+
+@given(
+    margin=st.floats(0, 1.57),
+    share=st.none() | st.floats(0.01, 0.99),
+    hidden=st.lists(st.integers(1, 999), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_numbers_can_be_read_back(margin: float, share: float | None, hidden: list[int], seed: int) -> None:
+    config = RunConfig(
+        method=MethodConfig.of("tml", margin=margin),
+        training=TrainingConfig(positive_share=share),
+        selection=SelectionConfig(selector=DQNConfig(q_learning=QLearningConfig(hidden=tuple(hidden)))),
+        seed=seed,
+    )
+    assert RunConfig.from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    assert RunConfig.from_dict({}) == RunConfig()
+    chosen = {"selector": {"name": "confidence"}, "rounds": 3}
+    assert RunConfig.from_dict({"selection": chosen}).selection == SelectionConfig(ConfidenceConfig(), rounds=3)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"netwrok": {}}, "RunConfig has no 'netwrok'. Did you mean 'network'? Known: network, method, training"),
+        ({"training": {"step": 3}}, "TrainingConfig has no 'step'. Did you mean 'steps'?"),
+        ({"training": {"colour": 3}}, "TrainingConfig has no 'colour'. Known: steps"),
+        ({"training": [3]}, "TrainingConfig must be a table of steps, .*, got \\[3\\]"),
+        ({"method": {"name": "tml", "margn": 0.3}}, "TargetMarginConfig has no 'margn'. Did you mean 'margin'?"),
+        ({"method": {"name": "mme", "margin": 0.3}}, "MinimaxEntropyConfig has no 'margin'"),
+        ({"method": {"name": "tlm"}}, "method must be one of .*, got 'tlm'. Did you mean 'tml'?"),
+        ({"method": "tml"}, "MethodConfig must be a table with a name .*, got 'tml'"),
+        ({"method": {"margin": 0.3}}, "MethodConfig must be a table with a name .*, got {'margin': 0.3}"),
+        ({"selection": {"selector": {"name": "dnq"}}}, "selector must be one of .*, got 'dnq'. Did you mean 'dqn'?"),
+        ({"selection": {"selector": "dqn", "roundz": 3}}, "SelectionConfig has no 'roundz'. Did you mean 'rounds'?"),
+        (
+            {"method": {"name": "tml", "margn": 1}, "selection": {"selector": "dqn"}},
+            "TargetMarginConfig has no 'margn'. Did you mean 'margin'?",
+        ),
+        ({"selection": {"selector": "dnq"}}, "selector must be one of .*, got 'dnq'. Did you mean 'dqn'?"),
+    ],
+)
+def test_a_wrong_key_names_the_nearest_known_one(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", "\\?")):
+        RunConfig.from_dict(data)
+
+
+TOML = """
+seed = 4
+[network]
+bottleneck = "normalized"
+scale = 20
+[method]
+name = "TML"
+margin = 0.3
+[selection]
+rounds = 5
+[selection.selector]
+name = "dqn"
+episode = {candidates = 7}
+q_learning = {hidden = [32, 16]}
+"""
+
+
+def test_a_run_is_read_from_toml_and_json_and_from_a_run_folder(tmp_path: Path) -> None:
+    expected = RunConfig(
+        NetworkConfig(bottleneck="normalized", scale=20.0),
+        MethodConfig.of("tml", margin=0.3),
+        selection=SelectionConfig(
+            DQNConfig(episode=EpisodeConfig(candidates=7), q_learning=QLearningConfig(hidden=(32, 16))), rounds=5
+        ),
+        seed=4,
+    )
+    files = {
+        "run.toml": TOML,
+        "run.json": json.dumps(to_dict(expected)),
+        "config.json": json.dumps({"qurate": "0.2.0", "backbone": "timm/x", "run": to_dict(expected)}),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        assert RunConfig.from_file(tmp_path / name) == expected, name
+        assert fingerprint(RunConfig.from_file(str(tmp_path / name))) == fingerprint(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "seed = ", "a.toml: cannot be read as a JSON or TOML file"),
+        ("a.json", "{", "a.json: cannot be read as a JSON or TOML file"),
+        ("a.json", "[1]", "a.json: must hold a table of settings, got list"),
+        ("a.toml", "sed = 1", "a.toml: RunConfig has no 'sed'. Did you mean 'seed'?"),
+        ("a.toml", "seed = -1", "a.toml: RunConfig.seed must be between 0 and 4294967295, got -1"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message.replace("?", "\\?")):
+        RunConfig.from_file(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere.toml: cannot be read"):
+        RunConfig.from_file(tmp_path / "nowhere.toml")
+
+
+METHOD_0_1 = {
+    "margin": 0.4,
+    "monotone": True,
+    "entropy_weight": 0.2,
+    "domain_weight": 0.3,
+    "discriminator_width": 512,
+    "warmup_rate": 9.0,
+    "entropy_conditioning": False,
+    "random_map": 256,
+    "critic_dropout": 0.4,
+    "critic_weight": 0.2,
+    "feature_steps": 3,
+}
+EPISODE_0_1 = {
+    "candidates": 62,
+    "even_candidates": True,
+    "actions": 64,
+    "repeat_episodes": True,
+    "trial_steps": 1,
+    "trial_layers": "head",
+    "entropy_samples": 128,
+    "state_network": "frozen",
+    "state_features": 0,
+    "agent": "relational",
+    "keep_rejected": True,
+    "harvest": True,
+}
+Q_LEARNING_0_1 = {
+    "hidden": [64, 32],
+    "output_relu": False,
+    "discount": 0.9,
+    "optimizer": "adam",
+    "learning_rate": 0.001,
+    "largest_gradient": 1.0,
+    "batch_size": 16,
+    "target_update": 0,
+    "exploration_start": 1.0,
+    "exploration_end": 0.0,
+    "exploration_steps": 256,
+    "pool_bytes": 536870912,
+}
+
+
+def version_0_1(method: str, selector: str) -> dict[str, Any]:
+    """The run of a config.json of version 0.1."""
+    return {
+        "network": {"backbone": "none", "weights": "none", "bottleneck": "normalized", "features": 512},
+        "method": {"name": method, **METHOD_0_1},
+        "training": {"steps": 300, "positive_share": 0.5, "device": "cpu", "precision": "32-true"},
+        "selection": {
+            "selector": selector,
+            "rounds": 4,
+            "round_steps": 50,
+            "patience": 3,
+            "confidence": 0.8,
+            "share_start": 0.3,
+            "share_end": 0.7,
+            "relabel_positives": True,
+            "reward": {"center_weight": 1.0, "threshold": "class_median", "network": "round", "center": "neighbors"},
+            "episode": EPISODE_0_1,
+            "q_learning": Q_LEARNING_0_1,
+        },
+        "seed": 9,
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
+    config = RunConfig.from_dict(version_0_1(method, selector))
+    assert (config.method.name, config.selection.selector.name, config.seed) == (method, selector, 9)
+    numbers = {key: value for key, value in to_dict(config.method).items() if key != "name"}
+    assert numbers == {key: METHOD_0_1[key] for key in numbers}
+    selection, chosen = config.selection, config.selection.selector
+    assert (selection.rounds, selection.round_steps, selection.relabel_positives) == (4, 50, True)
+    assert selection.reward == RewardConfig(threshold="class_median", network="round", center="neighbors")
+    if isinstance(chosen, ConfidenceConfig):
+        assert chosen.threshold == 0.8
+    if isinstance(chosen, ShareConfig):
+        assert (chosen.share_start, chosen.share_end) == (0.3, 0.7)
+    if isinstance(chosen, DQNConfig):
+        assert to_dict(chosen.episode) == EPISODE_0_1
+        assert to_dict(chosen.q_learning) == {**Q_LEARNING_0_1, "hidden": (64, 32)}
+
+
+def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> None:
+    today = {part.name for entry in METHODS.values() for part in dataclasses.fields(entry.load().Config) if part.init}
+    assert today == set(METHOD_0_1)

@@ -56,6 +56,11 @@ class MethodConfig(Checked):
 
     name: str = field(init=False, default="")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.name:
+            raise ConfigError("MethodConfig is the base of all: use MethodConfig.of('tml'), or the config of one.")
+
     @classmethod
     def of(cls, name: str, **numbers: Any) -> MethodConfig:
         """The config of a method by its name or title, with these numbers changed.
@@ -230,6 +235,11 @@ class SelectorConfig(Checked):
 
     name: str = field(init=False, default="")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.name:
+            raise ConfigError("SelectorConfig is the base of all: use SelectorConfig.of('dqn'), or the config of one.")
+
     @classmethod
     def of(cls, name: str, **numbers: Any) -> SelectorConfig:
         """The config of a selector by its name, with these numbers changed.
@@ -378,18 +388,23 @@ def _named(cls: Any, registry: Registry, data: Mapping[str, Any]) -> Any:
 
 def _from_version_0_1(data: Mapping[str, Any]) -> dict[str, Any]:
     """A config of version 0.1, whose numbers of all methods and of all selectors stood side by side."""
-    method, selection = dict(data["method"]), dict(data["selection"])
-    selection["threshold"] = selection.pop("confidence", 0.9)
+    method, selection = data.get("method", {}), dict(data["selection"])
+    if isinstance(method, Mapping):
+        method = {"name": "tml", **method}
+        method = _without_others(METHODS, method["name"], method)
+    if "confidence" in selection:
+        selection["threshold"] = selection.pop("confidence")
     name = selection.pop("selector")
-    kinds = METHODS.find(method.pop("name")).load().Config, SELECTORS.find(name).load().Config
-    own = [{part.name for part in dataclasses.fields(kind) if part.init} for kind in kinds]
-    chosen = {key: value for key, value in selection.items() if key in own[1]}
-    shared = {part.name for part in dataclasses.fields(SelectionConfig)}
-    return {
-        **data,
-        "method": {"name": data["method"]["name"], **{key: value for key, value in method.items() if key in own[0]}},
-        "selection": {
-            **{key: value for key, value in selection.items() if key in shared},
-            "selector": {"name": name, **chosen},
-        },
-    }
+    selection = _without_others(SELECTORS, name, selection)
+    numbers = {key: selection.pop(key) for key in _numbers(SELECTORS, name) if key in selection}
+    return {**data, "method": method, "selection": {**selection, "selector": {"name": name, **numbers}}}
+
+
+def _without_others(registry: Registry, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table without the numbers that only other methods or selectors have; what nobody has stays, to be refused."""
+    others = {key for other in registry for key in _numbers(registry, other)} - _numbers(registry, name)
+    return {key: value for key, value in table.items() if key not in others}
+
+
+def _numbers(registry: Registry, name: str) -> set[str]:
+    return {part.name for part in dataclasses.fields(registry.find(name).load().Config) if part.init}

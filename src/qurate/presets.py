@@ -19,7 +19,7 @@ from qurate.config import (
     TrainingConfig,
 )
 from qurate.errors import ConfigError
-from qurate.registry import nearest, resolve_pair
+from qurate.registry import SELECTORS, nearest, resolve_pair
 
 Preset = Literal["qurate", "paper"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -63,7 +63,7 @@ def make_config(
         ConfidenceConfig(name='confidence', threshold=0.9)
     """
     name, paired = resolve_pair(method)
-    if selector is not None and paired not in (None, selector):
+    if selector is not None and paired not in (None, SELECTORS.find(selector).name):
         raise ConfigError(
             f"method {method!r} means selector '{paired}', but selector is {selector!r}. Give one of them."
         )

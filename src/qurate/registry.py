@@ -48,6 +48,7 @@ class Registry(Mapping[str, Entry]):
     def __init__(self, what: str, *entries: Entry) -> None:
         self.what = what
         self._entries = {entry.name: entry for entry in entries}
+        self._by_word = {word.casefold(): entry for entry in entries for word in (entry.name, entry.title)}
 
     def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
@@ -64,10 +65,13 @@ class Registry(Mapping[str, Entry]):
         Raises:
             ConfigError: If there is none; the message lists all and names the nearest.
         """
-        for entry in self.values():
-            if isinstance(word, str) and word.casefold() in (entry.name.casefold(), entry.title.casefold()):
-                return entry
-        raise ConfigError(f"{self.what} must be one of {', '.join(self)}, got {word!r}.{nearest(word, self)}")
+        if not self.has(word):
+            raise ConfigError(f"{self.what} must be one of {', '.join(self)}, got {word!r}.{nearest(word, self)}")
+        return self._by_word[word.casefold()]
+
+    def has(self, word: object) -> bool:
+        """Whether it is the name or the title of an entry, in any case."""
+        return isinstance(word, str) and word.casefold() in self._by_word
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
@@ -120,22 +124,23 @@ PAIRS = {"TML_SPL": ("tml", "confidence"), "TML_DQNPL": ("tml", "dqn")}
 
 
 def resolve_pair(word: str) -> tuple[str, str | None]:
-    """Method and selector of a word: a method, a pair of the paper's tables, or 'method+selector'; in any case.
+    """Method and selector of a word: a method, a row of the tables, or 'method+selector'; in any case.
+
+    Raises:
+        ConfigError: If it names none.
 
     Example:
-        >>> resolve_pair("tml_spl"), resolve_pair("S+T"), resolve_pair("mme+dqn")
-        (('tml', 'confidence'), ('source_target', None), ('mme', 'dqn'))
+        >>> resolve_pair("tml_spl"), resolve_pair("S+T"), resolve_pair("mme+dqn"), resolve_pair("MME + quality")
+        (('tml', 'confidence'), ('source_target', None), ('mme', 'dqn'), ('mme', 'quality'))
     """
     for title, pair in PAIRS.items():
-        if word.casefold() == title.casefold():
+        if str(word).casefold() == title.casefold():
             return pair
-    if word.casefold() == METHODS["source_target"].title.casefold():
-        return "source_target", None
-    method, plus, selector = word.partition("+")
-    name = METHODS.find(method).name
-    if not plus or selector == ORACLE:
-        return name, selector or None
-    return name, SELECTORS.find(selector).name
+    method, plus, selector = str(word).rpartition("+")
+    if not plus or METHODS.has(word):
+        return METHODS.find(word).name, None
+    name, chosen = METHODS.find(method.strip()).name, selector.strip()
+    return name, ORACLE if chosen.casefold() == ORACLE else SELECTORS.find(chosen).name
 
 
 def row_title(method: str, selector: str) -> str:

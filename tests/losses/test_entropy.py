@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qurate.losses import entropy_loss, sample_entropy
+from qurate.losses import entropy, entropy_loss, sample_entropy
 
 
 def test_entropy_equals_the_plain_loop() -> None:
@@ -21,6 +21,12 @@ def test_entropy_equals_the_plain_loop() -> None:
             p = mass / sum(masses)
             total -= p * math.log(p)
     assert entropy_loss(logits).item() == pytest.approx(total / 13, rel=1e-12)
+
+
+def test_entropy_of_probabilities_is_that_of_their_logits_and_zero_counts_zero() -> None:
+    logits = torch.randn(13, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
+    torch.testing.assert_close(entropy(logits.softmax(dim=1)), sample_entropy(logits))
+    assert entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist() == pytest.approx([0.0, math.log(2)])
 
 
 def test_gradients_in_float64() -> None:

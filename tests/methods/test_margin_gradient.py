@@ -22,11 +22,11 @@ from qurate.training import Trainer, TrainingError, make_fabric
 WIDTH, CLASSES = 7, 5
 
 
-def build(bottleneck: Bottleneck = "linear", seed: int = 0, **numbers: float | bool | str) -> Method:
+def build(bottleneck: Bottleneck = "linear", seed: int = 0, name: str = "tml", **numbers: float | bool) -> Method:
     network = build_network(
         NetworkConfig(bottleneck=bottleneck, features=6), n_classes=CLASSES, input_width=WIDTH, seed=seed
     )
-    return build_method(MethodConfig(**numbers), network, seed=seed)  # type: ignore[arg-type]  # mixed numbers
+    return build_method(MethodConfig.of(name, **numbers), network, seed=seed)
 
 
 def draw_batch(source: int, target: int, seed: int = 0) -> Batch:

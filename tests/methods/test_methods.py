@@ -27,7 +27,7 @@ K, WIDTH = 4, 20
 
 def make(name: str, **numbers: float | bool) -> Method:
     network = build_network(NetworkConfig(bottleneck="linear", features=16), n_classes=K, input_width=WIDTH, seed=0)
-    return build_method(MethodConfig(name=name, **numbers), network, seed=0)  # type: ignore[arg-type]  # mixed numbers
+    return build_method(MethodConfig.of(name, **numbers), network, seed=0)
 
 
 def make_batch(seed: int = 0) -> Batch:
@@ -88,7 +88,7 @@ def test_every_method_updates_stays_finite_and_predicts(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_title_and_a_reference(name: str) -> None:
     assert METHODS[name].title
-    assert "Paper:" in (METHODS[name].__doc__ or "")
+    assert "Paper:" in (METHODS[name].load().__doc__ or "")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,7 +114,7 @@ def test_every_method_but_source_target_learns_from_unlabeled_samples(name: str)
 
 def test_predict_is_in_evaluation_mode_and_leaves_the_mode_as_found() -> None:
     network = build_network(NetworkConfig(bottleneck="normalized"), n_classes=K, input_width=WIDTH, seed=0)
-    method = build_method(MethodConfig(name="tml"), network, seed=0).train()
+    method = build_method(MethodConfig.of("tml"), network, seed=0).train()
     inputs = torch.randn(9, WIDTH)
     assert torch.equal(method.predict(inputs), method.predict(inputs))
     assert method.training
@@ -201,7 +201,7 @@ def test_cdan_uses_the_random_map_where_the_product_is_wide(features: int, kind:
     network = build_network(
         NetworkConfig(bottleneck="linear", features=features), n_classes=K, input_width=WIDTH, seed=0
     )
-    method = build_method(MethodConfig(name="cdan"), network, seed=0)
+    method = build_method(MethodConfig.of("cdan"), network, seed=0)
     assert isinstance(method.joint, kind)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.selection.problem import blobs, config
 
 from qurate.runs.comparison import Fold, compare, hold_out, is_baseline, judge, paired_interval, plan_comparison
+from qurate.selection.callbacks import Callback
 
 
 def labels_of(*sizes: int) -> torch.Tensor:
@@ -91,16 +92,19 @@ def test_folds_that_are_done_are_not_trained_again() -> None:
     plan = plan_comparison(split.target_labeled.labels, seed=0)
     kept: list[list[Fold]] = []
     names: list[str] = []
+    totals: list[int] = []
 
-    def on_steps(name: str, total: int):  # type: ignore[no-untyped-def]
+    def listen(name: str, steps: int) -> Callback:
         names.append(name)
-        return lambda step, terms: None
+        totals.append(steps)
+        return Callback()
 
-    whole = compare(split, run, plan, on_fold=lambda folds: kept.append(list(folds)), on_steps=on_steps)
+    whole = compare(split, run, plan, on_fold=lambda folds: kept.append(list(folds)), listen=listen)
     assert names[:2] == ["comparison 1 of 2, adapted", "comparison 1 of 2, S+T"]
+    assert totals[:2] == [60 + 2 * 10, 60]
     assert [len(folds) for folds in kept] == [1, 2]
     names.clear()
-    assert compare(split, run, plan, done=kept[0], on_steps=on_steps) == whole
+    assert compare(split, run, plan, done=kept[0], listen=listen) == whole
     assert names == ["comparison 2 of 2, adapted", "comparison 2 of 2, S+T"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.selection.problem import blobs, config
 
 from qurate.runs.tracking import EVERY, Tracker
-from qurate.selection.algorithm import adapt
+from qurate.selection.algorithm import fit
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own imports
@@ -15,13 +15,15 @@ def test_a_run_leaves_its_curves(tmp_path: Path) -> None:
         "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
     )
     tracker = Tracker(tmp_path)
-    adapt(blobs(), config(rounds=2), on_step=tracker.on_step, on_event=tracker.on_event)
+    result = fit(blobs(), config(rounds=2), callbacks=[tracker])
     tracker.close()
     events = accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
     assert len(events.Scalars("training/loss")) == (60 + 2 * 10) // EVERY
-    assert {point.value for point in events.Scalars("selection/reward")} <= {1.0, -1.0}
-    assert [point.step for point in events.Scalars("rounds/positives")] == [0, 1]
+    assert [point.value for point in events.Scalars("selection/reward")] == result.positives.rewards.tolist()
+    assert [point.value for point in events.Scalars("selection/phi")] == pytest.approx(result.positives.phi.tolist())
+    counted = [(point.step, point.value) for point in events.Scalars("rounds/positives")]
+    assert counted == [(record.round, record.positives) for record in result.rounds]
 
 
 def test_without_the_extra_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from qurate.config import (
+    DQNConfig,
     EpisodeConfig,
     MethodConfig,
     NetworkConfig,
@@ -13,9 +14,13 @@ from qurate.config import (
     RewardConfig,
     RunConfig,
     SelectionConfig,
+    SelectorConfig,
     TrainingConfig,
 )
+from qurate.data.batches import TrainingData
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
+from qurate.training import start
 
 K = 4
 
@@ -47,18 +52,15 @@ def config(
     rounds: int = 2,
     seed: int = 1,
 ) -> RunConfig:
+    chosen = SelectorConfig.of(selector)
+    if isinstance(chosen, DQNConfig):
+        learning = QLearningConfig(hidden=(32, 16), exploration_steps=10, pool_bytes=1 << 20)
+        chosen = DQNConfig(episode=episode or EpisodeConfig(candidates=6, actions=6), q_learning=learning)
     return RunConfig(
         NetworkConfig(bottleneck="normalized", features=8),
-        MethodConfig(name=method),
+        MethodConfig.of(method),
         TrainingConfig(steps=60, batch_source=12, batch_target=8, batch_unlabeled=12),
-        SelectionConfig(
-            selector=selector,
-            rounds=rounds,
-            round_steps=10,
-            reward=reward or RewardConfig(),
-            episode=episode or EpisodeConfig(candidates=6, actions=6),
-            q_learning=QLearningConfig(hidden=(32, 16), exploration_steps=10, pool_bytes=1 << 20),
-        ),
+        SelectionConfig(selector=chosen, rounds=rounds, round_steps=10, reward=reward or RewardConfig()),
         seed=seed,
     )
 
@@ -80,3 +82,18 @@ def our_config(rounds: int) -> RunConfig:
             harvest=True,
         ),
     )
+
+
+def agent_of(run: RunConfig) -> DQNConfig:
+    """The agent's part of a run."""
+    chosen = run.selection.selector
+    assert isinstance(chosen, DQNConfig)
+    return chosen
+
+
+def make_round(reward: RewardConfig | None = None, *, n: int = 80, noise: float = 1.0, steps: int = 60) -> Round:
+    """The first round of a run, after some steps of pre-training."""
+    split, run = blobs(n=n, noise=noise), config(reward=reward)
+    trainer, data = start(split, run), TrainingData.of(split)
+    trainer.run(data, steps=steps, seed=0)
+    return pseudo_label(trainer, data, Positives.none(), 0, run, find_neighbors(trainer.method, data, 5))

@@ -3,93 +3,159 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from tests.selection.problem import K, blobs, config, our_config
+from tests.selection.problem import K, agent_of, blobs, config, our_config
 
-from qurate.config import EpisodeConfig, RewardConfig, RunConfig
+from qurate.config import EpisodeConfig, NoneConfig, RewardConfig, RunConfig, SelectorConfig
 from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS
-from qurate.presets import with_preset
-from qurate.selection.algorithm import SELECTORS, Adaptation, Event, adapt
+from qurate.registry import SELECTORS
+from qurate.selection import algorithm, reward
+from qurate.selection.algorithm import Adaptation, fit, pretrain
+from qurate.selection.callbacks import Action, Callback
+from qurate.selection.episode import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.pool import OversizeStateError
-from qurate.selection.selectors import OracleSelector, harvest
 from qurate.training import Trainer
 
 OURS = our_config(rounds=2)
+ALWAYS = RewardConfig(threshold_prob=1e-9, entropy_drop_weight=0.0)
+"""Every candidate is good."""
 
 
-def trace(run: RunConfig, noise: float = 1.0) -> tuple[list[Event], Adaptation]:
-    events: list[Event] = []
-    return events, adapt(blobs(noise=noise), run, on_event=events.append)
+class Actions(Callback):
+    """Keeps what it is told of actions."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+
+    def on_action(self, action: Action) -> None:
+        self.actions.append(action)
+
+    def of_round(self, number: int) -> list[Action]:
+        return [action for action in self.actions if action.round == number]
 
 
 def weights(result: Adaptation) -> torch.Tensor:
     return torch.cat([value.flatten().double() for value in result.method.state_dict().values()])
 
 
-def test_the_lines_come_in_the_order_of_the_paper() -> None:
-    events, result = trace(config(reward=RewardConfig(threshold_prob=1e-9), rounds=2))
-    lines = [event.line for event in events]
-    assert lines[:5] == [0, 0, 1, 2, 3]  # memory is counted, and F and C are built, before pre-training
-    action = [9, 10, 11, 12, 13, 14, 15]
-    one_round = [5, 6, 7, *action * 6, 20]
-    assert lines[5:] == one_round * 2
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines of the paper, in the order in which whoever carries them out is called."""
+    seen: list[str] = []
+
+    def spy(owner: Any, name: str, line: str | Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def called(*values: Any, **named: Any) -> Any:
+            seen.append(line if isinstance(line, str) else line(**named))
+            return original(*values, **named)
+
+        monkeypatch.setattr(owner, name, called)
+
+    spy(Trainer, "run", lambda labeled_only=False, **_: "train F', C'" if labeled_only else "train F, C")
+    spy(algorithm, "pseudo_label", "5")
+    spy(SelectionEnv, "reset", "6-7")
+    for name, line in {"_move": "10", "_train_trial": "11", "_next_state": "12", "_judge": "13"}.items():
+        spy(SelectionEnv, name, line)
+    for name, line in {"act": "9", "remember": "14", "learn": "15"}.items():
+        spy(DeepQAgent, name, line)
+    return seen
+
+
+ACTION = ["9", "10", "11", "train F', C'", "12", "13", "14", "15"]
+
+
+def test_the_lines_come_in_the_order_of_the_paper(lines: list[str]) -> None:
+    result = fit(blobs(), config(reward=ALWAYS, rounds=2))
+    one_round = ["5", "6-7", *ACTION * 6, "train F, C"]
+    assert lines == ["train F, C", *one_round * 2]
     assert len(result.positives) == 12
     assert result.stopped == "the budget of 2 rounds is used up"
 
 
-@pytest.mark.parametrize("selector", ["balanced", "dqn"])
-def test_a_run_on_the_pre_training_of_another_selector_is_the_same_to_the_bit(selector: str) -> None:
-    states: list[dict[str, torch.Tensor]] = []
-    trainers: list[Trainer] = []
-
-    def after_line_1(event: Event) -> None:
-        if event.what == "build F and C":
-            trainers.append(event.data["trainer"])
-        elif event.line == 1:
-            states.append(trainers[0].state_dict())
-
-    run = OURS if selector == "dqn" else config(selector=selector, rounds=2)
-    first = dataclasses.replace(run, selection=dataclasses.replace(run.selection, selector="confidence"))
-    adapt(blobs(), first, on_event=after_line_1)
-    whole, shared = adapt(blobs(), run), adapt(blobs(), run, pretrained=states[0])
-    assert torch.equal(weights(whole), weights(shared))
-    assert whole.positives.same_as(shared.positives)
+@pytest.fixture
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No candidate is good."""
+    monkeypatch.setattr(reward, "reward", lambda phi, threshold: -1.0)
 
 
-def test_a_negative_reward_breaks_the_episode_and_ends_the_round() -> None:
-    never = RewardConfig(threshold_prob=1 - 1e-12, entropy_drop_weight=0.0)
-    events, result = trace(config(reward=never, rounds=2), noise=3.0)
-    lines = [event.line for event in events]
-    assert lines.count(17) == 2
-    for before, after in itertools.pairwise(lines):
-        if before == 17:
-            assert after == 20
+@pytest.mark.usefixtures("never")
+def test_a_negative_reward_breaks_the_episode_and_ends_the_round(lines: list[str]) -> None:
+    heard = Actions()
+    result = fit(blobs(), config(rounds=2), callbacks=[heard])
+    one_round = ["5", "6-7", *ACTION, "train F, C"]  # one action of six, then lines 16-18
+    assert lines == ["train F, C", *one_round * 2]
+    assert [(action.round, action.reward) for action in heard.actions] == [(0, -1.0), (1, -1.0)]
+    assert result.positives.indices.tolist() == [action.sample for action in heard.actions]
     assert result.positives.rewards.tolist() == [-1.0, -1.0]
     assert result.positives.rounds.tolist() == [0, 1]
 
 
-def test_episodes_repeat_until_the_actions_are_used_up_and_a_harvest_follows() -> None:
-    events, result = trace(OURS)
+def test_a_break_is_the_end_of_an_episode_to_the_pool_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[tuple[float, bool, bool]] = []
+    original = DeepQAgent.remember
+
+    def remember(self: DeepQAgent, *values: Any, terminated: bool, last: bool) -> None:
+        ends.append((values[2], terminated, last))
+        original(self, *values, terminated=terminated, last=last)
+
+    monkeypatch.setattr(DeepQAgent, "remember", remember)
+    episode = EpisodeConfig(candidates=6, actions=20, repeat_episodes=True, trial_steps=1)
+    fit(blobs(noise=2.0), config(reward=RewardConfig(threshold_prob=0.2), episode=episode, rounds=1))
+    assert len(ends) == 20
+    assert {gain for gain, _, _ in ends} == {1.0, -1.0}
+    for number, (gain, terminated, last) in enumerate(ends):
+        if gain < 0:
+            assert terminated
+        assert last == (terminated or number == 19)
+
+
+def test_episodes_repeat_until_the_actions_are_used_up(lines: list[str]) -> None:
+    heard = Actions()
+    fit(blobs(), OURS, callbacks=[heard])
     for number in range(2):
-        of_round = [e.line for e in events if e.data.get("round", number) == number]
-        assert of_round.count(9) >= 12
-    lines = [event.line for event in events]
-    assert lines.count(9) == 24
-    assert lines.count(19) == 2
-    assert len(result.positives) == len(result.positives.pairs())
+        assert len(heard.of_round(number)) == 12
+        negative = [action.reward < 0 for action in heard.of_round(number)]
+        assert any(negative[:-1])  # an episode was broken off, and another began
+    assert lines.count("6-7") > 2
+    assert lines.count("9") == 24
+
+
+@pytest.mark.usefixtures("never")
+@pytest.mark.parametrize(("repeat", "actions"), [(False, 1), (True, 9)])
+def test_a_round_has_one_episode_unless_episodes_repeat(repeat: bool, actions: int, lines: list[str]) -> None:
+    episode = EpisodeConfig(candidates=3, actions=9, repeat_episodes=repeat, trial_steps=1)
+    fit(blobs(), config(rounds=1, episode=episode))
+    assert (lines.count("6-7"), lines.count("9")) == (actions, actions)
+
+
+@pytest.mark.parametrize("selector", ["balanced", "dqn"])
+def test_a_run_on_the_pre_training_of_another_selector_is_the_same_to_the_bit(selector: str) -> None:
+    run = OURS if selector == "dqn" else config(selector=selector, rounds=2)
+    other = dataclasses.replace(run.selection, selector=SelectorConfig.of("confidence"))
+    state = pretrain(blobs(), dataclasses.replace(run, selection=other))
+    whole, shared = fit(blobs(), run), fit(blobs(), run, pretrained=state)
+    assert torch.equal(weights(whole), weights(shared))
+    assert whole.positives.same_as(shared.positives)
 
 
 @pytest.mark.parametrize("run", [config(), OURS], ids=["paper", "ours"])
 def test_same_seed_twice_gives_the_same_positives_and_metrics(run: RunConfig) -> None:
     split = blobs()
-    first, second = adapt(split, run), adapt(split, run)
-    assert first.positives.indices.tolist() == second.positives.indices.tolist()
+    first, second = fit(split, run), fit(split, run)
+    other = fit(split, dataclasses.replace(run, seed=run.seed + 1))
+    assert first.positives.indices.tolist() == second.positives.indices.tolist() != other.positives.indices.tolist()
     assert torch.equal(first.positives.phi, second.positives.phi)
     assert torch.equal(weights(first), weights(second))
     assert evaluate(first.method, split.target_unlabeled) == evaluate(second.method, split.target_unlabeled)
@@ -100,29 +166,31 @@ def test_poisoned_labels_change_nothing(run: RunConfig) -> None:
     split = blobs()
     poison = SealedLabels((torch.arange(80) + 1) % K)
     poisoned = dataclasses.replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs, poison))
-    honest, fooled = adapt(split, run), adapt(poisoned, run)
+    honest, fooled = fit(split, run), fit(poisoned, run)
     assert torch.equal(weights(honest), weights(fooled))
     assert honest.positives.same_as(fooled.positives)
 
 
 @pytest.mark.parametrize(("method", "selector"), list(itertools.product(METHODS, SELECTORS)))
-def test_any_method_with_any_selector(method: str, selector: str) -> None:
+def test_any_method_with_any_selector_trains_on_what_was_selected(method: str, selector: str) -> None:
     run = config(selector, method=method, episode=EpisodeConfig(candidates=4, actions=2, trial_steps=1))
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=8))
-    result = adapt(blobs(), run)
-    assert 0 <= evaluate(result.method, blobs().target_unlabeled).accuracy <= 1
-    assert (len(result.positives) > 0) == (selector in ("balanced", "random", "dqn")) or selector in (
-        "confidence",
-        "quality",
-    )
+    plain = dataclasses.replace(run, selection=dataclasses.replace(run.selection, selector=NoneConfig()))
+    base, result = fit(blobs(), plain), fit(blobs(), run)
+    assert bool(weights(result).isfinite().all())
+    assert len(result.rounds) == (0 if selector == "none" else 2)
+    assert torch.equal(weights(result), weights(base)) == (selector == "none")
+    if selector in ("balanced", "random", "dqn"):
+        assert len(result.positives) > 0
 
 
-def test_a_selector_of_ones_own_is_one_small_class() -> None:
+def test_a_config_names_its_selector_and_an_argument_replaces_it() -> None:
     class FirstFive:
         def select(self, round: Round) -> Positives:
             return round.positives_at(torch.arange(5))
 
-    result = adapt(blobs(), config(rounds=9), selector=FirstFive())
+    assert len(fit(blobs(), config("random", rounds=2)).positives) == 72  # the share of the last round
+    result = fit(blobs(), config("random", rounds=2), selector=FirstFive())
     assert result.positives.indices.tolist() == [0, 1, 2, 3, 4]
     assert result.rounds[0].new == 5
 
@@ -132,19 +200,14 @@ def test_rounds_stop_when_positives_no_longer_change() -> None:
         def select(self, round: Round) -> Positives:
             return dataclasses.replace(round.positives_at(torch.arange(5)), labels=torch.zeros(5, dtype=torch.int64))
 
-    result = adapt(blobs(), config(rounds=9), selector=Same())
+    result = fit(blobs(), config(rounds=9), selector=Same())
     assert result.stopped == "D_p did not change for 3 rounds"
     assert len(result.rounds) == 4
 
 
-def test_the_oracle_takes_right_labels_only() -> None:
-    labels = torch.arange(80) % K
-    result = adapt(blobs(), config(rounds=1), selector=OracleSelector(labels))
-    assert torch.equal(result.positives.labels, labels[result.positives.indices])
-
-
 def test_every_positive_says_why_it_was_trusted() -> None:
-    result = adapt(blobs(), config())
+    heard = Actions()
+    result = fit(blobs(), config(reward=ALWAYS), callbacks=[heard])
     table = result.positives.table(("a", "b", "c", "d"))
     assert list(table.columns) == [
         "sample",
@@ -156,9 +219,9 @@ def test_every_positive_says_why_it_was_trusted() -> None:
         "center_prob",
         "entropy_drop",
     ]
-    assert set(table["label"]) <= set("abcd")
-    assert set(table["reward"]) <= {1.0, -1.0}
-    assert len(table) == len(result.positives) > 0
+    said = [(action.sample, "abcd"[action.label], action.round, action.reward) for action in heard.actions]
+    assert list(table[["sample", "label", "round", "reward"]].itertuples(index=False, name=None)) == said
+    assert table["phi"].tolist() == pytest.approx([action.phi for action in heard.actions], rel=1e-6)
 
 
 def test_positives_can_be_relabelled_each_round() -> None:
@@ -173,93 +236,35 @@ def test_positives_can_be_relabelled_each_round() -> None:
                 seen.append(round)
                 return round.positives_at(torch.arange(20)).relabeled(wrong)
 
-        adapt(blobs(), run, selector=Mislabel())
+        fit(blobs(), run, selector=Mislabel())
         expected = seen[1].pseudo_labels[:20] if relabel else wrong[:20]
         assert seen[1].positives.labels.tolist() == expected.tolist()
     assert not torch.equal(seen[1].pseudo_labels[:20], wrong[:20])
 
 
-def make_round() -> Round:
-    found: list[Round] = []
-
-    class Keep:
-        def select(self, round: Round) -> Positives:
-            found.append(round)
-            return Positives.none()
-
-    adapt(blobs(), config(rounds=1), selector=Keep())
-    return found[0]
-
-
-def test_a_harvest_is_balanced_and_gated() -> None:
-    round = make_round()
-    chosen = harvest(round, torch.rand(80, generator=torch.Generator().manual_seed(0)), share=0.5)
-    counts = torch.bincount(chosen.labels, minlength=K)
-    assert int(counts.max()) <= 10  # ceil(0.5 * 80 / 4)
-    for label in range(K):
-        members = round.phi[round.pseudo_labels == label]
-        got = chosen.phi[chosen.labels == label]
-        if len(got):
-            assert float(got.min()) >= float(members.quantile(0.25))
-
-
-def test_an_oversize_state_fails_before_training_in_bytes() -> None:
-    run = with_preset(config(), "paper")
-    big = dataclasses.replace(run.selection.q_learning, hidden=(10**9, 512))
-    run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, q_learning=big))
-    steps: list[int] = []
+def test_an_oversize_state_fails_before_training_in_bytes(lines: list[str]) -> None:
+    run = config()
+    big = dataclasses.replace(agent_of(run).q_learning, hidden=(10**9, 512))
+    selector = dataclasses.replace(agent_of(run), q_learning=big)
+    run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, selector=selector))
     with pytest.raises(OversizeStateError, match=r"bytes .* Ways out"):
-        adapt(blobs(), run, on_step=lambda step, _: steps.append(step))
-    assert steps == []
-
-
-def test_an_unknown_selector_says_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match="one of none, confidence, quality, balanced, random, dqn, got 'best'"):
-        adapt(blobs(), config("best"))
-
-
-@pytest.mark.parametrize("name", ["paper", "qurate"])
-def test_presets_keep_the_rest_of_the_run(name: str) -> None:
-    run = with_preset(config(method="mme"), name)
-    assert run.selection.selector == "dqn"
-    assert (run.method.name, run.seed, run.training.steps) == ("mme", 1, 60)
-    with pytest.raises(ValueError, match="'paper' or 'qurate'"):
-        with_preset(run, "best")
-
-
-def test_the_paper_preset_is_the_printed_algorithm() -> None:
-    selection = with_preset(RunConfig(), "paper").selection
-    assert (selection.reward.network, selection.reward.center, selection.reward.threshold) == (
-        "trial",
-        "centers",
-        "fixed",
-    )
-    episode = selection.episode
-    assert (episode.agent, episode.state_network, episode.trial_steps, episode.entropy_samples) == (
-        "flat",
-        "trial",
-        0,
-        0,
-    )
-    assert (episode.keep_rejected, episode.harvest, episode.repeat_episodes) == (True, False, False)
-    assert selection.reward.tau == pytest.approx(-0.2107210)
+        fit(blobs(), run)
+    assert lines == []
 
 
 def test_a_harvested_positive_remembers_its_first_round_and_its_reward() -> None:
-    events, result = trace(dataclasses.replace(OURS, selection=dataclasses.replace(OURS.selection, rounds=3)))
-    assert set(result.positives.rounds.tolist()) >= {0}
-    chosen = {event.data["sample"] for event in events if event.line == 10}
-    rewarded = ~result.positives.rewards.isnan()
-    assert bool(rewarded.any())
-    assert set(result.positives.indices[rewarded].tolist()) <= chosen
-
-
-def test_remembering_needs_the_same_label() -> None:
-    round = make_round()
-    before = dataclasses.replace(round.positives_at(torch.tensor([3, 4])), rewards=torch.tensor([1.0, -1.0]))
-    now = dataclasses.replace(round.positives_at(torch.tensor([4, 3, 5])), rounds=torch.tensor([7, 7, 7]))
-    now = dataclasses.replace(now, labels=torch.tensor([int(now.labels[0]), (int(now.labels[1]) + 1) % K, 0]))
-    remembered = now.remembering(before)
-    assert remembered.rounds.tolist() == [0, 7, 7]
-    assert remembered.rewards[0] == -1.0
-    assert bool(remembered.rewards[1:].isnan().all())
+    heard = Actions()
+    run = dataclasses.replace(OURS, selection=dataclasses.replace(OURS.selection, rounds=3))
+    positives = fit(blobs(), run, callbacks=[heard]).positives
+    assert len(positives) == len(positives.pairs())
+    assert set(positives.rounds.tolist()) == {0, 1, 2}
+    rewarded = {
+        (sample, label): gain
+        for sample, label, gain in zip(
+            positives.indices.tolist(), positives.labels.tolist(), positives.rewards.tolist(), strict=True
+        )
+        if gain == gain
+    }
+    told = {(action.sample, action.label): action.reward for action in heard.actions}
+    assert len(rewarded) > 0
+    assert all(told[pair] == gain for pair, gain in rewarded.items())

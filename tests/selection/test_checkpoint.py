@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.selection.problem import blobs, config, our_config
+from tests.selection.problem import agent_of, blobs, config, our_config
 
 from qurate.config import EpisodeConfig, RunConfig
 from qurate.data.batches import TrainingData
-from qurate.selection.algorithm import SELECTORS, Adaptation, DQNSelector, Event, adapt, build_selector
+from qurate.methods import Method
+from qurate.registry import SELECTORS
+from qurate.selection.algorithm import Adaptation, DQNSelector, build_selector, fit
+from qurate.selection.callbacks import Action, Callback, RoundRecord
 from qurate.selection.checkpoint import Progress
+from qurate.selection.pseudo_labels import Positives
 from qurate.training import start
 
 OURS = our_config(rounds=3)
@@ -22,11 +26,13 @@ OURS = our_config(rounds=3)
 def printed() -> RunConfig:
     """Algorithm 1 as printed: written-out steps, and states so large that the Q-network is kept as products."""
     run = config(rounds=3, episode=EpisodeConfig(candidates=40, actions=8))
-    q_learning = dataclasses.replace(run.selection.q_learning, hidden=(128, 16), optimizer="sgd")
+    agent = agent_of(run)
+    q_learning = dataclasses.replace(agent.q_learning, hidden=(128, 16), optimizer="sgd")
+    selector = dataclasses.replace(agent, q_learning=q_learning)
     return dataclasses.replace(
         run,
         network=dataclasses.replace(run.network, bottleneck="linear"),
-        selection=dataclasses.replace(run.selection, q_learning=q_learning),
+        selection=dataclasses.replace(run.selection, selector=selector),
     )
 
 
@@ -57,16 +63,40 @@ class KilledError(Exception):
     """Raised where a process would have been killed."""
 
 
-def kill_at(count: int) -> list[Event]:
-    """Events of a run, which ends with the given one."""
+class Events(Callback):
+    """Counts what it is told, and may end the process at one of them.
 
-    class Deadly(list[Event]):
-        def append(self, event: Event) -> None:
-            super().append(event)
-            if len(self) == count:
-                raise KilledError
+    Args:
+        deadly: The number of the event that kills; none unless given.
+    """
 
-    return Deadly()
+    def __init__(self, deadly: int = 0) -> None:
+        self.names: list[str] = []
+        self.deadly = deadly
+
+    def hear(self, name: str) -> None:
+        self.names.append(name)
+        if len(self.names) == self.deadly:
+            raise KilledError
+
+    def on_start(self, method: Method) -> None:
+        self.hear("start")
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        if step % 5 == 0:
+            self.hear("step")
+
+    def on_pretrained(self, method: Method) -> None:
+        self.hear("pretrained")
+
+    def on_round_start(self, number: int) -> None:
+        self.hear("round start")
+
+    def on_action(self, action: Action) -> None:
+        self.hear("action")
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        self.hear("round")
 
 
 def assert_equal(first: Adaptation, second: Adaptation) -> None:
@@ -84,43 +114,53 @@ def assert_equal(first: Adaptation, second: Adaptation) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_killed_anywhere_a_run_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     run, split = RUNS[name], blobs()
-    events: list[Event] = []
-    whole = adapt(split, run, on_event=events.append)
-    rounds = [i for i, event in enumerate(events, 1) if event.line == 20]
-    for count in sorted({1, 2, len(events) // 2, *rounds, *[end + 1 for end in rounds[:-1]]}):
+    events = Events()
+    whole = fit(split, run, callbacks=[events])
+    ends = [i for i, name in enumerate(events.names, 1) if name == "round"]
+    assert len(ends) == len(whole.rounds)
+    for count in sorted({1, 2, len(events.names) // 2, *ends, *[end + 1 for end in ends[:-1]]}):
         checkpoint = File(tmp_path / f"{count}.safetensors")
         with pytest.raises(KilledError):
-            adapt(split, run, on_event=kill_at(count).append, checkpoint=checkpoint)
-        assert_equal(whole, adapt(split, run, checkpoint=checkpoint))
+            fit(split, run, callbacks=[Events(count)], checkpoint=checkpoint)
+        assert_equal(whole, fit(split, run, checkpoint=checkpoint))
 
 
 def test_the_printed_run_is_one_with_products() -> None:
     run, split = printed(), blobs()
-    selector = build_selector(run.selection, start(split, run), TrainingData.of(split), seed=0)
+    selector = build_selector(run, start(split, run), TrainingData.of(split), Callback())
     assert isinstance(selector, DQNSelector)
     assert selector.agent.pooled is not None
 
 
 def test_killed_twice_and_again_after_the_end(tmp_path: Path) -> None:
     split, checkpoint = blobs(), File(tmp_path / "c.safetensors")
-    whole = adapt(split, OURS)
-    for count in (60, 90):
+    whole = fit(split, OURS)
+    first, second = Events(30), Events(25)
+    for events in (first, second):
         with pytest.raises(KilledError):
-            adapt(split, OURS, on_event=kill_at(count).append, checkpoint=checkpoint)
-    assert_equal(whole, adapt(split, OURS, checkpoint=checkpoint))
-    events: list[Event] = []
-    assert_equal(whole, adapt(split, OURS, checkpoint=checkpoint, on_event=events.append))
-    assert {event.line for event in events} == {0}  # nothing was left to do
+            fit(split, OURS, callbacks=[events], checkpoint=checkpoint)
+    assert ("pretrained" in first.names, "pretrained" in second.names) == (True, False)  # it went on
+    assert "round" in second.names
+    assert_equal(whole, fit(split, OURS, checkpoint=checkpoint))
+    after = Events()
+    assert_equal(whole, fit(split, OURS, checkpoint=checkpoint, callbacks=[after]))
+    assert after.names == ["start"]  # nothing was left to do
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_progress_survives_a_file(selector: str, tmp_path: Path) -> None:
-    run: RunConfig = config(selector)
     checkpoint = File(tmp_path / "c.safetensors")
-    adapt(blobs(), run, checkpoint=checkpoint)
+    result = fit(blobs(), config(selector), checkpoint=checkpoint)
     progress = checkpoint.load()
     assert progress is not None
+    assert progress.rounds == result.rounds
+    for part in dataclasses.fields(Positives):
+        one, other = (getattr(positives, part.name) for positives in (progress.positives, result.positives))
+        assert torch.equal(one.nan_to_num(9), other.nan_to_num(9)), part.name
+    trained = {f"method.{name}": values for name, values in result.method.state_dict().items()}
+    assert all(torch.equal(progress.trainer[name], values) for name, values in trained.items())
+    assert len(progress.selector) > 0 or selector != "dqn"
     again = Progress.of_tensors(progress.tensors()).tensors()
-    assert {name: values.tolist() for name, values in progress.tensors().items() if "positives" not in name} == {
-        name: values.tolist() for name, values in again.items() if "positives" not in name
-    }
+    assert again.keys() == progress.tensors().keys()
+    for name, values in progress.tensors().items():
+        assert torch.equal(values.nan_to_num(9), again[name].nan_to_num(9)), name

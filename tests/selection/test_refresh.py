@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.selection.problem import agent_of
 
-from qurate.benchmark.demo import digits_config
-from qurate.config import RunConfig
+from qurate.config import NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
-from qurate.selection.algorithm import adapt, pseudo_label
+from qurate.presets import make_config
+from qurate.selection.algorithm import fit
 from qurate.selection.episode import SelectionEnv
-from qurate.selection.pseudo_labels import Positives, Round, nearest_neighbors, view
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label, view
 from qurate.training import Trainer, start
 
 
@@ -32,16 +33,18 @@ def few_digits() -> Split:
 
 
 def config(**episode: Any) -> RunConfig:
-    run = digits_config("tml", selector="dqn", seed=0, steps=20)
-    small = replace(run.selection.episode, candidates=8, actions=4, entropy_samples=30, **episode)
-    return replace(run, selection=replace(run.selection, rounds=2, round_steps=4, episode=small))
+    network = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
+    run = make_config("tml", "dqn", network=network, steps=20, rounds=2, round_steps=4)
+    agent = agent_of(run)
+    small = replace(agent.episode, candidates=8, actions=4, entropy_samples=30, **episode)
+    return replace(run, selection=replace(run.selection, selector=replace(agent, episode=small)))
 
 
 def make_round(run: RunConfig) -> tuple[Trainer, TrainingData, Round]:
     split = few_digits()
     trainer, data = start(split, run), TrainingData.of(split)
     trainer.run(data, steps=20, seed=0)
-    neighbors = nearest_neighbors(trainer.method, data.target.inputs, data.unlabeled, 5)
+    neighbors = find_neighbors(trainer.method, data, 5)
     return trainer, data, pseudo_label(trainer, data, Positives.none(), 0, run, neighbors)
 
 
@@ -66,7 +69,7 @@ def test_no_more_of_the_source_is_embedded_than_the_actions_can_use() -> None:
 def test_the_trial_network_trains_the_layers_asked_for_and_never_those_of_the_round(layers: str) -> None:
     trainer, _, round = make_round(config(trial_layers=layers))
     before = {name: values.clone() for name, values in trainer.method.state_dict().items()}
-    env = SelectionEnv(round, config(trial_layers=layers).selection.episode, seed=0)
+    env = SelectionEnv(round, agent_of(config(trial_layers=layers)).episode, seed=0)
     env.reset(seed=0)
     env.step(np.int64(0))
     assert all(torch.equal(values, before[name]) for name, values in trainer.method.state_dict().items())
@@ -78,7 +81,7 @@ def test_the_trial_network_trains_the_layers_asked_for_and_never_those_of_the_ro
 
 @pytest.mark.parametrize("layers", ["head", "all"])
 def test_a_whole_run_trains_the_backbone_and_is_reproducible(layers: str) -> None:
-    first, second = (adapt(few_digits(), config(trial_layers=layers)) for _ in range(2))
+    first, second = (fit(few_digits(), config(trial_layers=layers)) for _ in range(2))
     assert first.positives.same_as(second.positives)
     assert len(first.positives) > 0
     assert len(first.rounds) == 2

@@ -11,6 +11,7 @@ from torch import Tensor
 from qurate.selection.reward import (
     ClassSums,
     center_probabilities,
+    entropy_drop,
     leave_one_out_center_probabilities,
     neighbor_probabilities,
     quality,
@@ -90,6 +91,11 @@ def test_neighbours_vote_by_their_mean() -> None:
     probabilities = torch.tensor([[1.0, 0.0], [0.2, 0.8], [0.6, 0.4]])
     votes = neighbor_probabilities(probabilities, torch.tensor([[1, 2], [0, 2]]))
     torch.testing.assert_close(votes, torch.tensor([[0.4, 0.6], [0.8, 0.2]]))
+
+
+def test_the_drop_is_the_entropy_before_less_the_entropy_after() -> None:
+    assert entropy_drop(before=0.7, after=0.2) == pytest.approx(0.5)  # the action made predictions more certain
+    assert entropy_drop(before=0.2, after=0.7) == pytest.approx(-0.5)
 
 
 def test_quality_is_the_sum_of_its_three_terms() -> None:

@@ -35,7 +35,10 @@ Seed = Annotated[int, Allowed("between 0 and 4294967295", lambda n: 0 <= n < 2**
 
 
 class Checked:
-    """Base of config dataclasses: each field must be of its annotated type, `Literal`s and `Allowed` included."""
+    """Base of config dataclasses: each field must be of its annotated type, `Literal`s and `Allowed` included.
+
+    Numbers become plain ones, so that 30 and 30.0, or numpy's 30, are one config with one fingerprint.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -44,6 +47,7 @@ class Checked:
         for name, kind in _kinds(cls).items():
             if (problem := _problem(getattr(self, name), kind)) is not None:
                 raise ConfigError(f"{cls.__name__}.{name} must be {problem}, got {getattr(self, name)!r}.")
+            object.__setattr__(self, name, _plain(getattr(self, name), kind))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -93,8 +97,10 @@ def _problem(value: Any, kind: Any) -> str | None:
         problems = [_problem(value, option) for option in arguments]
         return None if None in problems else " or ".join(text for text in problems if text)
     if origin is tuple:
-        fine = isinstance(value, tuple) and all(_problem(item, arguments[0]) is None for item in value)
-        return None if fine else "a sequence of numbers"
+        if not isinstance(value, tuple):
+            return "a tuple"
+        problems = [_problem(item, arguments[0]) for item in value]
+        return next((f"a tuple in which each is {problem}" for problem in problems if problem), None)
     return None if _is(value, kind) else _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
 
 
@@ -107,3 +113,16 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     return isinstance(value, kind)
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_plain(item, get_args(kind)[0]) for item in value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number: type = float if _is_float(kind) else int
+        return number(value)
+    return value
+
+
+def _is_float(kind: Any) -> bool:
+    return kind is float or any(_is_float(option) for option in get_args(kind))
