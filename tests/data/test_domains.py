@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from tests.data.files import image_files
 
-from qurate.data.domains import DataError, DataWarning, Domain, from_arrays, leave_out, match_classes
+from qurate.data.domains import DataWarning, Domain, from_arrays, leave_out, match_classes
 from qurate.data.images import ImageFiles, find_unreadable
+from qurate.data.samples import DataError
 
 
 def _domain(name: str, labels: list[int], classes: tuple[str, ...]) -> Domain:

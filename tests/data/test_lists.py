@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataError, DataWarning, Domain
+from qurate.data.domains import DataWarning, Domain
 from qurate.data.folders import read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.lists import read_list, read_table, read_unlabeled_list
+from qurate.data.samples import DataError
 
 
 def _images(root: Path, *names: str) -> None:

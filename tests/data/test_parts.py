@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataError
 from qurate.data.parts import find_images, read_unlabeled
+from qurate.data.samples import DataError
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights
 import qurate
 from qurate.config import DQNConfig
 from qurate.data import images
-from qurate.data.domains import DataError
 from qurate.data.embedding import frozen
+from qurate.data.samples import DataError
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
 from qurate.presets import make_config

@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qurate.data.images import ImageFiles
-from qurate.data.samples import Inputs, take
+from qurate.data.samples import DataError, Inputs, take
 
 Array: TypeAlias = NDArray[Any] | Tensor
-
-
-class DataError(ValueError):
-    """Data that cannot be used as given; the message says where, what is allowed and what to do."""
 
 
 class DataWarning(UserWarning):

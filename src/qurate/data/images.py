@@ -13,6 +13,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from qurate.errors import ConfigError, QurateError
 from qurate.runtime.machine import available_cores
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -23,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 Seen = TypeVar("Seen")
 
 
-class UnreadableImageError(ValueError):
+class UnreadableImageError(QurateError, ValueError):
     """An image file that cannot be decoded; the message names the file and the way out."""
 
 
@@ -58,7 +59,7 @@ class Transform:
 
     def __post_init__(self) -> None:
         if not 0 < self.crop <= self.resize:
-            raise ValueError(
+            raise ConfigError(
                 f"Transform: crop must be between 1 and resize ({self.resize}), got {self.crop}. "
                 "Choose a smaller crop or a larger resize."
             )

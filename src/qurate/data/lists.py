@@ -12,8 +12,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.data.domains import DataError, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.domains import DataWarning, Domain, Skipped, compose_name, list_some
 from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
+from qurate.data.samples import DataError
 
 _INTEGER = re.compile(r"-?[0-9]+")
 

@@ -13,13 +13,13 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from qurate.data.domains import DataError, DataWarning, Domain, leave_out, list_some, match_classes
+from qurate.data.domains import DataWarning, Domain, leave_out, list_some, match_classes
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.embed import digest_memory
 from qurate.data.folders import read_folder, read_unlabeled_folder
 from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
 from qurate.data.lists import parse_paths, read_list, read_table, read_unlabeled_list
-from qurate.data.samples import Labeled, Split
+from qurate.data.samples import DataError, Labeled, Split
 from qurate.data.splits import split_parts
 
 Place: TypeAlias = Path | str

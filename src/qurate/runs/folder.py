@@ -24,6 +24,7 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 
+from qurate.errors import QurateError
 from qurate.report.run.record import RunRecord
 from qurate.runs.model import ABOUT_FILE, WEIGHTS_FILE, AdaptedModel
 from qurate.runtime.files import write_atomically
@@ -49,7 +50,7 @@ _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
 
 
-class RunError(RuntimeError):
+class RunError(QurateError, RuntimeError):
     """A run folder cannot be used as asked; the message says why and what to pass."""
 
 

@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import NetworkConfig
-from qurate.data.domains import DataError, leave_out, list_some
+from qurate.data.domains import leave_out, list_some
 from qurate.data.embedding.embed import Embeddings, embed_files
 from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
+from qurate.data.samples import DataError
+from qurate.errors import QurateError
 from qurate.evaluation import Metrics, measure
 from qurate.networks.heads import Network, build_network
 from qurate.runtime.files import write_atomically
@@ -29,7 +31,7 @@ WEIGHTS_FILE, ABOUT_FILE = "model.safetensors", "model.json"
 _FORMAT = "qurate-model-1"
 
 
-class ModelError(ValueError):
+class ModelError(QurateError, ValueError):
     """A model that cannot be read; the message says what is wrong with which file."""
 
 

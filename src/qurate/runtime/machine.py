@@ -51,13 +51,6 @@ def keep_freed_memory() -> None:
         libc.mallopt(_MMAP_MAX, 0)
 
 
-@contextmanager
-def reused_buffers() -> Iterator[None]:
-    """`keep_freed_memory`, as a block; to be removed with its last caller."""
-    keep_freed_memory()
-    yield
-
-
 def _glibc() -> Any:
     try:
         libc = ctypes.CDLL(None)

@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from qurate.data.checks.images import CheckReport, check_data
-from qurate.data.domains import DataError, from_arrays
+from qurate.data.domains import from_arrays
 from qurate.data.folders import read_folder
+from qurate.data.samples import DataError
 
 
 def _image(path: Path, seed: int, size: tuple[int, int] = (40, 48)) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from qurate.data.domains import DataError, DataWarning, Domain, Skipped, list_some
+from qurate.data.domains import DataWarning, Domain, Skipped, list_some
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, look_at_all
 from qurate.data.parts import Place, read_labeled, read_unlabeled
+from qurate.data.samples import DataError
 
 FEW_LABELS = 3
 """Fewer labels per class than this are too few to count on; the paper has 1 or 3."""

@@ -11,6 +11,7 @@ from qurate.data.embedding.cache import Store
 from qurate.data.embedding.contents import Content
 from qurate.data.embedding.frozen import Embed, FrozenBackbone, embedder
 from qurate.data.images import OnProgress
+from qurate.errors import QurateError
 
 SHARD_ROWS = 512
 """Rows per shard: what is lost, at most, when the process is killed. Our choice."""
@@ -21,7 +22,7 @@ DEVICE_BATCH = 64
 """Images per forward pass on an accelerator. Our choice."""
 
 
-class EmbeddingError(RuntimeError):
+class EmbeddingError(QurateError, RuntimeError):
     """Images cannot be embedded; the message says why and what to do."""
 
 
