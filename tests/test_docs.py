@@ -5,6 +5,7 @@ The README's commands run in `test_packaging`, from an installed wheel.
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import re
 import runpy
@@ -20,7 +21,6 @@ from tests.report.benchmark.grids import W, rows, write_grid
 import qurate
 import qurate.config
 from qurate.cli import main
-from qurate.registry import METHODS, SELECTORS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -143,7 +143,8 @@ def test_the_tests_on_the_papers_page_are_there() -> None:
 
 def test_the_config_fields_on_the_pages_are_there() -> None:
     configs = {name: value for name, value in vars(qurate.config).items() if name.endswith("Config")}
-    for entry in (*METHODS.values(), *SELECTORS.values()):
+    registry = importlib.import_module("qurate.registry")
+    for entry in (*registry.METHODS.values(), *registry.SELECTORS.values()):
         own = entry.load().Config
         configs[own.__name__] = own
     for page in PAGES:

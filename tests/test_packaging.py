@@ -26,6 +26,10 @@ SMALLER = {
     "demo": ["--steps", "8"],
 }
 """Added to the README's commands, so that a test takes seconds."""
+QUICKLY = """
+import functools, qurate
+qurate.adapt = functools.partial(qurate.adapt, steps=8, rounds=1, compare=False)
+"""
 
 
 def blocks(language: str) -> list[str]:
@@ -146,6 +150,5 @@ def test_the_python_of_the_readme_runs(code: str, shell: tuple[Path, dict[str, s
     folder, variables = shell
     if not (folder / "digits").exists():
         run(["python", "examples/digit_images.py", "digits", *SMALLER["digit_images.py"]], cwd=folder, env=variables)
-    fewer = "import functools, qurate\nqurate.adapt = functools.partial(qurate.adapt, steps=8, rounds=1, compare=False)\n"
-    code = (fewer if "qurate.adapt" in code else "") + code
+    code = (QUICKLY if "qurate.adapt" in code else "") + code
     assert run(["python", "-c", code], cwd=folder, env=variables)
