@@ -22,12 +22,11 @@ if TYPE_CHECKING:
         TrainingConfig,
     )
     from qurate.data.digits import digits_split
-    from qurate.data.samples import DataError
-from qurate.data.domains import Domain, from_arrays
+    from qurate.data.domains import Domain, from_arrays
     from qurate.data.embedding.embed import embed_split
     from qurate.data.folders import read_folder
     from qurate.data.lists import read_list, read_table
-    from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+    from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
     from qurate.data.splits import read_mme_split, split_parts, split_target
     from qurate.errors import ConfigError, QurateError
     from qurate.estimator import SSDAClassifier
