@@ -308,7 +308,7 @@ def test_a_row_for_every_image_that_was_given(place: dict[str, Path], adapt: Ada
     assert again["problem"] == f"same image as the labelled {twin}; left out of training"
     told = outcome.model.predict(twin)
     assert again["label"] == told["label"][0]
-    assert float(again["probability"]) == pytest.approx(told["probability"][0], abs=1e-4)
+    assert float(str(again["probability"])) == pytest.approx(told["probability"][0], abs=1e-4)
     for name, why in (("cut.jpg", "cannot be decoded"), ("text.png", "cannot be opened as an image")):
         row = table.loc[str(place["unlabeled"] / name)]
         assert (row["label"], row["probability"]) == ("", "")
