@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 test check format clean
+.PHONY: install browser demo office31 test check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -19,12 +19,13 @@ $(DEPS):
 	@echo "Setting up $(VENV): torch and friends, about 5.5 GB; this takes a few minutes once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -e ".[dev,docs]"
 	@rm -f $(VENV)/.deps-*
 	@echo "$(CURDIR)" > $(DEPS)
 
 demo: install
 	$(BIN)/qurate demo --out $(OUT) --seed $(SEED) --force
+	@echo "To use qurate in this shell: . $(BIN)/activate"
 
 # The paper's Office-31 table and ours, with five seeds: about 45 minutes on 2 cores. DATA holds office31/, WEIGHTS is a file.
 DATA ?= ../shared/data
@@ -54,9 +55,25 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site of the documentation, in site/. Nothing is downloaded.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The tables of methods and selectors in README.md and docs/methods.md, from qurate.registry.
+docs-tables: install
+	$(BIN)/python docs/scripts/registry_tables.py
+
+# The picture in README.md: the page of a run on the example images.
+docs-picture: install
+	$(BIN)/python examples/digit_images.py out/digits
+	$(BIN)/qurate adapt --source out/digits/typeset --labeled out/digits/handwritten-labelled --unlabeled out/digits/handwritten \
+	  --out out/digits/run --force
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1480 --screenshot=docs/images/report.png \
+	  "file://$(CURDIR)/out/digits/run/report.html"
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

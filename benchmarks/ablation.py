@@ -32,6 +32,7 @@ from qurate.data.splits import read_mme_split
 from qurate.presets import make_config
 from qurate.runs.settings import find_weights
 from qurate.runtime.files import write_atomically
+from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.harvest import harvest
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors.base import Selector
@@ -126,6 +127,7 @@ def own_selector(title: str, config: RunConfig) -> Selector | None:
 
 def run(title: str, seed: int) -> Row:
     torch.set_num_threads(1)
+    keep_freed_memory()
     config = ROWS[title](seed)
     cell = Cell(
         suite="office31",

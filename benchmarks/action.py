@@ -28,7 +28,7 @@ from qurate.config import Bottleneck, DQNConfig, NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.presets import PRESETS, Preset, make_config
-from qurate.runtime.machine import reused_buffers, torch_threads
+from qurate.runtime.machine import keep_freed_memory, torch_threads
 from qurate.selection.algorithm import DQNSelector, build_selector
 from qurate.selection.callbacks import Callback
 from qurate.selection.episode import Observation, SelectionEnv
@@ -267,14 +267,13 @@ def products_alone(round: Round, config: RunConfig, steps: int) -> float:
 
 def compare(size: Size, config: RunConfig, actions: int) -> str:
     """Both sides, compared; a row of the table."""
-    with reused_buffers():
-        round = prepare(random_split(size), config)
-        selector = make_selector(round, config)
-        run_ours(round, config, selector, 2)  # the first of everything is slower
-        before = epoch_arithmetic(round, config)
-        ours = run_ours(round, config, selector, actions)
-        arithmetic = (before + epoch_arithmetic(round, config)) / 2
-        products = products_alone(round, config, epoch_steps(round, config))
+    round = prepare(random_split(size), config)
+    selector = make_selector(round, config)
+    run_ours(round, config, selector, 2)  # the first of everything is slower
+    before = epoch_arithmetic(round, config)
+    ours = run_ours(round, config, selector, actions)
+    arithmetic = (before + epoch_arithmetic(round, config)) / 2
+    products = products_alone(round, config, epoch_steps(round, config))
     layers = selector.agent.network.layers
     assert isinstance(layers, nn.Sequential)
     side, states, rewards = run_straightforward(round, config, layers, ours)
@@ -301,6 +300,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of our trial steps; 0 chooses (1)")
     parser.add_argument("--actions", type=int, default=8)
     arguments = parser.parse_args()
+    keep_freed_memory()
     config = small_config(arguments.preset, arguments.candidates, arguments.bottleneck, arguments.threads)
     row = compare(SIZES[arguments.size], config, arguments.actions)
     columns = ("size, preset, bottleneck", "per action", "straightforward", "ratio", "states apart by")

@@ -23,6 +23,7 @@ import torch
 from qurate.data.embedding.embed import embed_images
 from qurate.data.images import ImageFiles, read_image
 from qurate.networks.backbones import build_backbone
+from qurate.runtime.machine import keep_freed_memory
 
 BACKBONE = "timm/tf_efficientnet_lite0"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -62,6 +63,8 @@ def embed_cached(files: ImageFiles) -> torch.Tensor:
 def run_side(side: str, files: ImageFiles) -> None:
     """Embed once in this process; print wall seconds, processor seconds and the mean size of the entries."""
     embed = embed_plainly if side == "plain" else embed_cached
+    if side == "qurate":
+        keep_freed_memory()  # as the command line does
     embed(ImageFiles(files.paths[:1]))  # loads libraries; both sides then build the network once more, in the clock
     wall, processor = time.perf_counter(), time.process_time()
     rows = embed(files)
@@ -76,7 +79,7 @@ def measure_side(side: str, count: int) -> tuple[float, float, float]:
 
 
 def compare_sides(count: int, rounds: int) -> None:
-    print(f"{count} images a round, {rounds} rounds, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
+    print(f"{count} images per round, {rounds} rounds, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
     wall, processor, means = dict.fromkeys(SIDES, 0.0), dict.fromkeys(SIDES, 0.0), {}
     for number in range(rounds):
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
@@ -95,7 +98,7 @@ def compare_sides(count: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--images", type=int, default=600, help="images a round")
+    parser.add_argument("--images", type=int, default=600, help="images per round")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()

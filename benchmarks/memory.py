@@ -17,7 +17,7 @@ from action import SIZES, random_split, small_config, with_episode
 
 from qurate.methods import Method
 from qurate.presets import PRESETS
-from qurate.runtime.machine import reused_buffers
+from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.pseudo_labels import Positives
@@ -46,8 +46,8 @@ def main() -> None:
     config = with_episode(small_config(arguments.preset, 100), actions=arguments.actions, trial_steps=20)
     config = replace(config, selection=replace(config.selection, rounds=3, round_steps=20))
     peak = Peak()
-    with reused_buffers():
-        fit(random_split(SIZES["domainnet"]), config, callbacks=[peak])
+    keep_freed_memory()  # as the command line does
+    fit(random_split(SIZES["domainnet"]), config, callbacks=[peak])
     measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     difference = peak.said / measured - 1
     print(f"measured peak: {measured / 1e9:.2f} GB; said before: {peak.said / 1e9:.2f} GB ({difference:+.0%})")

@@ -1,6 +1,6 @@
 """The whole job on real images: folders of Office-31, `qurate adapt`, and the hidden labels afterwards.
 
-Webcam is the source; three labels a class of Amazon are given by the public list, the rest of Amazon is unlabelled in
+Webcam is the source; three labels per class of Amazon are given by the public list, the rest of Amazon is unlabelled in
 one flat folder. Folders are links, so no image is copied. The same command is run for S+T; both models are measured
 with `AdaptedModel.evaluate` on the images whose labels were hidden.
 

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 from action import SIZES, make_selector, prepare, random_split, run_ours, small_config
 
 from qurate.runtime.files import write_atomically
-from qurate.runtime.machine import reused_buffers
+from qurate.runtime.machine import keep_freed_memory
 
 SHARES = (0.25, 0.5, 1.0)
 WORDS = {"source": "source samples", "unlabeled": "unlabelled samples"}
@@ -31,11 +31,10 @@ def measure(grown: str, share: float, actions: int) -> dict[str, float]:
     sizes = {"source": full.source // 4, "unlabeled": full.unlabeled // 4}
     sizes[grown] = round(getattr(full, grown) * share)
     config = small_config("paper", 100)
-    with reused_buffers():
-        start = prepare(random_split(replace(full, **sizes)), config)
-        selector = make_selector(start, config)
-        run_ours(start, config, selector, 1)
-        seconds = run_ours(start, config, selector, actions).seconds
+    start = prepare(random_split(replace(full, **sizes)), config)
+    selector = make_selector(start, config)
+    run_ours(start, config, selector, 1)
+    seconds = run_ours(start, config, selector, actions).seconds
     return {line: value / actions for line, value in seconds.items()} | {"size": sizes[grown]}
 
 
@@ -58,6 +57,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--actions", type=int, default=2)
     arguments = parser.parse_args()
+    keep_freed_memory()
     table, rows = ["grown,samples,lines,seconds,action"], []
     for grown, lines in LINES.items():
         for share in SHARES:

@@ -1,100 +1,154 @@
-"""Every command and code block of the README and the docs runs."""
+"""The docs say what is so: their commands and code run, and the names and tables in them are those of the code.
+
+The README's commands run in `test_packaging`, from an installed wheel.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
+import runpy
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 from tests.report.benchmark.grids import W, rows, write_grid
 
+import qurate
+import qurate.config
 from qurate.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FEWER = {
-    "adapt": ["--steps", "8", "--rounds", "2"],
-    "benchmark": ["--steps", "8", "--processes", "1", "--methods", "tml", "--selectors", "none,random", "--seeds", "0"],
-}
-"""Added to a verb, so that a test takes seconds."""
+PAPER = (DOCS / "paper.md").read_text()
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
     return [
-        (f"{page.name} {i}", code)
+        (f"{page.relative_to(REPOSITORY)} {i}", code)
         for page in PAGES
         for i, (kind, code) in enumerate(FENCE.findall(page.read_text()))
         if kind == language
     ]
 
 
+def shortened(words: list[str]) -> list[str]:
+    """The command with options that make it take seconds."""
+    if words[1] == "adapt":
+        return [*words, "--steps", "8", "--rounds", "1"]
+    if words[1] == "benchmark":
+        few = [] if "--methods" in words else ["--methods", "tml", "--selectors", "none,random"]
+        return [*words, *few, "--steps", "8", "--processes", "1", "--seeds", "0", "--shots", "3"]
+    return words
+
+
+def run_line(line: str, patch: pytest.MonkeyPatch) -> str:
+    """Run one command of a page here, or see that the file or target it names is there; its verb."""
+    words = shlex.split(line, comments=True)
+    if words[:1] == ["make"]:
+        assert re.search(rf"^{words[1]}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE), line
+    elif words[:1] == ["python"]:
+        assert (REPOSITORY / words[1]).is_file(), line
+    elif words[:1] == ["qurate"]:
+        if words[1] == "report" and not Path(words[2]).exists():
+            write_grid(Path(words[2]), [*rows(W, "tml", "confidence", 0.7, 0.8), *rows(W, "tml", "dqn", 0.8, 0.8)])
+        patch.setattr(sys, "argv", shortened(words))
+        main()
+    else:
+        assert not words, f"no test knows how to run: {line}"
+    return words[1] if words else ""
+
+
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two domains of three classes: coloured noise, brighter in the target."""
-    root, rng = tmp_path_factory.mktemp("docs"), np.random.default_rng(0)
-
-    def save(folder: str, label: int, count: int, light: int) -> None:
-        for i in range(count):
-            pixels = rng.integers(0, 60, (40, 40, 3)) + light
-            pixels[..., label] += 120
-            path = root / "photos" / folder / f"{label}-{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
-
-    for label, name in enumerate(("cup", "lamp", "phone")):
-        save(f"studio/{name}", label, 5, 0)
-        save(f"phone-labelled/{name}", label, 3, 50)
-        save("phone", label, 5, 50)
-    return root
-
-
-def test_the_commands_of_the_readme_run_in_their_order(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
+    """All commands of the pages, in their order, in a folder with the example images; the verbs that ran."""
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    monkeypatch.chdir(photos)
-    monkeypatch.setenv("QURATE_CACHE", str(photos / "cache"))
-    verbs = []
-    for _, code in blocks("toml"):
-        Path(code.split()[1]).write_text(code)  # "# NAME" is its first line
-    for _, code in blocks("sh"):
-        for line in code.splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["make"]:
-                assert re.search(rf"^{words[1]}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE), line
-            elif words[:1] == ["python"]:
-                assert (REPOSITORY / words[1]).is_file(), line
-            elif words[:1] == ["qurate"]:
-                verbs.append(words[1])
-                if words[1] == "report" and not Path(words[2]).exists():
-                    write_grid(
-                        Path(words[2]), [*rows(W, "tml", "confidence", 0.7, 0.8), *rows(W, "tml", "dqn", 0.8, 0.8)]
-                    )
-                monkeypatch.setattr(sys, "argv", words + FEWER.get(words[1], []))
-                main()
-            else:
-                assert not words, f"no test knows how to run: {line}"
-    assert {"check", "adapt", "predict", "evaluate", "export", "benchmark", "report"} <= set(verbs)
-    assert {"report.html", "predictions.csv", "positives.csv", "model.safetensors"} <= {
-        path.name for path in (photos / "run").iterdir()
-    }
+    root = tmp_path_factory.mktemp("docs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("QURATE_CACHE", str(root / "cache"))
+        patch.setattr(sys, "argv", ["", "digits", "--source", "4", "--shots", "3", "--unlabeled", "5"])
+        runpy.run_path(str(REPOSITORY / "examples" / "digit_images.py"), run_name="__main__")
+        for _, code in blocks("toml"):
+            Path(code.split()[1]).write_text(code)  # "# NAME" is its first line
+        lines = dict.fromkeys(line for _, code in blocks("sh") for line in code.splitlines())  # each once
+        yield {run_line(line, patch) for line in lines}
+
+
+def test_the_commands_of_the_docs_run(ran: set[str]) -> None:
+    assert {"check", "adapt", "predict", "evaluate", "export", "benchmark", "report"} <= ran
+    described = set(re.findall(r"^\| `([\w./]+)`", (DOCS / "own_images.md").read_text(), re.MULTILINE))
+    written = {path.name for path in Path("run").iterdir() if path.is_file()}
+    assert written <= described, "every file that a run leaves is described"
+    assert {"report.html", "predictions.csv", "positives.csv", "metrics.csv", "model.onnx"} <= written
+
+
+def test_every_column_that_a_run_leaves_is_described(ran: set[str]) -> None:
+    page = (DOCS / "own_images.md").read_text()
+    for name in ("predictions.csv", "positives.csv", "metrics.csv"):
+        part = page.split(f"**{name}**")[1].split("\n**")[0]
+        header = Path("run", name).read_text().splitlines()[0].split(",")
+        assert not [column for column in header if f"`{column}`" not in part], name
+    kinds = {line.partition(",")[0] for line in Path("run", "metrics.csv").read_text().splitlines()[1:]}
+    assert not [kind for kind in kinds if f"`{kind}`" not in page]
 
 
 @pytest.mark.parametrize(("where", "code"), blocks("python"), ids=[where for where, _ in blocks("python")])
-def test_the_python_of_the_docs_runs(
-    where: str, code: str, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(photos)
-    monkeypatch.setenv("QURATE_CACHE", str(photos / "cache"))
-    if "qurate.adapt(" in code:  # the whole job, with fewer steps
-        import qurate
-        from qurate.runs.settings import make_config
-
-        config = make_config(steps=8, rounds=2)
-        whole = qurate.adapt
-        monkeypatch.setattr("qurate.adapt", lambda **parts: whole(**parts, config=config))
+def test_the_python_of_the_docs_runs(where: str, code: str, ran: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code, where, "exec"), {"__name__": "docs"})
     assert capsys.readouterr().out
+
+
+def test_the_tables_of_methods_and_selectors_are_current() -> None:
+    tables = runpy.run_path(str(DOCS / "scripts" / "registry_tables.py"))
+    for page in tables["PAGES"]:
+        text = page.read_text()
+        assert len(tables["PLACE"].findall(text)) == 2
+        assert tables["fill"](text) == text, f"{page.name}: run `make docs-tables`"
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    listed = re.findall(r"^::: qurate\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in qurate.__all__ if name != "__version__")
+
+
+def find(name: str) -> Any:
+    """What a dotted name of the paper's page means, which begins in qurate or in qurate.selection."""
+    for start in ("qurate", "qurate.selection"):
+        try:
+            return pkgutil.resolve_name(f"{start}.{name}")
+        except (ImportError, AttributeError):
+            continue
+    raise AssertionError(f"docs/paper.md names {name}, which is not there")
+
+
+def test_the_names_on_the_papers_page_are_those_of_the_code() -> None:
+    cells = [line.split("|")[3] for line in PAPER.split("## Methods")[0].splitlines() if line.startswith("| ")]
+    named = [name for cell in cells for name in re.findall(r"`([a-z]\w*(?:\.\w+)+)`", cell)]
+    assert len(named) > 20
+    for name in named:
+        find(name)
+
+
+def test_the_tests_on_the_papers_page_are_there() -> None:
+    for file, _, test in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", PAPER):
+        assert f"def {test}" in (REPOSITORY / file).read_text(), f"{file}::{test}"
+
+
+def test_the_config_fields_on_the_pages_are_there() -> None:
+    configs = {name: value for name, value in vars(qurate.config).items() if name.endswith("Config")}
+    registry = importlib.import_module("qurate.registry")
+    for entry in (*registry.METHODS.values(), *registry.SELECTORS.values()):
+        own = entry.load().Config
+        configs[own.__name__] = own
+    for page in PAGES:
+        for config, field in re.findall(r"`([A-Z]\w*Config)\.(\w+)", page.read_text()):
+            assert hasattr(configs[config], field) or field in configs[config].__dataclass_fields__, (
+                f"{page.name}: {config}.{field}"
+            )

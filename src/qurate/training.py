@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
+from qurate.errors import QurateError
 from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.networks.heads import build_network
@@ -23,7 +24,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""
 
 
-class TrainingError(RuntimeError):
+class TrainingError(QurateError, RuntimeError):
     """Training cannot go on; the message says at which step, why, and what to try."""
 
 

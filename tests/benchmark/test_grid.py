@@ -10,7 +10,7 @@ from qurate.benchmark.grid import Grid
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import DQNConfig
 from qurate.data.catalog import load_suite
-from qurate.data.domains import DataError
+from qurate.data.samples import DataError
 from qurate.errors import QurateError
 from qurate.presets import agent_selection
 

@@ -1,8 +1,10 @@
-"""`qurate benchmark` as a person meets it."""
+"""`qurate demo` and `qurate benchmark` as a person meets them."""
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,11 +13,16 @@ from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tiny_gr
 from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
-from qurate.benchmark.estimate import estimate
+from qurate.benchmark.cells import CellResult
+from qurate.benchmark.demo import run_demo
+from qurate.benchmark.estimate import Estimate, estimate
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import Lane
+from qurate.benchmark.results import read_results
 from qurate.cli import main
+from qurate.cli.benchmarks import demo
 from qurate.data.catalog import load_suite
+from qurate.errors import QurateError
 
 WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "--steps", "6", "--device", "cpu")
 
@@ -26,7 +33,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     def lane(given: object) -> Lane:
         return InlineLane(worker or given)  # type: ignore[arg-type]  # the command's worker
 
-    monkeypatch.setattr("qurate.cli.benchmarks.ProcessLane", lane)
+    monkeypatch.setattr("qurate.benchmark.lanes.ProcessLane", lane)
     monkeypatch.setattr(sys, "argv", ["qurate", *words])
     try:
         main()
@@ -35,13 +42,42 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     return 0
 
 
+def test_demo_prints_a_table_and_writes_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qurate.benchmark.demo.run_demo", functools.partial(run_demo, steps=12))
+    demo(out=tmp_path / "out", seed=1)
+    printed = capsys.readouterr().out
+    assert "30 labelled (3 per class)" in " ".join(printed.split())
+    for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL"):
+        assert title in printed
+    table = read_results(tmp_path / "out" / "results.csv")
+    assert list(table["method"]) == ["source_target", "ent", "mme", "tml", "tml", "tml"]
+    assert list(table["selector"]) == ["none"] * 4 + ["confidence", "dqn"]
+    assert list(table["positives"].isna()) == [True] * 4 + [False] * 2
+    assert list(table["positives_accuracy"].isna()) == [True] * 4 + [False] * 2
+    with pytest.raises(QurateError, match="--force"):
+        demo(out=tmp_path / "out")
+
+
+def test_a_known_error_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results.csv").touch()
+    monkeypatch.setattr(sys, "argv", ["qurate", "demo", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "Choose another --out" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*WORDS, "--selectors", "none,random", "--model-selection", "last,snd", "--out", str(tmp_path))
     assert command(monkeypatch, *words, worker=SmallWorker()) == 0
     out = capsys.readouterr().out
-    assert "Digits: 2 cells, 0 of them finished before." in out
+    assert "Digits: 2 cells, 0 of them already finished." in out
     assert "1/2  typeset:handwritten 3-shot ent none seed 0: " in out
     assert f"Results: {tmp_path}/results.csv" in out
     facts = json.loads((tmp_path / "benchmark.json").read_text())
@@ -52,7 +88,7 @@ def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     assert facts["model_selection"]["last"] == "the last model"
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 4
     assert command(monkeypatch, *words, worker=SmallWorker()) == 0
-    assert "Digits: 2 cells, 2 of them finished before." in capsys.readouterr().out
+    assert "Digits: 2 cells, 2 of them already finished." in capsys.readouterr().out
 
 
 def test_failed_cells_are_told_at_the_end_with_exit_code_1(
@@ -66,7 +102,18 @@ def test_failed_cells_are_told_at_the_end_with_exit_code_1(
     out = capsys.readouterr().out
     assert "FAILED: OSError: the disk is gone" in out
     assert "error.txt" in out
-    assert "1 of 1 cells failed. The same command tries them again." in out
+    assert "1 of 1 cell failed. Re-run the command to try them again." in out
+
+
+def test_control_c_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stopped(SmallWorker):
+        def run(self, cell: object) -> CellResult:
+            raise KeyboardInterrupt
+
+    assert command(monkeypatch, *WORDS, "--selectors", "none", "--out", str(tmp_path), worker=Stopped()) == 130
+    assert capsys.readouterr().err == "qurate: stopped. Re-run the command to resume.\n"
 
 
 def test_a_dry_run_lists_cells_and_runs_none(
@@ -131,9 +178,15 @@ def test_results_of_others_are_left_alone(
     [
         (("--suite", "office-31"), "suite must be one of digits, domainnet126"),
         (("--suite", "office31"), "Pass --data DIR"),
-        (("--suite", "digits", "--shots", "three"), "shots must be integers with commas between them, got 'three'"),
-        (("--suite", "digits", "--protocol", "fair"), "protocol must be mme, clean or drawn, got 'fair'"),
-        (("--suite", "digits", "--selectors", "best"), "selectors must be of none, confidence"),
+        (("--suite", "digits", "--shots", "three"), "--shots must be integers with commas between them, got 'three'"),
+        (("--suite", "digits", "--selectors", "best"), "selector must be one of none, confidence"),
+        (("--suite", "digits", "--methods", "best"), "method must be one of source_target, dann"),
+        (
+            ("--suite", "digits", "--presets", "print"),
+            "preset must be one of qurate, paper, got 'p",
+        ),
+        (("--suite", "digits", "--presets", ","), "presets must name at least one"),
+        (("--suite", "digits", "--selectors", "dqn_paper"), "is chosen by --selectors dqn --presets paper"),
     ],
 )
 def test_a_wrong_word_is_one_line_and_exit_code_2(
@@ -147,6 +200,17 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_rows_of_the_paper_and_presets_are_words_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = ("--methods", "s+t,TML_SPL,tml_dqnpl", "--selectors", "None", "--presets", "qurate,paper")
+    words = ("benchmark", "--suite", "digits", *methods, "--seeds", "0", "--out", str(tmp_path), "--dry-run")
+    monkeypatch.setattr("qurate.benchmark.estimate.estimate", lambda cells, *_: Estimate((1.0,) * len(cells), 0.0, 0))
+    assert command(monkeypatch, *words) == 0
+    found = re.findall(r"3-shot (\S+) (\S+) seed 0", capsys.readouterr().out)
+    assert found == [("source_target", "none"), ("tml", "confidence"), ("tml", "dqn_paper"), ("tml", "dqn")]
 
 
 def test_check_takes_folders_or_a_suite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

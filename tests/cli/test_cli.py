@@ -1,199 +1,93 @@
+"""What the command line says before it loads anything heavy."""
+
 from __future__ import annotations
 
-import dataclasses
-import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from tests.own_images import BACKBONE, make_folders, save_weights
+from tests.test_public_surface import HEAVY
 
-from qurate.benchmark.demo import digits_config
-from qurate.benchmark.results import read_results
-from qurate.cli import demo, main
-from qurate.config import RunConfig
-from qurate.data.domains import DataWarning
+from qurate.cli import VERBS
+from qurate.registry import METHODS, SELECTORS
 
-
-def test_demo_prints_a_table_and_writes_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def short(method: str, *, selector: str, seed: int) -> RunConfig:
-        config = digits_config(method, selector=selector, seed=seed, steps=12)
-        episode = dataclasses.replace(config.selection.episode, actions=4)
-        return dataclasses.replace(config, selection=dataclasses.replace(config.selection, rounds=2, episode=episode))
-
-    monkeypatch.setattr("qurate.benchmark.demo.digits_config", short)
-    demo(out=tmp_path / "out", seed=1)
-    printed = capsys.readouterr().out
-    assert "30 labelled (3 a class)" in " ".join(printed.split())
-    for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL"):
-        assert title in printed
-    table = read_results(tmp_path / "out" / "results.csv")
-    assert list(table["method"]) == ["source_target", "ent", "mme", "tml", "tml", "tml"]
-    assert list(table["selector"]) == ["none"] * 4 + ["confidence", "dqn"]
-    assert list(table["positives"].isna()) == [True] * 4 + [False] * 2
-    assert 0 <= table["positives_accuracy"].iloc[-1] <= 1
-    with pytest.raises(FileExistsError, match="--force"):
-        demo(out=tmp_path / "out")
+RUN = f"""
+import sys
+from qurate.cli import main
+try:
+    main()
+finally:
+    print("loaded:", *[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
 
 
-def test_a_known_error_is_one_line_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "results.csv").touch()
-    monkeypatch.setattr(sys, "argv", ["qurate", "demo", "--out", str(tmp_path)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert "Choose another --out" in " ".join(capsys.readouterr().err.split())
+def run(*words: str) -> tuple[int, str, str, list[str]]:
+    """Exit code, standard output, standard error, and the heavy packages that were loaded."""
+    done = subprocess.run([sys.executable, "-c", RUN, *words], capture_output=True, text=True, timeout=120)
+    said, _, loaded = done.stderr.rpartition("loaded:")
+    return done.returncode, done.stdout, said, loaded.split()
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("own")
-    make_folders(root)
-    save_weights(root / "w.safetensors")
-    return root
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_loads_nothing_heavy(verb: str) -> None:
+    code, out, _, loaded = run(verb, "--help")
+    assert (code, loaded) == (0, [])
+    assert f"usage: qurate {verb}" in out
+    assert "(default: None)" not in out
 
 
-def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str, cache: str = "") -> int:
-    """The exit code of `qurate WORDS`; PLACE in them is the folder of the images."""
-    monkeypatch.setenv("QURATE_CACHE", cache or str(place / "cache"))
-    monkeypatch.setattr(sys, "argv", ["qurate", *[word.replace("PLACE", str(place)) for word in words]])
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_the_help_names_every_verb_and_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    code, out, _, loaded = run(*words)
+    assert (code, loaded) == (0, [])
+    for verb in VERBS:
+        assert f"• {verb} " in out
 
 
-ADAPT = (
-    *("adapt", "--source", "PLACE/source", "--labeled", "PLACE/labeled", "--unlabeled", "PLACE/unlabeled"),
-    *("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors", "--steps", "15", "--rounds", "2"),
-    *("--selector", "balanced", "--device", "cpu"),
-)
+def test_the_version_loads_nothing_heavy() -> None:
+    from qurate import __version__
+
+    assert run("--version") == (0, f"qurate {__version__}\n", "", [])
 
 
-def test_adapt_then_predict_evaluate_and_check(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run [1]"  # brackets mean something to rich
-    assert command(place, monkeypatch, *ADAPT, "--out", str(run)) == 0
-    out = capsys.readouterr().out
-    for words in (
-        "3 classes: 'blue', 'green tea', 'été'.",
-        "Target: 9 labelled images (3 a class), 15 unlabelled.",
-        "Expected time: about",
-        "embedding: ",
-        "round 2 of 2: ",
-        "comparison 3 of 3, S+T: ",
-        "On 9 labelled target images that neither model saw (k-fold over the labelled images): adapted",
-        f"look at {run}/report.html",
-    ):
-        assert words in out
-    table = tmp_path / "p.csv"
-    assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 0
-    assert "15 images predicted, 0 unreadable." in capsys.readouterr().out
-    assert len(pd.read_csv(table)) == 15
-    assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 2
-    assert "--force" in capsys.readouterr().err
-    confusion = tmp_path / "c.csv"
-    arguments = ("evaluate", str(run), "--labeled", "PLACE/labeled", "--confusion", str(confusion))
-    assert command(place, monkeypatch, *arguments) == 0
-    assert "balanced accuracy" in capsys.readouterr().out
-    assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
-    assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
-    out = capsys.readouterr().out
-    assert "looking at images: " in out
-    assert "labeled" in out
+ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out", "d")
 
 
-@pytest.mark.filterwarnings("default::qurate.data.domains.DataWarning")  # told, not raised, as it is for a user
-def test_embed_ahead_then_no_verb_embeds_again(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken.jpg").write_bytes(b"not an image")
-    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors", "--cache", str(tmp_path / "cache"))
-    everything = ("embed", "PLACE/source", "PLACE/labeled", "PLACE/unlabeled", str(tmp_path / "broken.jpg"), *network)
-    assert command(place, monkeypatch, *everything) == 0
-    out, err = capsys.readouterr()
-    assert re.search(r"(\d+) embeddings, \1 of them new in \d+ s", out)
-    assert "1 of " in err
-    assert "broken.jpg" in err
-    assert command(place, monkeypatch, *everything) == 0
-    assert "embeddings, 0 of them new. Cache: " in capsys.readouterr().out
-    assert command(place, monkeypatch, *everything, "--views", "0") == 2
-    assert "views must be 1 or more" in capsys.readouterr().err
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("embedded again")
-
-    place_cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
-    monkeypatch.setattr("qurate.data.embedding.work.embedder", refuse)
-    for words in (
-        (*ADAPT, "--selector", "dqn", "--out", run),
-        ("predict", run, "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")),
-        ("evaluate", run, "--labeled", "PLACE/labeled"),
-    ):
-        assert command(place, monkeypatch, *words, cache=place_cache) == 0
-    assert re.search(r"Memory of the agent: state: .*; total: .*; peak: about [\d.]+ GB", capsys.readouterr().out)
-
-
-def test_errors_of_adapt_are_one_line_and_exit_code_2(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "model.safetensors").touch()
-    for words, said in (
-        ((*ADAPT, "--out", str(tmp_path / "file")), "must be a folder, and this is a file"),
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("adopt",), "adopt"),
+        (("adapt", "--sorce", "a"), "--sorce"),
+        ((*ADAPT, "--device", "tpu"), "invalid choice 'tpu'"),
+        ((*ADAPT, "--method", "tlm"), "method must be one of source_target, dann"),
+        ((*ADAPT, "--selector", "best"), "selector must be one of none, confidence"),
         (
-            (*ADAPT, "--out", str(tmp_path / "r"), "--source", "PLACE/nowhere"),
-            "source must be a folder of class folders",
+            (*ADAPT, "--config", "e", "--method", "tml", "--preset", "paper"),
+            "--method, --preset cannot be given",
         ),
-        ((*ADAPT, "--out", str(tmp_path / "r"), "--method", "best"), "method must be one of source_target, dann"),
-        ((*ADAPT, "--out", str(tmp_path / "r"), "--weights", "nowhere.pth"), "no such weight file"),
-        ((*ADAPT, "--out", "/proc/qurate"), "/proc/qurate: cannot be written"),
-        (("predict", str(tmp_path), "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")), "folder of a finished run"),
-    ):
-        assert command(place, monkeypatch, *words) == 2
-        err = capsys.readouterr().err
-        assert said in err
-        assert err.count("\n") == 1
+        ((*ADAPT, "--config", "no-such.json"), "no-such.json: cannot be read as a JSON or TOML file"),
+        (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
+        (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),
+        (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "preset must be one of"),
+    ],
+)
+def test_a_wrong_word_is_found_before_anything_heavy_is_loaded(words: tuple[str, ...], said: str) -> None:
+    code, out, err, loaded = run(*words)
+    assert (code, loaded) == (2, [])
+    assert said in out + err
+    assert "loading" not in err
 
 
-def test_a_warning_is_one_line(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def warn(run: Path) -> None:
-        with warnings.catch_warnings(action="default"):
-            warnings.warn("2 images are broken [sic].", DataWarning, stacklevel=1)
-
-    monkeypatch.setattr("qurate.cli.demo", warn)
-    assert command(place, monkeypatch, "demo", "--run", "x") == 0
-    assert capsys.readouterr().err == "qurate: warning: 2 images are broken [sic].\n"
+def test_a_line_appears_before_pytorch_is_loaded(tmp_path: Path) -> None:
+    code, _, err, loaded = run("predict", str(tmp_path), str(tmp_path), "--out", str(tmp_path / "p.csv"))
+    assert code == 2
+    assert "torch" in loaded
+    assert err.splitlines()[0] == "qurate: loading PyTorch ..."
+    assert "folder of a finished run" in err.splitlines()[1]
 
 
-def test_control_c_says_how_to_go_on(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object, **more: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("qurate.runs.adaptation.compare", interrupt)
-        assert command(place, patch, *ADAPT, "--out", str(tmp_path / "run")) == 130
-    assert "--resume" in capsys.readouterr().err
-    assert command(place, monkeypatch, *ADAPT, "--out", str(tmp_path / "run"), "--resume") == 0
-    out = capsys.readouterr().out
-    assert "pre-training" not in out
-    assert "comparison 1 of 3, adapted" in out
-
-
-def test_the_command_is_installed_and_helps() -> None:
-    result = subprocess.run([sys.executable, "-m", "qurate", "--help"], capture_output=True, text=True, check=True)
-    for verb in ("adapt", "predict", "evaluate", "export", "embed", "check", "demo"):
-        assert verb in result.stdout
+def test_the_help_lists_the_registries() -> None:
+    out = " ".join(run("adapt", "--help")[1].replace("│", " ").split())
+    assert f"How the network learns: {', '.join(METHODS)};" in out
+    assert f"Which pseudo-labels to trust: {', '.join(SELECTORS)}." in out

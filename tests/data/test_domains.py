@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data.files import image_files
 
-from qurate.data.domains import DataError, DataWarning, Domain, from_arrays, match_classes, verify_images
-from qurate.data.images import ImageFiles, image_files
+from qurate.data.domains import DataWarning, Domain, from_arrays, leave_out, match_classes
+from qurate.data.images import ImageFiles, find_unreadable
+from qurate.data.samples import DataError
 
 
 def _domain(name: str, labels: list[int], classes: tuple[str, ...]) -> Domain:
@@ -118,44 +120,28 @@ def test_a_label_outside_the_classes_is_named() -> None:
         from_arrays(np.zeros((2, 1)), [0, 1], ["cat"])
 
 
-def test_verify_raises_naming_the_broken_files(tmp_path: Path) -> None:
-    Image.new("RGB", (2, 2)).save(tmp_path / "good.png")
-    files = image_files([tmp_path / "good.png", _truncated(tmp_path / "half.jpg")])
-    with pytest.raises(DataError, match=r"1 of 2 images of 'd' cannot be decoded: '.*half.jpg'"):
-        verify_images(Domain("d", files, torch.tensor([0, 1]), ("a", "b")))
-
-
-def test_verify_skips_broken_files_when_asked(tmp_path: Path) -> None:
+def test_unreadable_files_are_left_out_and_named(tmp_path: Path) -> None:
     paths = [_truncated(tmp_path / "0.jpg"), tmp_path / "1.png", tmp_path / "2.jpg", tmp_path / "3.png"]
     Image.new("RGB", (2, 2)).save(paths[1])
     paths[2].write_text("no image")
     Image.new("L", (1, 1)).save(paths[3])
     domain = Domain("d", image_files(paths), torch.tensor([0, 1, 0, -1]), ("a", "b"))
-    with pytest.warns(DataWarning, match="2 of 4 images"):
-        verified = verify_images(domain, on_unreadable="skip")
-    assert verified.inputs == image_files([paths[1], paths[3]])
-    assert verified.labels.tolist() == [1, -1]
-    assert [skipped.path for skipped in verified.skipped] == [paths[0], paths[2]]
-    assert all("cannot be decoded" in skipped.reason for skipped in verified.skipped)
+    calls: list[tuple[int, int]] = []
+    unreadable = find_unreadable(paths, lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    with pytest.warns(DataWarning, match=r"2 of 4 images of 'd' cannot be read and are left out: '.*0.jpg', '.*2.jpg'"):
+        rest = leave_out(domain, unreadable)
+    assert rest.inputs == image_files([paths[1], paths[3]])
+    assert rest.labels.tolist() == [1, -1]
+    assert [skipped.path for skipped in rest.skipped] == [paths[0], paths[2]]
+    assert all("cannot be decoded" in skipped.reason for skipped in rest.skipped)
+    assert leave_out(rest, unreadable) is rest
 
 
-def test_verify_does_not_return_an_empty_domain(tmp_path: Path) -> None:
+def test_a_domain_is_not_left_empty(tmp_path: Path) -> None:
     domain = Domain("d", image_files([tmp_path / "gone.png"]), torch.tensor([0]), ("a",))
-    with pytest.raises(DataError, match="1 of 1"):
-        verify_images(domain, on_unreadable="skip")
-
-
-def test_verify_returns_sound_domains_as_they_are(tmp_path: Path) -> None:
-    Image.new("RGB", (2, 2)).save(tmp_path / "good.png")
-    files = Domain("d", image_files([tmp_path / "good.png"]), torch.tensor([0]), ("a",))
-    arrays = _domain("d", [0], ("a",))
-    assert verify_images(files) is files
-    assert verify_images(arrays) is arrays
-
-
-def test_verify_refuses_an_unknown_choice() -> None:
-    with pytest.raises(DataError, match="must be 'error' or 'skip', got 'ignore'"):
-        verify_images(_domain("d", [0], ("a",)), on_unreadable="ignore")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="1 of 1 images of 'd' cannot be read"):
+        leave_out(domain, find_unreadable([tmp_path / "gone.png"]))
 
 
 def test_classes_are_matched_by_name_in_the_source_order() -> None:

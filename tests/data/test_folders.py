@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataError, DataWarning, Domain
+from qurate.data.domains import DataWarning, Domain
 from qurate.data.folders import read_folder, read_unlabeled_folder
 from qurate.data.images import ImageFiles
+from qurate.data.samples import DataError
 
 
 def _image(path: Path) -> Path:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data.files import image_files
 
-from qurate.data.images import ImageDataset, Transform, UnreadableImageError, image_files, read_image
+from qurate.data.images import ImageDataset, Transform, UnreadableImageError, read_image
 
 
 def _saved(path: Path, image: Image.Image, **options: Any) -> Path:

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataError, DataWarning, Domain
+from qurate.data.domains import DataWarning, Domain
 from qurate.data.folders import read_folder
 from qurate.data.images import ImageFiles
-from qurate.data.lists import read_list, read_table
+from qurate.data.lists import read_list, read_table, read_unlabeled_list
+from qurate.data.samples import DataError
 
 
 def _images(root: Path, *names: str) -> None:
@@ -117,7 +118,7 @@ def test_integer_labels_of_a_table_are_ordered_by_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,label\nx.jpg,1\n", r"path_column must be a column of .*t.csv \('file', 'label'\), got 'path'"),
+        ("name,label\nx.jpg,1\n", r"path_column must be a column of .*t.csv \('name', 'label'\), got 'path'"),
         ("path,kind\nx.jpg,1\n", r"label_column must be a column of .* \('path', 'kind'\), got 'label'"),
         ("path,label\nx.jpg,1\n,2\n", "no path in 'row 2'"),
         ("path,label\nx.jpg,1\ngone.jpg,2\n", r"gone.jpg \(row 2\)"),
@@ -129,6 +130,20 @@ def test_a_bad_table_says_where(tmp_path: Path, text: str, message: str) -> None
     _images(tmp_path, "x.jpg")
     with pytest.raises(DataError, match=message):
         read_table(_list(tmp_path, text, "t.csv"), tmp_path)
+
+
+def test_the_tables_that_qurate_writes_are_read(tmp_path: Path) -> None:
+    _images(tmp_path, "a.jpg", "b.jpg")
+    table = _list(tmp_path, "file,label,probability\na.jpg,cat,0.9\nb.jpg,dog,0.8\n", "t.csv")
+    assert _pairs(read_table(table, tmp_path), tmp_path) == [("a.jpg", "cat"), ("b.jpg", "dog")]
+    assert _pairs(read_unlabeled_list(table, tmp_path), tmp_path) == [("a.jpg", None), ("b.jpg", None)]
+
+
+def test_an_unlabelled_list_takes_each_file_once_whatever_class_it_names(tmp_path: Path) -> None:
+    _images(tmp_path, "a b.jpg", "c.jpg")
+    with pytest.warns(DataWarning, match="names 1 samples again.*line 3 repeats line 1"):
+        domain = read_unlabeled_list(_list(tmp_path, "a b.jpg\nc.jpg 3\na b.jpg cat\n"), tmp_path)
+    assert _pairs(domain, tmp_path) == [("a b.jpg", None), ("c.jpg", None)]
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:

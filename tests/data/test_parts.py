@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataError
 from qurate.data.parts import find_images, read_unlabeled
+from qurate.data.samples import DataError
 
 
 @pytest.fixture
@@ -37,5 +37,5 @@ def test_nothing_found_says_what_is_allowed(folder: Path) -> None:
     with pytest.raises(DataError, match="a folder, a glob, a list file or paths"):
         find_images(str(folder / "*.tiff"))
     (folder / "lost.txt").write_text("nowhere.jpg mug\n")
-    with pytest.raises(DataError, match=r"1 of 1 files .* do not exist"):
+    with pytest.raises(DataError, match=r"1 of 1 listed files do not exist"):
         read_unlabeled(folder / "lost.txt", "unlabeled")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.data.files import image_files
 
-from qurate.data.images import ImageFiles, image_files
+from qurate.data.images import ImageFiles
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, join, take
 
 

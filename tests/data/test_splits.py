@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.files import image_files
 
-from qurate.data.domains import DataError, DataWarning, Domain, from_arrays
-from qurate.data.images import ImageFiles, image_files
-from qurate.data.samples import Inputs, Labeled, Split
+from qurate.data.domains import DataWarning, Domain, from_arrays
+from qurate.data.images import ImageFiles
+from qurate.data.samples import DataError, Inputs, Labeled, Split
 from qurate.data.splits import read_mme_split, split_parts, split_target
 
 DOMAINS = ("amazon", "dslr", "webcam")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,21 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
-from qurate.data.domains import DataError
-from qurate.expectation import say_time
+from qurate.config import DQNConfig
+from qurate.data import images
+from qurate.data.embedding import frozen
+from qurate.data.samples import DataError
+from qurate.errors import ConfigError
+from qurate.networks.backbones import build_backbone
+from qurate.presets import make_config
+from qurate.registry import SELECTORS
+from qurate.runs.adaptation import Outcome, run_adaptation, trained_network
 from qurate.runs.model import ModelError
 from qurate.runs.settings import BACKBONE as DEFAULT_BACKBONE
-from qurate.runs.settings import SettingError, find_weights, make_config
-from qurate.selection.algorithm import SELECTORS
+from qurate.runs.settings import find_weights
 
-FAST = {"config": small_config("none"), "check_helping": False}
-Adapt = Callable[..., qurate.AdaptedModel]
+FAST = {"config": small_config("none"), "compare": False}
+Adapt = Callable[..., Outcome]
 
 
 class Listener:
@@ -53,15 +60,15 @@ def place(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def adapt(weights: str, cache: Path) -> Adapt:
-    def run(place: dict[str, Any], **arguments: Any) -> qurate.AdaptedModel:
-        return qurate.adapt(**place, backbone=BACKBONE, weights=weights, cache=cache, **{**FAST, **arguments})
+    def run(place: dict[str, Any], **arguments: Any) -> Outcome:
+        given = {"train": "head", "cache": cache, **FAST, **arguments}
+        return run_adaptation(**place, backbone=BACKBONE, weights=weights, **given)
 
     return run
 
 
 def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
-    model = adapt(place, config=small_config(), check_helping=True, out=tmp_path / "run")
-    record = model.record
+    record = adapt(place, config=small_config(), compare=True, out=tmp_path / "run").record
     assert record is not None
     assert record.comparison is not None
     assert record.comparison.images == 9
@@ -83,13 +90,14 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
 
 
 def test_a_saved_model_predicts_as_it_did(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
-    model = adapt(place, config=small_config("balanced"))
-    assert model.record is not None
+    outcome = adapt(place, config=small_config("balanced"))
+    model, record = outcome.model, outcome.record
+    assert record is not None
     model.save(tmp_path / "saved")
     loaded = qurate.load(tmp_path / "saved")
     assert loaded.classes == model.classes
     told = loaded.predict(place["unlabeled"]).set_index("file")
-    kept = model.record.predictions.set_index("file")
+    kept = record.predictions.set_index("file")
     assert list(told.loc[kept.index, "label"]) == list(kept["label"])
     assert told.loc[kept.index, "probability"].to_numpy() == pytest.approx(kept["probability"].to_numpy(), abs=1e-4)
     for name, values in model.network.state_dict().items():
@@ -97,7 +105,7 @@ def test_a_saved_model_predicts_as_it_did(place: dict[str, Path], adapt: Adapt, 
 
 
 def test_predict_takes_folders_globs_lists_and_images(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
-    model = adapt(place)
+    model = adapt(place).model
     listed = tmp_path / "list.txt"
     listed.write_text("unlabeled/0-0.png\nlabeled/green tea/photo 1.jpg 1\n", encoding="utf-8")
     counts = {
@@ -114,7 +122,7 @@ def test_predict_takes_folders_globs_lists_and_images(place: dict[str, Path], ad
 
 
 def test_unreadable_images_are_rows_with_their_problem(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
-    model = adapt(place)
+    model = adapt(place).model
     folder = tmp_path / "new"
     paint(folder / "good.png", (60, 60, 200), seed=0)
     (folder / "text.jpg").write_text("no image")
@@ -140,7 +148,7 @@ def test_images_of_any_kind_are_taken(place: dict[str, Path], adapt: Adapt) -> N
 
 
 def test_evaluate_measures_by_class_name(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
-    model = adapt(place)
+    model = adapt(place).model
     found = model.evaluate(place["source"])
     assert found.confusion.sum() == 18
     table = tmp_path / "some.csv"
@@ -158,18 +166,99 @@ def test_bad_files_are_left_out_and_named(place: dict[str, Path], adapt: Adapt) 
     (place["unlabeled"] / "truncated.jpg").write_bytes(whole[:-60])
     (place["unlabeled"] / "again.jpg").write_bytes(whole)
     listener = Listener()
-    model = adapt(place, audience=listener)
+    record = adapt(place, audience=listener).record
     said = "\n".join(listener.lines)
     assert "3 classes: 'blue', 'green tea', 'été'." in said
     assert "Source: 18 labelled images." in said
-    assert "Target: 9 labelled images (3 a class), 15 unlabelled." in said
+    assert "Target: 9 labelled images (3 per class), 15 unlabelled." in said
     assert "source: 1 file left out, no image by its name: 'notes.txt'." in said
     assert "'text.jpg'" in said
     assert "unlabeled: 1 file left out, cannot be decoded as an image" in said
     assert "unlabeled: 1 images are also in labeled, by content, and are left out." in said
     assert "Expected time: about" in said
-    assert model.record is not None
-    assert len(model.record.notes) == 4
+    assert record is not None
+    assert len(record.notes) == 4
+    assert set(record.notes) <= set(listener.lines)
+    assert len(record.predictions) == 15
+
+
+def test_the_backbone_is_built_once_and_every_image_decoded_once(
+    place: dict[str, Path], adapt: Adapt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    decoded: list[str] = []
+
+    def build(name: str, *arguments: Any, **options: Any) -> Any:
+        built.append(name)
+        return build_backbone(name, *arguments, **options)
+
+    def read(path: Path) -> Image.Image:
+        decoded.append(str(path))
+        return read_image(path)
+
+    read_image = images.read_image
+    monkeypatch.setattr(frozen, "build_backbone", build)
+    for module in (frozen, images):
+        monkeypatch.setattr(module, "read_image", read)
+    model = adapt(place, cache=tmp_path / "cache").model
+    assert built == [BACKBONE]
+    assert len(decoded) == len(set(decoded)) == 18 + 9 + 15
+    decoded.clear()
+    model.predict(place["unlabeled"])
+    model.evaluate(place["source"])
+    assert decoded == []  # all in the cache
+    paint(tmp_path / "new" / "1.png", (60, 60, 200), seed=0)
+    model.predict(tmp_path / "new")
+    assert decoded == [str(tmp_path / "new" / "1.png")]
+
+
+def test_unreadable_images_change_neither_the_digest_nor_the_classes(
+    place: dict[str, Path], adapt: Adapt, tmp_path: Path
+) -> None:
+    adapt(place, out=tmp_path / "before")
+    whole = (place["labeled"] / "blue" / "photo 0.jpg").read_bytes()
+    (place["labeled"] / "blue" / "cut.jpg").write_bytes(whole[:-60])
+    (place["unlabeled"] / "same.jpg").write_bytes(whole[:-60])
+    record = adapt(place, out=tmp_path / "after").record
+    kept = [json.loads((tmp_path / run / "config.json").read_text())["data"] for run in ("before", "after")]
+    assert kept[0] == kept[1]
+    assert record is not None
+    assert [note.partition(":")[0] for note in record.notes] == ["labeled", "unlabeled"]
+
+
+def test_a_class_whose_images_are_all_unreadable_is_an_error(place: dict[str, Path], adapt: Adapt) -> None:
+    for file in (place["labeled"] / "blue").iterdir():
+        file.write_bytes(file.read_bytes()[:-60])
+    with pytest.raises(DataError, match="blue"):
+        adapt(place)
+
+
+def test_a_model_says_what_it_is(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place).model
+    assert repr(model) == (
+        "AdaptedModel(3 classes: 'blue', 'green tea', 'été'; backbone timm/test_resnet, head trained)"
+    )
+
+
+def test_adapt_gives_the_model_and_says_what_it_does(
+    place: dict[str, Path], weights: str, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments: dict[str, Any] = {
+        **place,
+        "backbone": BACKBONE,
+        "weights": weights,
+        "cache": cache,
+        "selector": "none",
+        "steps": 3,
+        "compare": False,
+    }
+    model = qurate.adapt(**arguments)
+    assert isinstance(model, qurate.AdaptedModel)
+    said = capsys.readouterr().out
+    assert "Source: 18 labelled images." in said
+    assert "pre-training: 0 s" in said
+    qurate.adapt(**arguments, progress=False)
+    assert capsys.readouterr().out == ""
 
 
 def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
@@ -188,12 +277,12 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
     ):
         with pytest.raises(DataError, match=words):
             adapt({**place, **change}, out=tmp_path / "run")
-    assert adapt({**place, "labeled": tmp_path / "fewer"}, missing="drop").classes == ("blue", "été")
+    assert adapt({**place, "labeled": tmp_path / "fewer"}, missing="drop").model.classes == ("blue", "été")
     assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_too_few_labels_to_compare_are_said(tmp_path: Path, adapt: Adapt) -> None:
-    record = adapt(make_folders(tmp_path, shots=1), check_helping=True).record
+    record = adapt(make_folders(tmp_path, shots=1), compare=True).record
     assert record is not None
     assert record.comparison is None
     assert "no class has two labelled target images" in record.notes[-1]
@@ -217,12 +306,16 @@ def test_lists_and_tables_do_as_well_as_folders(place: dict[str, Path], adapt: A
 
 
 def test_all_layers_can_be_trained(place: dict[str, Path], adapt: Adapt, weights: str, tmp_path: Path) -> None:
-    config = small_config("balanced", train="full", backbone=BACKBONE, weights=weights)
-    model = adapt(place, train="full", config=config, out=tmp_path / "run")
+    config = small_config("balanced", network=trained_network("full", BACKBONE, weights))
+    whole = (place["labeled"] / "blue" / "photo 0.jpg").read_bytes()
+    (place["unlabeled"] / "truncated.jpg").write_bytes(whole[:-60])
+    record = adapt(place, train="full", config=config, out=tmp_path / "run").record
+    (place["unlabeled"] / "truncated.jpg").unlink()
     loaded = qurate.load(tmp_path / "run")
     told = loaded.predict(place["unlabeled"])
-    assert model.record is not None
-    kept = model.record.predictions
+    assert record is not None
+    assert len(record.notes) == 1
+    kept = record.predictions
     assert told["probability"].to_numpy() == pytest.approx(kept["probability"].to_numpy(), abs=1e-3)
 
 
@@ -243,7 +336,7 @@ def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -
 
 
 def test_a_model_file_that_is_a_pickle_is_refused(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
-    adapt(place).save(tmp_path / "saved")
+    adapt(place).model.save(tmp_path / "saved")
     (tmp_path / "saved" / "model.safetensors").rename(tmp_path / "kept")
     torch.save({"a": torch.zeros(2)}, tmp_path / "saved" / "model.safetensors")
     with pytest.raises(ModelError, match="not a safetensors file"):
@@ -253,10 +346,12 @@ def test_a_model_file_that_is_a_pickle_is_refused(place: dict[str, Path], adapt:
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_the_best_selector_is_the_default_and_others_have_their_share(selector: str) -> None:
     config = make_config(selector=selector)
-    assert config.selection.selector == selector
+    chosen = config.selection.selector
+    assert chosen.name == selector
     assert config.training.positive_share == 0.5
     assert config.network.bottleneck == "normalized"
-    assert config.selection.episode.harvest == (selector == "dqn")
+    assert isinstance(chosen, DQNConfig) == (selector == "dqn")
+    assert make_config().selection.selector.name == "dqn"
 
 
 def test_offline_weights_are_taken_where_they_are_installed(
@@ -271,13 +366,5 @@ def test_offline_weights_are_taken_where_they_are_installed(
 
 
 def test_unknown_settings_list_what_is_allowed() -> None:
-    for change in ({"method": "best"}, {"selector": "best"}, {"train": "best"}):
-        with pytest.raises(SettingError, match=r"must be one of .*, got 'best'"):
-            make_config(**change)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(3, "about 10 seconds"), (42, "about 40 seconds"), (400, "about 7 minutes"), (9e3, "2 hours")]
-)
-def test_times_are_said_roughly(seconds: float, said: str) -> None:
-    assert said in say_time(seconds)
+    with pytest.raises(ConfigError, match=r"train must be one of head, full, got 'best'"):
+        trained_network("best", BACKBONE, "none")  # type: ignore[arg-type]

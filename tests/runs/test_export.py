@@ -141,5 +141,8 @@ def test_a_run_is_exported_beside_its_model(tmp_path: Path, monkeypatch: pytest.
         assert np.allclose(got, network.eval()(inputs).softmax(dim=1).numpy(), atol=1e-4)
     with pytest.raises(ExportError, match="exists"):
         export_run(tmp_path)
+    with pytest.raises(ExportError, match="exists"):
+        AdaptedModel(network, CONFIG, CLASSES).export(path)
     monkeypatch.setattr(export, "_convert", lambda *_: b"content")
     assert export_run(tmp_path, tmp_path / "other.onnx").read_bytes() == b"content"
+    assert AdaptedModel(network, CONFIG, CLASSES).export(path, force=True).read_bytes() == b"content"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
-import qurate
-from qurate.runs.adaptation import Audience
+from qurate.runs.adaptation import Outcome, run_adaptation
 from qurate.runs.folder import CURVES_FOLDER, RunError, RunFolder
 from qurate.runtime.files import write_atomically
+from qurate.runtime.progress import Audience
 
 
 class KilledError(Exception):
@@ -43,9 +43,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**make_folders(root), "weights": save_weights(root / "w.safetensors"), "cache": root / "cache"}
 
 
-def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> qurate.AdaptedModel:
+def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> Outcome:
     config = arguments.pop("config", None) or small_config()
-    return qurate.adapt(**place, backbone=BACKBONE, config=config, out=out, audience=audience, **arguments)
+    given = {"train": "head", **arguments}
+    return run_adaptation(**place, backbone=BACKBONE, config=config, out=out, audience=audience, **given)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -65,6 +66,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
     whole = contents(tmp_path / "whole")
     for number, kill_at in enumerate(
         (
+            ("embedding", 42),  # all are in the cache
             ("pre-training", 7),
             ("round 1 of 2", 0),
             ("round 2 of 2", 3),
@@ -82,28 +84,30 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
 
 
 def test_a_run_is_not_overwritten_by_chance(place: dict[str, Any], tmp_path: Path) -> None:
-    fast: dict[str, Any] = {"config": small_config("none"), "check_helping": False}
+    fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
     with pytest.raises(RunError, match=r"unfinished run\. Pass --resume"):
         run(place, tmp_path / "r", **fast)
     other = {**fast, "config": small_config("none", seed=5)}
+    watcher = Watcher()
     with pytest.raises(RunError, match=r"other settings.*run.seed was 0, is 5"):
-        run(place, tmp_path / "r", resume=True, **other)
+        run(place, tmp_path / "r", watcher, resume=True, **other)
+    assert watcher.phases == []  # before any work
     run(place, tmp_path / "r", resume=True, **fast)
     before = contents(tmp_path / "r")
     with pytest.raises(RunError, match=r"finished run\. Choose another --out, or pass --force"):
         run(place, tmp_path / "r", **fast)
     watcher = Watcher()
     again = run(place, tmp_path / "r", watcher, resume=True, **fast)
-    assert (watcher.phases, len(watcher.lines), again.classes[0]) == ([], 1, "blue")
+    assert (watcher.phases, len(watcher.lines), again.model.classes[0]) == ([], 1, "blue")
     assert contents(tmp_path / "r") == before
     run(place, tmp_path / "r", force=True, **other)
     assert contents(tmp_path / "r") != before
 
 
 def test_other_images_cannot_resume_a_run(place: dict[str, Any], tmp_path: Path) -> None:
-    fast: dict[str, Any] = {"config": small_config("none"), "check_helping": False}
+    fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
     swapped = {**place, "source": place["labeled"]}
@@ -159,16 +163,16 @@ def test_a_disk_that_fills_up_loses_nothing(
     config = small_config("balanced")
     with monkeypatch.context() as patch:
         patch.setattr("qurate.runs.folder.write_atomically", full)
-        with pytest.raises(RunError, match=r"disk is full\. Make room and go on with --resume"):
-            run(place, tmp_path / "r", config=config, check_helping=False)
+        with pytest.raises(RunError, match=r"disk is full\. Make room and re-run the command with --resume"):
+            run(place, tmp_path / "r", config=config, compare=False)
     watcher = Watcher()
-    run(place, tmp_path / "r", watcher, resume=True, config=config, check_helping=False)
+    run(place, tmp_path / "r", watcher, resume=True, config=config, compare=False)
     assert "pre-training" not in watcher.phases
     assert RunFolder(tmp_path / "r").finished
 
 
 def test_a_damaged_checkpoint_says_so(place: dict[str, Any], tmp_path: Path) -> None:
-    fast: dict[str, Any] = {"config": small_config("none"), "check_helping": False}
+    fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
     (tmp_path / "r" / "checkpoint.safetensors").write_bytes(b"\x80\x04 a pickle, perhaps")
@@ -177,8 +181,8 @@ def test_a_damaged_checkpoint_says_so(place: dict[str, Any], tmp_path: Path) -> 
 
 
 def test_the_settings_are_kept_with_the_run(place: dict[str, Any], tmp_path: Path) -> None:
-    run(place, tmp_path / "r", config=small_config("none"), check_helping=False)
+    run(place, tmp_path / "r", config=small_config("none"), compare=False)
     kept = json.loads((tmp_path / "r" / "config.json").read_text())
     assert kept["backbone"] == BACKBONE
-    assert kept["run"]["selection"]["selector"] == "none"
+    assert kept["run"]["selection"]["selector"] == {"name": "none"}
     assert kept["weights"] == place["weights"]

@@ -19,12 +19,40 @@ def test_threads_are_given_back_even_after_an_error() -> None:
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("glibc", [True, False])
-def test_buffers_work_with_any_c_library(glibc: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not glibc:
-        monkeypatch.setattr(machine, "_glibc", lambda: None)
-    with machine.reused_buffers():
-        assert float(torch.ones(1 << 20).sum()) == 1 << 20
+class Libc:
+    """A C library that notes what it is told."""
+
+    def __init__(self, *, refuses: int | None = None) -> None:
+        self.told: dict[int, int] = {}
+        self.refuses = refuses
+
+    def mallopt(self, number: int, value: int) -> int:
+        self.told[number] = value
+        return int(number != self.refuses)
+
+
+def test_freed_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    libc = Libc()
+    monkeypatch.setattr(machine, "_glibc", lambda: libc)
+    machine.keep_freed_memory()
+    once = dict(libc.told)
+    machine.keep_freed_memory()
+    assert libc.told == once
+    assert once[machine._MMAP_THRESHOLD] == 1 << 30
+    assert machine._MMAP_MAX not in once
+
+
+def test_an_older_c_library_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    libc = Libc(refuses=machine._MMAP_THRESHOLD)
+    monkeypatch.setattr(machine, "_glibc", lambda: libc)
+    machine.keep_freed_memory()
+    assert libc.told[machine._MMAP_MAX] == 0
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_glibc", lambda: None)
+    machine.keep_freed_memory()
+    assert float(torch.ones(1 << 20).sum()) == 1 << 20
 
 
 def test_there_is_a_core() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qurate.benchmark.cells import Cell, CellResult
-from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, read_results, rounds_to_csv, rows_to_csv
+from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, BenchmarkError, read_results, rounds_to_csv, rows_to_csv
 from qurate.runtime.files import write_atomically
 
 RESULTS, ROUNDS, FACTS, CELLS = "results.csv", "rounds.csv", "benchmark.json", "cells"
@@ -64,10 +64,10 @@ class BenchmarkFolder:
         """Make sure that no one else's results are overwritten.
 
         Raises:
-            FileExistsError: If there is a results.csv that no benchmark wrote.
+            BenchmarkError: If there is a results.csv that no benchmark wrote.
         """
         if (self.path / RESULTS).exists() and not (self.path / FACTS).is_file():
-            raise FileExistsError(f"{self.path / RESULTS} was not written by `qurate benchmark`. Choose another --out.")
+            raise BenchmarkError(f"{self.path / RESULTS} was not written by `qurate benchmark`. Choose another --out.")
 
     def write_facts(self, facts: Mapping[str, object]) -> None:
         """benchmark.json: what is compared."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.results import BenchmarkError
 from qurate.benchmark.worker import Worker
+from qurate.runtime.machine import keep_freed_memory
 
 RETRIES = 3
 """How often a cell is tried again when its worker was lost. Our choice."""
@@ -94,6 +95,7 @@ class _Host:
     """What an actor is made of: a worker, whichever it is."""
 
     def __init__(self, worker: Worker) -> None:
+        keep_freed_memory()
         self._worker = worker
 
     def run(self, cell: Cell) -> CellResult:
@@ -162,6 +164,7 @@ def _begin(worker: Worker) -> None:
     """In a new process: keep the worker, and end when the benchmark is killed."""
     global _worker
     _worker = worker
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends its workers
     threading.Thread(target=_follow_parent, daemon=True).start()
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import read_results
+from qurate.errors import QurateError
 from qurate.registry import row_rank, row_title
 
 CELL = ["scenario", "method", "selector", "shots", "seed"]
@@ -18,7 +19,7 @@ KEY = [*CELL, "model_selection"]
 """What names one result."""
 
 
-class ReportError(ValueError):
+class ReportError(QurateError, ValueError):
     """A folder that cannot be reported on; the message says what to do."""
 
 

@@ -15,7 +15,7 @@ from qurate.config import RunConfig
 from qurate.data.catalog import Suite, read_suite_split
 from qurate.data.domains import DataWarning
 from qurate.data.embedding.embed import embed_split
-from qurate.data.embedding.work import OnProgress
+from qurate.data.images import OnProgress
 from qurate.data.samples import Split
 
 

@@ -1,116 +1,51 @@
-"""The command line: one function a verb. Imported by nobody."""
+"""The command line: one function per verb. Imported by nobody, and light until a verb runs."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
-from rich.console import Console
 
-from qurate.benchmark.demo import run_demo
-from qurate.benchmark.outcome import ReportError
-from qurate.benchmark.results import BenchmarkError
-from qurate.cli import own_images
-from qurate.cli.benchmarks import benchmark
-from qurate.data.domains import DataError
-from qurate.data.embedding.work import EmbeddingError
-from qurate.data.images import UnreadableImageError
-from qurate.errors import QurateError as SettingError
-from qurate.networks.backbones import BackboneError
-from qurate.networks.offline import OfflineWeightsError
-from qurate.runs.folder import RunError
-from qurate.runs.model import ModelError
-from qurate.selection.q_learning.pool import OversizeStateError
-from qurate.training import TrainingError
+import qurate
+from qurate.cli import benchmarks, own_images
+from qurate.cli.terminal import say, tell
+from qurate.errors import QurateError
 
+VERBS: dict[str, Callable[..., Any]] = {
+    "check": own_images.check,
+    "adapt": own_images.adapt,
+    "predict": own_images.predict,
+    "evaluate": own_images.evaluate,
+    "export": own_images.export,
+    "embed": own_images.embed,
+    "demo": benchmarks.demo,
+    "benchmark": benchmarks.benchmark,
+    "report": benchmarks.report,
+}
+"""Your own images first, in the order of their use; then the benchmarks."""
 
-def demo(
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("demo"),
-    seed: int = 0,
-    force: bool = False,
-) -> None:
-    """Compare six methods on adapting from typeset to handwritten digits. No download.
-
-    Args:
-        out: Folder for results.csv.
-        seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
-        force: Overwrite DIR/results.csv if it is there.
-    """
-    run_demo(out, seed=seed, force=force, console=Console())
-
-
-def report(
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    reference: Annotated[str | None, tyro.conf.arg(metavar="ROW")] = None,
-) -> None:
-    """Tables and figures of a benchmark beside the published numbers, and which differences are larger than chance.
-
-    Writes tables.md, tables.tex, tables.html and the figures; those of an earlier report there are replaced.
-
-    Args:
-        folder: The --out folder of `qurate benchmark`; it may still be running.
-        out: Folder for the files; DIR/report unless given.
-        reference: Row that the others are compared with, as 'TML_SPL'; TML_DQNPL unless given, or else the best.
-    """
-    from qurate.report.benchmark.report import write_report
-    from qurate.report.benchmark.terminal import print_report
-
-    console = Console()
-    made, files = write_report(folder, out, reference=reference)
-    print_report(made, console)
-    names = ", ".join(file.name for file in files)
-    console.print(f"Written to {files[0].parent}: {names}", markup=False, highlight=False, soft_wrap=True)
-
-
-_OURS = (
-    BackboneError,
-    BenchmarkError,
-    DataError,
-    EmbeddingError,
-    ModelError,
-    OfflineWeightsError,
-    OversizeStateError,
-    ReportError,
-    RunError,
-    SettingError,
-    TrainingError,
-    UnreadableImageError,
-    FileExistsError,
+_DESCRIPTION = (
+    "Adapt an image classifier to a new domain with a few labels per class. "
+    "`qurate VERB --help` explains a verb; `qurate --version` prints the version."
 )
-"""Errors whose message is all that a person needs."""
 
 
 def main() -> None:
-    """Entry point of `qurate`."""
-    verbs: dict[str, Callable[..., Any]] = {
-        "adapt": own_images.adapt,
-        "predict": own_images.predict,
-        "evaluate": own_images.evaluate,
-        "export": own_images.export,
-        "embed": own_images.embed,
-        "check": own_images.check,
-        "benchmark": benchmark,
-        "report": report,
-        "demo": demo,
-    }
+    """Entry point of `qurate`; exit code 2 for an error of ours, 130 for Ctrl-C."""
+    words = sys.argv[1:] or ["--help"]
+    if words == ["--version"]:
+        say(f"qurate {qurate.__version__}")
+        return
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: _tell(f"warning: {message}", "yellow")
+        warnings.showwarning = lambda message, *_, **__: tell(f"warning: {message}", "yellow")
         try:
-            tyro.extras.subcommand_cli_from_dict(verbs, prog="qurate", description="Adapt an image classifier.")
-        except _OURS as error:
-            _tell(str(error), "red")
+            tyro.extras.subcommand_cli_from_dict(VERBS, args=words, prog="qurate", description=_DESCRIPTION)
+        except QurateError as error:
+            tell(str(error), "red")
             sys.exit(2)
-        except KeyboardInterrupt:
-            _tell("stopped.", "red")
+        except KeyboardInterrupt as stop:
+            tell(" ".join(["stopped.", *map(str, stop.args)]), "red")
             sys.exit(130)
-
-
-def _tell(message: str, style: str) -> None:
-    """One line on standard error, as it is: a file name may hold brackets, and a line may be long."""
-    line = " ".join(f"qurate: {message}".split())
-    Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)

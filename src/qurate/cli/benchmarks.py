@@ -1,4 +1,4 @@
-"""The verb `benchmark`."""
+"""The verbs of comparisons: demo, benchmark, report."""
 
 from __future__ import annotations
 
@@ -6,134 +6,177 @@ import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import tyro
 from rich.console import Console
 
-from qurate.benchmark.cells import Cell
-from qurate.benchmark.commit import current_commit
-from qurate.benchmark.estimate import estimate
-from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.grid import Grid
-from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, start_ray, stop_ray
-from qurate.benchmark.progress import CellDisplay, last_line
-from qurate.benchmark.results import BenchmarkError
-from qurate.benchmark.run import run_cells
-from qurate.benchmark.worker import Worker
-from qurate.config import Device
-from qurate.data.catalog import Protocol, load_suite
-from qurate.expectation import say_time
-from qurate.model_selection import describe_rule
-from qurate.runs.settings import Train, find_weights
-from qurate.runtime.machine import available_cores
-from qurate.runtime.progress import PhaseBars
+from qurate.cli import options
+from qurate.cli.terminal import announce, begin, say
+from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_words
 
-Names = Annotated[str, tyro.conf.arg(metavar="A,B,...")]
+if TYPE_CHECKING:
+    from qurate.benchmark.cells import Cell
+    from qurate.benchmark.folder import BenchmarkFolder
+    from qurate.benchmark.grid import Grid
+    from qurate.benchmark.lanes import Lane
+    from qurate.benchmark.worker import Worker
+    from qurate.runtime.progress import PhaseBars
+
+
+def demo(out: options.Folder = Path("demo"), seed: int = 0, force: options.Flag = False) -> None:
+    """Compare six methods on adapting from typeset to handwritten digits, in minutes and without a download.
+
+    Args:
+        out: Folder for results.csv.
+        seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
+        force: Overwrite DIR/results.csv if it is there.
+    """
+    begin()
+    from qurate.benchmark.demo import run_demo
+
+    run_demo(out, seed=seed, force=force, console=Console())
+
+
+def report(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
+    out: options.AnyFolder = None,
+    reference: options.Row = None,
+) -> None:
+    """Tables and figures of a benchmark beside the published numbers, and which differences are larger than chance.
+
+    Args:
+        folder: The --out folder of `qurate benchmark`; it may still be running.
+        out: Folder for the files; DIR/report unless given.
+        reference: Row to compare the others with, such as TML_SPL; TML_DQNPL unless given, or else the best.
+    """
+    announce("pandas and Matplotlib", "matplotlib")
+    from qurate.report.benchmark.report import write_report
+    from qurate.report.benchmark.terminal import print_report
+
+    made, files = write_report(folder, out, reference=reference)
+    print_report(made, Console())
+    say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
 
 
 def benchmark(
     suite: Annotated[str, tyro.conf.arg(metavar="NAME")],
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    data: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
-    scenarios: Names = "all",
-    methods: Names = "all",
-    selectors: Names = "none,confidence,quality,balanced,random,dqn",
-    shots: Names = "3",
-    seeds: Names = "0,1,2",
-    backbone: Annotated[str, tyro.conf.arg(metavar="NAME")] = "",
-    weights: Annotated[str, tyro.conf.arg(metavar="FILE")] = "auto",
-    train: Train = "head",
-    protocol: Annotated[str, tyro.conf.arg(metavar="mme|clean|drawn")] = "",
-    model_selection: Names = "last",
-    steps: int = 0,
-    device: Device = "auto",
-    processes: int = 0,
-    ray: Annotated[str, tyro.conf.arg(metavar="local|ADDRESS")] = "",
-    dry_run: bool = False,
+    out: options.Folder,
+    data: options.AnyFolder = None,
+    scenarios: options.Names = "all",
+    methods: options.Methods = "all",
+    selectors: options.Selectors = options.EVERY_SELECTOR,
+    presets: options.Names = "qurate",
+    shots: options.Names = "3",
+    seeds: options.Names = "0,1,2",
+    backbone: options.AnyName = None,
+    weights: options.Weights = None,
+    train: options.Train = None,
+    protocol: options.Protocol = None,
+    model_selection: options.Names = "last",
+    steps: options.Count = None,
+    device: options.Device = None,
+    processes: options.Count = None,
+    ray: options.Ray = None,
+    dry_run: options.Flag = False,
 ) -> None:
-    """Compare methods and selectors on a suite; the same command goes on where it was stopped.
+    """Compare methods and selectors on a suite. If it is stopped, re-run the command to resume.
 
     Args:
         suite: digits, office31, office_home, domainnet126, or the path of a TOML file of your own.
-        out: Folder for results.csv, rounds.csv and the cells.
+        out: Folder for results.csv, rounds.csv and the cells, which are the single runs.
         data: Folder of the suite's images; digits needs none.
-        scenarios: Pairs source:target; all of the suite unless given.
-        methods: source_target, dann, adr, cdan, ent, mme, tml, cml, each with every selector; tml+dqn: that pair alone.
-        selectors: none, confidence, quality, balanced, random, dqn, dqn_paper, oracle.
-        shots: Labelled target images of each class: 1 and 3 have public lists, others need --protocol drawn.
+        scenarios: Pairs source:target.
+        methods: How the network learns; names of the registry.
+        selectors: Which pseudo-labels to trust; names of the registry.
+        presets: Settings of selector dqn: qurate, paper, or both.
+        shots: Labelled target images per class: 1 and 3 have public lists, others need --protocol drawn.
         seeds: Seeds of the runs.
         backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; the suite's (the paper's) unless given.
-        weights: 'pretrained' (download), 'offline' (of the extra qurate[offline]), a weight file, or 'auto'.
-        train: 'head' trains on embeddings of the frozen backbone; 'full' trains all layers, slowly.
+        weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
+        train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
-        steps: Training steps before selection; 0 for the suite's own. Rounds become shorter in proportion.
-        device: auto, cpu, cuda or mps.
-        processes: How many cells run at once; 0 for one a core.
+        steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
+        device: Where to train.
+        processes: How many cells run at once; one per core unless given.
         ray: Run on Ray: 'local', or the address of a cluster.
         dry_run: Say what would run and how long it would take, and stop.
     """
-    console, chosen = Console(), load_suite(suite)
+    chosen_methods, chosen_selectors = split_methods(methods), split_selectors(selectors)
+    chosen_presets = split_presets(presets)
+    chosen_shots, chosen_seeds = split_numbers("shots", shots), split_numbers("seeds", seeds)
+    begin()
+    from qurate.benchmark.folder import BenchmarkFolder
+    from qurate.benchmark.grid import Grid
+    from qurate.benchmark.worker import Worker
+    from qurate.data.catalog import load_suite
+    from qurate.runs.settings import find_weights
+    from qurate.runtime.machine import available_cores
+
+    found = load_suite(suite)
     grid = Grid(
-        chosen,
+        found,
         data,
-        scenarios=() if scenarios == "all" else _words(scenarios),
-        methods=_words(methods),
-        selectors=_words(selectors),
-        shots=_numbers("shots", shots),
-        seeds=_numbers("seeds", seeds),
-        backbone=backbone,
-        weights=find_weights(backbone or chosen.backbone, weights),
-        train=train,
-        protocol=_protocol(protocol) if protocol else chosen.protocols[0],
-        rules=_words(model_selection),
-        steps=steps,
-        device=device,
+        scenarios=() if scenarios == "all" else split_words(scenarios),
+        methods=chosen_methods,
+        selectors=chosen_selectors,
+        presets=chosen_presets,
+        shots=chosen_shots,
+        seeds=chosen_seeds,
+        backbone=backbone or "",
+        weights=find_weights(backbone or found.backbone, weights or "auto"),
+        train=train or "head",
+        protocol=protocol or found.protocols[0],
+        rules=split_words(model_selection),
+        steps=steps or 0,
+        device=device or "auto",
     )
-    cells, folder = grid.cells(), BenchmarkFolder(out)
-    worker = Worker(chosen, None if data is None else data.resolve(), grid.weights)
-    to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    lanes = processes or available_cores()
+    worker = Worker(found, None if data is None else data.resolve(), grid.weights)
     if dry_run:
-        _print_plan(console, cells, to_run, folder, worker, lanes)
+        _print_plan(grid, BenchmarkFolder(out), worker, processes or available_cores())
         return
+    try:
+        _run(grid, BenchmarkFolder(out), worker, processes, ray or "")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Re-run the command to resume.") from None
+
+
+def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
+    """Embed the images, run the cells that are not finished, and say where the results are."""
+    from qurate.benchmark.lanes import start_ray
+    from qurate.runtime.machine import available_cores
+    from qurate.runtime.progress import PhaseBars
+
+    cells, gpus = grid.cells(), _gpus(grid.device)
+    to_run = [cell for cell in cells if not folder.is_finished(cell)]
     folder.check_own()
-    _say(console, f"{chosen.title}: {len(cells)} cells, {len(cells) - len(to_run)} of them finished before.")
-    with PhaseBars(console) as bars:
+    say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
+    with PhaseBars(Console()) as bars:
         _embed(worker, to_run, bars)
+    lanes = processes or available_cores()
     if ray and to_run:
-        lanes = start_ray(ray, lanes if ray == "local" else processes, _gpus(device))
+        lanes = start_ray(ray, lanes if ray == "local" else processes or 0, gpus)
     folder.write_facts(_facts(grid, cells))
-    failed = _run(console, cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=_gpus(device))
-    _say(console, f"Results: {out / 'results.csv'}; tables of them: qurate report {out}")
+    failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=gpus)
+    say(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
     if failed:
-        for cell in failed:
-            _say(
-                console, f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({out}/cells/{cell.name}/error.txt)"
-            )
-        _say(console, f"{len(failed)} of {len(cells)} cells failed. The same command tries them again.")
+        _print_failed(failed, folder, cells)
         sys.exit(1)
 
 
-def _run(
-    console: Console,
-    cells: Sequence[Cell],
-    folder: BenchmarkFolder,
-    worker: Worker,
-    count: int,
-    *,
-    ray: bool,
-    gpus: int,
+def _run_cells(
+    cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, *, ray: bool, gpus: int
 ) -> list[Cell]:
+    """Run the cells in so many lanes; the ones that failed."""
+    from qurate.benchmark.lanes import ProcessLane, RayLane, stop_ray
+    from qurate.benchmark.progress import CellDisplay
+    from qurate.benchmark.run import run_cells
+
     lanes: list[Lane] = [RayLane(worker, gpus) if ray else ProcessLane(worker) for _ in range(count)]
     try:
-        with CellDisplay(console, cells, list(folder.seconds(cells)), count) as display:
+        with CellDisplay(Console(), cells, list(folder.seconds(cells)), count) as display:
             return run_cells(cells, lanes, folder, display)
-    except KeyboardInterrupt:
-        _say(Console(stderr=True), "qurate: stopped. The same command goes on from here.")
-        sys.exit(130)
     finally:
         for lane in lanes:
             lane.close()
@@ -152,35 +195,45 @@ def _embed(worker: Worker, to_run: Sequence[Cell], bars: PhaseBars) -> None:
             worker.load(cell, functools.partial(bars.show, "embedding"))
 
 
-def _print_plan(
-    console: Console,
-    cells: Sequence[Cell],
-    to_run: Sequence[Cell],
-    folder: BenchmarkFolder,
-    worker: Worker,
-    lanes: int,
-) -> None:
+def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequence[Cell]) -> None:
+    from qurate.benchmark.progress import last_line
+
+    for cell in failed:
+        where = folder.path / "cells" / cell.name / "error.txt"
+        say(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
+    say(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
+
+
+def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int) -> None:
+    """What would run, and how long it would take."""
+    from qurate.benchmark.estimate import estimate
+    from qurate.expectation import say_time
+
+    cells = grid.cells()
+    to_run = [cell for cell in cells if not folder.is_finished(cell)]
     expected = estimate(to_run, list(folder.seconds(cells)), worker)
     costs = dict(zip(to_run, expected.of_cells, strict=True))
-    _say(console, f"{worker.suite.title}: {len(cells)} cells")
+    say(f"{worker.suite.title}: {_count(cells)}")
     for cell in cells:
-        state = f"{costs[cell]:.0f} s" if cell in costs else "finished"
+        state = f"about {costs[cell]:.0f} s" if cell in costs else "finished"
         failed = ", failed before" if cell in costs and folder.error(cell) else ""
-        _say(console, f"{cell.name}  {cell.title()}: {state}{failed}")
+        say(f"{cell.name}  {cell.title()}: {state}{failed}")
     if not to_run:
-        _say(console, "All are finished.")
+        say("All are finished. Nothing to run.")
         return
     timed = len(to_run) - expected.measured
     how = [f"{expected.measured} by finished cells of the same method and selector"] if expected.measured else []
     how += [f"{timed} by a few training steps on this machine"] if timed else []
-    _say(
-        console,
-        f"{len(to_run)} cells to run: {say_time(expected.whole(lanes))} with {lanes} processes "
-        f"({'; '.join(how)}). Cells that share pre-training pay for it once.",
+    say(
+        f"{_count(to_run)} to run: {say_time(expected.whole(lanes))} with {lanes} at once "
+        f"(estimated: {'; '.join(how)}). Cells that share pre-training pay for it once."
     )
 
 
 def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
+    from qurate.benchmark.commit import current_commit
+    from qurate.model_selection import describe_rule
+
     return {
         "suite": grid.suite.name,
         "suite_title": grid.suite.title,
@@ -195,27 +248,11 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
     }
 
 
+def _count(cells: Sequence[Cell]) -> str:
+    return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+
+
 def _gpus(device: str) -> int:
+    import torch
+
     return int(device == "cuda" or (device == "auto" and torch.cuda.is_available()))
-
-
-def _words(given: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in given.split(",") if word.strip())
-
-
-def _numbers(argument: str, given: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in _words(given))
-    except ValueError:
-        raise BenchmarkError(f"{argument} must be integers with commas between them, got '{given}'.") from None
-
-
-def _protocol(given: str) -> Protocol:
-    for protocol in ("mme", "clean", "drawn"):
-        if given == protocol:
-            return protocol
-    raise BenchmarkError(f"protocol must be mme, clean or drawn, got '{given}'.")
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
-from qurate.data.samples import Inputs, Labeled, Split, join, move, take
+from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
+from qurate.errors import ConfigError
 from qurate.runtime.randomness import generator
 
 _TEST_DRAW = -1
@@ -56,7 +57,7 @@ class TrainingData:
             ("unlabeled", len(self.unlabeled)),
         ):
             if size == 0:
-                raise ValueError(f"TrainingData: {name} is empty; training needs at least one sample of it.")
+                raise DataError(f"TrainingData: {name} is empty; training needs at least one sample of it.")
 
     @classmethod
     def of(cls, split: Split) -> TrainingData:
@@ -210,6 +211,6 @@ def _load_images(
     files: ImageFiles, keys: list[list[tuple[int, int]]], workers: int, transform: Transform | None
 ) -> Iterator[Tensor]:
     if transform is None:
-        raise ValueError("Inputs are image files but no transform was given; pass the backbone's transform.")
+        raise ConfigError("Inputs are image files but no transform was given; pass the backbone's transform.")
     dataset = ImageDataset(files, transform)
     yield from DataLoader(dataset, batch_sampler=keys, num_workers=workers, generator=torch.Generator())

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 
 from qurate.data.digits import digits_split
-from qurate.data.domains import DataError, Domain, list_some
+from qurate.data.domains import Domain, list_some
 from qurate.data.folders import read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.lists import index_classes, locate, move_rows, name_classes, parse_list
-from qurate.data.samples import Split
+from qurate.data.samples import DataError, Split
 from qurate.data.splits import read_mme_split, split_target
 
 BUILT_IN = Path(__file__).parent / "suites"

@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+from qurate.errors import ConfigError
 
 CLASSES = tuple("0123456789")
 
@@ -61,7 +62,7 @@ _SOURCE, _TARGET = 0, 1  # a random stream each: the source does not move when t
 
 
 def digits_split(*, shots: int = 3, seed: int, source_per_class: int = 200, validation_shots: int = 0) -> Split:
-    """Typeset to handwritten digits, with a few labels a class in the target.
+    """Typeset to handwritten digits, with a few labels per class in the target.
 
     For one seed the labelled target samples of n shots are among those of n + 1 shots, the validation
     samples are the same at any number of shots, and the source is the same throughout.
@@ -111,7 +112,7 @@ def typeset_digits(per_class: int, seed: int) -> Labeled:
         10 * per_class images, (N, 1, 8, 8) float32 in [0, 1], their labels running 0, 1, ..., 9, 0, 1, ...
     """
     if per_class < 1:
-        raise ValueError(f"typeset_digits: per_class must be at least 1, got {per_class}.")
+        raise ConfigError(f"typeset_digits: per_class must be at least 1, got {per_class}.")
     rng = np.random.default_rng((seed, _SOURCE))
     images = np.stack([_render(digit, rng) for _ in range(per_class) for digit in CLASSES])
     labels = torch.arange(len(CLASSES)).repeat(per_class)
@@ -136,15 +137,15 @@ def _load_handwritten() -> tuple[Tensor, Tensor]:
 def _check_shots(shots: int, validation_shots: int, smallest: int) -> None:
     """One sample of the smallest class must stay unlabelled."""
     if validation_shots < 0:
-        raise ValueError(f"digits_split: validation_shots must be 0 or more, got {validation_shots}.")
+        raise ConfigError(f"digits_split: validation_shots must be 0 or more, got {validation_shots}.")
     most = smallest - 1 - validation_shots
     if most < 1:
-        raise ValueError(
+        raise ConfigError(
             f"digits_split: validation_shots must be at most {smallest - 2}, got {validation_shots}; the "
             f"smallest class has {smallest} samples and must leave one labelled and one unlabelled."
         )
     if not 1 <= shots <= most:
-        raise ValueError(
+        raise ConfigError(
             f"digits_split: shots must be between 1 and {most} with validation_shots={validation_shots}, "
             f"got {shots}; the smallest class has {smallest} samples and must leave one unlabelled."
         )

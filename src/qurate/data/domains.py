@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
 import warnings
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,14 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qurate.data.images import ImageFiles, UnreadableImageError, read_image
-from qurate.data.samples import Inputs, take
+from qurate.data.images import ImageFiles
+from qurate.data.samples import DataError, Inputs, take
 
 Array: TypeAlias = NDArray[Any] | Tensor
-
-
-class DataError(ValueError):
-    """Data that cannot be used as given; the message says where, what is allowed and what to do."""
 
 
 class DataWarning(UserWarning):
@@ -143,34 +137,28 @@ def from_arrays(
     return Domain(name, values, torch.tensor(indices, dtype=torch.int64), names)
 
 
-def verify_images(domain: Domain, on_unreadable: Literal["error", "skip"] = "error") -> Domain:
-    """Decode every file once, so that a broken one is found before training and not during it.
+def leave_out(domain: Domain, unreadable: Mapping[Path, str]) -> Domain:
+    """The domain without its unreadable files, which move to `skipped`; a warning counts and names them.
 
     Args:
-        domain: Any domain; one of arrays is returned as it is.
-        on_unreadable: `error` raises; `skip` moves unreadable files to `skipped` and warns with their count.
+        domain: Of image files.
+        unreadable: Files, of this domain or not, and why they cannot be read.
 
     Raises:
-        DataError: If a file cannot be decoded and `on_unreadable` is `error`, or if none can.
+        DataError: If no file of the domain can be read.
     """
-    if on_unreadable not in ("error", "skip"):
-        raise DataError(f"verify_images: on_unreadable must be 'error' or 'skip', got '{on_unreadable}'.")
-    if not isinstance(domain.inputs, ImageFiles):
-        return domain
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        reasons = list(pool.map(_why_unreadable, domain.inputs.paths))
-    broken = [Skipped(p, r) for p, r in zip(domain.inputs.paths, reasons, strict=True) if r is not None]
+    assert isinstance(domain.inputs, ImageFiles)
+    paths = domain.inputs.paths
+    broken = [Skipped(path, unreadable[path]) for path in paths if path in unreadable]
     if not broken:
         return domain
-    finding = (
-        f"verify_images: {len(broken)} of {len(domain)} images of '{domain.name}' cannot be decoded: "
-        f"{list_some(b.path for b in broken)}."
-    )
-    if on_unreadable == "error" or len(broken) == len(domain):
-        raise DataError(f"{finding} Replace or remove the files, or pass on_unreadable='skip' to leave some out.")
-    warnings.warn(f"{finding} They are left out.", DataWarning, stacklevel=2)
-    readable = torch.tensor([i for i, reason in enumerate(reasons) if reason is None])
-    return replace(domain.keep(readable), skipped=domain.skipped + tuple(broken))
+    found = f"{len(broken)} of {len(domain)} images of '{domain.name}' cannot be read"
+    named = list_some(skip.path for skip in broken)
+    if len(broken) == len(domain):
+        raise DataError(f"{found}: {named}. Replace the files; at least one readable image is needed.")
+    warnings.warn(f"{found} and are left out: {named}.", DataWarning, stacklevel=2)
+    readable = torch.tensor([i for i, path in enumerate(paths) if path not in unreadable])
+    return replace(domain.keep(readable), skipped=(*domain.skipped, *broken))
 
 
 def match_classes(
@@ -221,14 +209,6 @@ def _relabel(domain: Domain, classes: tuple[str, ...]) -> Domain:
     labels = table[domain.labels]
     kept = torch.nonzero(labels != dropped).flatten()
     return Domain(domain.name, take(domain.inputs, kept), labels[kept], classes, domain.skipped)
-
-
-def _why_unreadable(path: Path) -> str | None:
-    try:
-        read_image(path)
-    except UnreadableImageError as error:
-        return str(error)
-    return None
 
 
 def _off_device(values: Any) -> Any:

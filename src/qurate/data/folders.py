@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from qurate.data.domains import DataError, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.domains import DataWarning, Domain, Skipped, compose_name, list_some
 from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
+from qurate.data.samples import DataError
 
 
 def read_folder(path: Path | str, name: str | None = None) -> Domain:

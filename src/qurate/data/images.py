@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from qurate.errors import ConfigError, QurateError
+from qurate.runtime.machine import available_cores
+
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
+OnProgress = Callable[[int, int], None]
+"""Called with how many images are done and how many there are."""
 
-class UnreadableImageError(ValueError):
+Seen = TypeVar("Seen")
+
+
+class UnreadableImageError(QurateError, ValueError):
     """An image file that cannot be decoded; the message names the file and the way out."""
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Inputs that are still on disk: one image file a sample."""
+    """Inputs that are still on disk: one image file per sample."""
 
     paths: tuple[Path, ...]
 
@@ -49,7 +59,7 @@ class Transform:
 
     def __post_init__(self) -> None:
         if not 0 < self.crop <= self.resize:
-            raise ValueError(
+            raise ConfigError(
                 f"Transform: crop must be between 1 and resize ({self.resize}), got {self.crop}. "
                 "Choose a smaller crop or a larger resize."
             )
@@ -86,12 +96,58 @@ def read_image(path: Path) -> Image.Image:
         with Image.open(path) as image:
             image.load()
             return _to_rgb(_upright(image))
-    except FileNotFoundError as error:
-        raise UnreadableImageError(f"{path}: no such file. Check the list or folder that names it.") from error
     except Exception as error:  # PIL's format readers raise whatever their parsers meet
-        raise UnreadableImageError(
-            f"{path}: cannot be decoded as an image ({error}). Replace the file or remove it."
-        ) from error
+        raise unreadable_image(path, error) from error
+
+
+def unreadable_image(path: Path, error: Exception) -> UnreadableImageError:
+    """What to say of a file that could not be read as an image."""
+    if isinstance(error, FileNotFoundError):
+        return UnreadableImageError(f"{path}: no such file. Check the list or folder that names it.")
+    if isinstance(error, OSError) and error.errno is not None:  # of the system; PIL's own have no number
+        return UnreadableImageError(f"{path}: cannot be read ({error.strerror}). Check its permissions.")
+    return UnreadableImageError(f"{path}: cannot be decoded as an image ({error}). Replace the file or remove it.")
+
+
+def look_at_all(
+    paths: Sequence[Path], look: Callable[[Image.Image], Seen], on_progress: OnProgress | None = None
+) -> list[Seen | UnreadableImageError]:
+    """Decode every file once and keep what `look` makes of it; an unreadable file leaves its error instead."""
+
+    def see(path: Path) -> Seen | UnreadableImageError:
+        try:
+            return look(read_image(path))
+        except UnreadableImageError as error:
+            return error
+
+    found: list[Seen | UnreadableImageError] = []
+    pool = ThreadPoolExecutor(min(available_cores(), 8))
+    try:
+        for seen in pool.map(see, paths):
+            found.append(seen)
+            if on_progress is not None:
+                on_progress(len(found), len(paths))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for the rest
+    return found
+
+
+def find_unreadable(paths: Sequence[Path], on_progress: OnProgress | None = None) -> dict[Path, str]:
+    """Decode every file once; of those that cannot be decoded, the reason."""
+    seen = look_at_all(paths, lambda image: None, on_progress)
+    return {path: str(error) for path, error in zip(paths, seen, strict=True) if error is not None}
+
+
+def find_broken(paths: Sequence[Path]) -> dict[Path, str]:
+    """Look at the headers of files; of those that are no images, the reason. Damage deeper inside shows on decoding."""
+    broken = {}
+    for path in paths:
+        try:
+            with Image.open(path):
+                pass
+        except Exception as error:  # PIL's format readers raise whatever their parsers meet
+            broken[path] = str(unreadable_image(path, error))
+    return broken
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -142,8 +198,3 @@ class ImageDataset(torch.utils.data.Dataset[Tensor]):
         if draw < 0:
             return self.transform.for_testing(image)
         return self.transform.for_training(image, torch.Generator().manual_seed(draw))
-
-
-def image_files(paths: Sequence[Path | str]) -> ImageFiles:
-    """Image files from any sequence of paths."""
-    return ImageFiles(tuple(Path(path) for path in paths))

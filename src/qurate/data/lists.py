@@ -12,8 +12,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.data.domains import DataError, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.domains import DataWarning, Domain, Skipped, compose_name, list_some
 from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
+from qurate.data.samples import DataError
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -50,7 +51,7 @@ def read_list(path: Path | str, root: Path | str, name: str | None = None) -> Do
 def read_table(
     path: Path | str,
     root: Path | str,
-    path_column: str = "path",
+    path_column: str | None = None,
     label_column: str = "label",
     name: str | None = None,
 ) -> Domain:
@@ -59,35 +60,77 @@ def read_table(
     Args:
         path: The table, UTF-8, comma-separated, with a header line.
         root: The folder that the paths are relative to.
-        path_column: Column of the paths.
+        path_column: Column of the paths; 'path' if None, or 'file' as in the tables that qurate writes.
         label_column: Column of the class names; empty (or -1 if all are integers) = unlabelled.
         name: What messages call the domain; the table's name if None.
 
     Raises:
         DataError: If the table, a column or a listed file is missing.
     """
+    rows = parse_table(path, path_column, label_column)
+    return _from_rows(rows, Path(root), name or Path(path).stem, f"read_table: {path}")
+
+
+def read_unlabeled_list(path: Path | str, root: Path | str, name: str | None = None) -> Domain:
+    """A domain without labels from a list or a CSV table; classes in it are not read.
+
+    Args:
+        path: A list with a path on each line, with or without a class after it, or a table (`.csv`).
+        root: The folder that the paths are relative to.
+        name: What messages call the domain; the list's name if None.
+
+    Raises:
+        DataError: If the list or a listed file is missing.
+    """
+    return _from_rows(parse_paths(path), Path(root), name or Path(path).stem, str(path))
+
+
+def parse_paths(path: Path | str) -> list[Row]:
+    """The files that a list or a CSV table names, unchecked against the disk, all unlabelled."""
+    rows = parse_table(path, None, None) if Path(path).suffix.lower() == ".csv" else parse_list(path, need_class=False)
+    return [replace(row, label="") for row in rows]
+
+
+def parse_table(path: Path | str, path_column: str | None, label_column: str | None) -> list[Row]:
+    """The rows of a CSV table, unchecked against the disk.
+
+    Args:
+        path: The table.
+        path_column: See `read_table`.
+        label_column: Column of the class names; None leaves all rows unlabelled.
+
+    Raises:
+        DataError: If the table or a column is missing, or a row has no path.
+    """
     try:
         # As strings, with nothing read as missing: "NA" and "007" are class names.
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"read_table: {path} cannot be read as a UTF-8 CSV table ({error}).") from error
-    for argument, column in (("path_column", path_column), ("label_column", label_column)):
-        if column not in table.columns:
+    columns = set(table.columns)
+    files = path_column or ("file" if "file" in columns and "path" not in columns else "path")
+    for argument, column in (("path_column", files), ("label_column", label_column)):
+        if column is not None and column not in columns:
             raise DataError(
                 f"read_table: {argument} must be a column of {path} ({list_some(table.columns)}), got '{column}'."
             )
-    cells = zip(table[path_column].tolist(), table[label_column].tolist(), strict=True)
+    labels = [""] * len(table) if label_column is None else table[label_column].tolist()
+    cells = zip(table[files].tolist(), labels, strict=True)
     rows = [Row(f"row {i}", str(file).strip(), str(label).strip()) for i, (file, label) in enumerate(cells, 1)]
     if nameless := [row.place for row in rows if not row.path]:
         raise DataError(f"read_table: {path} has no path in {list_some(nameless)}. Fill in or remove the rows.")
-    return _from_rows(rows, Path(root), name or Path(path).stem, f"read_table: {path}")
+    return rows
 
 
-def parse_list(path: Path | str) -> list[Row]:
+def parse_list(path: Path | str, *, need_class: bool = True) -> list[Row]:
     """The lines of a list file, unchecked against the disk.
 
+    Args:
+        path: The list.
+        need_class: Whether every line must have a class after its path.
+
     Raises:
-        DataError: If the list is missing, is not UTF-8 or has a line without class.
+        DataError: If the list is missing, is not UTF-8, or has a line without the class that it needs.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
@@ -99,10 +142,12 @@ def parse_list(path: Path | str) -> list[Row]:
             continue
         words = line.rsplit(maxsplit=1)
         if len(words) < 2 or PurePath(words[1]).suffix.lower() in IMAGE_SUFFIXES:
-            raise DataError(
-                f"read_list: {path}, line {number}: a line must be 'path class' with an integer or a name as "
-                f"class, got '{line.strip()}'. Append the class, or -1 if it is unknown."
-            )
+            if need_class:
+                raise DataError(
+                    f"read_list: {path}, line {number}: a line must be 'path class' with an integer or a name as "
+                    f"class, got '{line.strip()}'. Append the class, or -1 if it is unknown."
+                )
+            words = [line, ""]
         rows.append(Row(f"line {number}", words[0].strip(), words[1]))
     return rows
 

@@ -6,21 +6,20 @@ import glob
 import hashlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import pandas as pd
 import torch
 
-from qurate.data.domains import DataError, DataWarning, Domain, list_some, match_classes, verify_images
-from qurate.data.embedding.contents import read_contents
-from qurate.data.embedding.embed import default_cache
+from qurate.data.domains import DataWarning, Domain, leave_out, list_some, match_classes
+from qurate.data.embedding.contents import Content, read_contents, spread
+from qurate.data.embedding.embed import digest_memory
 from qurate.data.folders import read_folder, read_unlabeled_folder
 from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
-from qurate.data.lists import read_list, read_table
-from qurate.data.samples import Labeled, Split
+from qurate.data.lists import parse_paths, read_list, read_table, read_unlabeled_list
+from qurate.data.samples import DataError, Labeled, Split
 from qurate.data.splits import split_parts
 
 Place: TypeAlias = Path | str
@@ -28,19 +27,38 @@ Place: TypeAlias = Path | str
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The three parts of a run, read and checked.
+    """The three parts of a run, read and matched.
 
     Args:
-        name: Source and target, by their folders' names.
+        domains: 'source', 'labeled' and 'unlabeled' as they were read.
+        contents: Digests of all their files.
+        missing: What is done with a class that one side lacks.
         split: Image files; nothing is sealed, for no one knows the hidden labels.
-        digest: Of all contents and labels: equal data, equal digest, wherever it lies.
         notes: Sentences on what was left out.
     """
 
-    name: str
+    domains: Mapping[str, Domain]
+    contents: Mapping[Path, Content]
+    missing: Literal["error", "drop"]
     split: Split
-    digest: str
     notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Source and target, by their folders' names."""
+        return f"{self.domains['source'].name} to {self.domains['unlabeled'].name}"
+
+    @property
+    def digest(self) -> str:
+        """Of all contents and labels: equal data, equal digest, wherever it lies."""
+        whole = hashlib.sha256("\n".join(self.split.classes).encode())
+        for part in (self.split.source, self.split.target_labeled, self.split.target_unlabeled):
+            assert isinstance(part.inputs, ImageFiles)
+            labels = part.labels.tolist() if isinstance(part, Labeled) else [-1] * len(part)
+            for path, label in zip(part.inputs.paths, labels, strict=True):
+                whole.update(self.contents[path].digest + int(label).to_bytes(8, "big", signed=True))
+            whole.update(b"end of part")
+        return whole.hexdigest()
 
     def lines(self) -> list[str]:
         """What was understood, one sentence each."""
@@ -50,10 +68,24 @@ class Parts:
         return [
             f"{split.n_classes} classes: {list_some(split.classes, 5)}.",
             f"Source: {len(split.source)} labelled images.",
-            f"Target: {len(split.target_labeled)} labelled images ({few} a class), "
+            f"Target: {len(split.target_labeled)} labelled images ({few} per class), "
             f"{len(split.target_unlabeled)} unlabelled.",
             *self.notes,
         ]
+
+    def without(self, unreadable: Mapping[Path, str]) -> Parts:
+        """The parts without files that turned out to be unreadable, and whatever has the same content.
+
+        Raises:
+            DataError: If too little is left.
+        """
+        if not unreadable:
+            return self
+        everywhere = spread(unreadable, self.contents)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # the notes say it
+            domains = {name: leave_out(domain, everywhere) for name, domain in self.domains.items()}
+        return _match(domains, self.contents, self.missing)
 
 
 def read_parts(
@@ -64,10 +96,10 @@ def read_parts(
     missing: Literal["error", "drop"] = "error",
     cache: Path | None = None,
 ) -> Parts:
-    """Read the parts of a run; every file is decoded once, so that a broken one is found now.
+    """Read the parts of a run. Files are hashed, but no image is decoded: `Parts.without` leaves out what breaks later.
 
     Args:
-        source: Labelled source: class folders, a list file (`path class` a line) or a CSV table.
+        source: Labelled source: class folders, a list file (one `path class` per line) or a CSV table.
         labeled: Labelled target, likewise, of the same classes.
         unlabeled: Unlabelled target: any folder, nested or flat, a list or a table. Images that are also in `labeled`,
             by content, are left out.
@@ -77,53 +109,31 @@ def read_parts(
     Raises:
         DataError: If a part is missing or empty, or the classes do not match.
     """
-    notes: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # what was skipped is said below, once
-        read = {
-            "source": verify_images(read_labeled(source, "source"), "skip"),
-            "labeled": verify_images(read_labeled(labeled, "labeled"), "skip"),
-            "unlabeled": verify_images(read_unlabeled(unlabeled, "unlabeled"), "skip"),
+        warnings.simplefilter("ignore", DataWarning)  # the notes say it
+        domains = {
+            "source": read_labeled(source, "source"),
+            "labeled": read_labeled(labeled, "labeled"),
+            "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
         }
-    for name, domain in read.items():
-        notes += _skipped(name, domain)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DataWarning)
-        first, second = match_classes(read["source"], read["labeled"], missing=missing)
-    notes += [str(warning.message) for warning in caught]
-    third, left_out = _without_labeled(read["unlabeled"], second, cache)
-    if left_out:
-        notes.append(f"unlabeled: {left_out} images are also in labeled, by content, and are left out.")
-    split = split_parts(first, second, third)
-    name = f"{read['source'].name} to {read['unlabeled'].name}"
-    return Parts(name, split, _digest(split, cache), tuple(notes))
+        paths = [path for domain in domains.values() for path in _paths(domain)]
+        contents, unreadable = read_contents(paths, digest_memory(cache))
+        domains = {name: leave_out(domain, unreadable) for name, domain in domains.items()}
+    return _match(domains, contents, missing)
 
 
 def read_labeled(where: Place, argument: str) -> Domain:
     """A labelled domain from a folder of class folders, a list file or a CSV table, by what is there."""
-    path = _existing(where, argument, "a folder of class folders, a list file ('path class' a line) or a CSV table")
+    path = _existing(where, argument, "a folder of class folders, a list file ('path class' per line) or a CSV table")
     if path.is_dir():
         return read_folder(path)
-    if path.suffix.lower() == ".csv":
-        return read_table(path, path.parent, path_column=_path_column(path))
-    return read_list(path, path.parent)
+    return read_table(path, path.parent) if path.suffix.lower() == ".csv" else read_list(path, path.parent)
 
 
 def read_unlabeled(where: Place, argument: str) -> Domain:
     """A domain without labels from any folder, list or table; labels that a list has are not read."""
     path = _existing(where, argument, "a folder, a list file or a CSV table")
-    if path.is_dir():
-        return read_unlabeled_folder(path)
-    files = _listed(path)
-    if lost := [file for file in files if not file.is_file()]:
-        raise DataError(
-            f"{argument}: {len(lost)} of {len(files)} files that {path} lists do not exist: {list_some(lost, 3)}. "
-            f"Listed paths are relative to {path.parent}."
-        )
-    if not files:
-        raise DataError(f"{argument}: {path} names no images; at least one is needed.")
-    labels = torch.full((len(files),), -1, dtype=torch.int64)
-    return Domain(path.stem, ImageFiles(tuple(files)), labels, ())
+    return read_unlabeled_folder(path) if path.is_dir() else read_unlabeled_list(path, path.parent)
 
 
 def find_images(images: Place | Sequence[Place]) -> list[Path]:
@@ -157,64 +167,41 @@ def _existing(where: Place, argument: str, allowed: str) -> Path:
     return path
 
 
-def _path_column(path: Path) -> str:
-    """The column of the files: 'path', or 'file' as in the tables that qurate writes."""
-    try:
-        names = set(pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a UTF-8 CSV table ({error}).") from error
-    return "file" if "file" in names and "path" not in names else "path"
-
-
 def _listed(path: Path) -> list[Path]:
-    """Files that a list or a table names, relative to its folder; a class after a path is not read."""
-    if path.suffix.lower() == ".csv":
-        column = _path_column(path)
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        if column not in table.columns:
-            raise DataError(f"{path}: must have a column 'path' or 'file', got {list_some(table.columns)}.")
-        return [path.parent / name for name in table[column]]
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as a UTF-8 list of files ({error}).") from error
-    names = [line.strip() for line in lines if line.strip()]
-    alone = [Path(name).suffix.lower() in IMAGE_SUFFIXES for name in names]  # else a class follows the path
-    return [
-        path.parent / (name if bare else name.rsplit(maxsplit=1)[0]) for name, bare in zip(names, alone, strict=True)
-    ]
+    return [path.parent / row.path for row in parse_paths(path)]
 
 
-def _without_labeled(unlabeled: Domain, labeled: Domain, cache: Path | None) -> tuple[Domain, int]:
-    assert isinstance(unlabeled.inputs, ImageFiles)
-    assert isinstance(labeled.inputs, ImageFiles)
-    memory = (cache or default_cache()) / "digests.sqlite"
-    contents = read_contents([*unlabeled.inputs.paths, *labeled.inputs.paths], memory)
-    known = {contents[path].digest for path in labeled.inputs.paths}
-    kept = [i for i, path in enumerate(unlabeled.inputs.paths) if contents[path].digest not in known]
+def _paths(domain: Domain) -> tuple[Path, ...]:
+    assert isinstance(domain.inputs, ImageFiles), "parts are read from files"
+    return domain.inputs.paths
+
+
+def _match(domains: Mapping[str, Domain], contents: Mapping[Path, Content], missing: Literal["error", "drop"]) -> Parts:
+    """The parts of one split, with notes on what is no part of it."""
+    notes = [note for name, domain in domains.items() for note in _skipped(name, domain)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        source, labeled = match_classes(domains["source"], domains["labeled"], missing=missing)
+    notes += [str(warning.message) for warning in caught]
+    unlabeled = _without_labeled(domains["unlabeled"], labeled, contents)
+    if left_out := len(domains["unlabeled"]) - len(unlabeled):
+        notes.append(f"unlabeled: {left_out} images are also in labeled, by content, and are left out.")
+    return Parts(domains, contents, missing, split_parts(source, labeled, unlabeled), tuple(notes))
+
+
+def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, Content]) -> Domain:
+    known = {contents[path].digest for path in _paths(labeled)}
+    kept = [i for i, path in enumerate(_paths(unlabeled)) if contents[path].digest not in known]
     if len(kept) < 2:
         raise DataError(
             f"unlabeled ('{unlabeled.name}') must hold at least two images that labeled ('{labeled.name}') does not, "
             f"got {len(kept)} among {len(unlabeled)}. Point it at the unlabelled ones; adaptation learns from many."
         )
-    return unlabeled.keep(torch.tensor(kept)), len(unlabeled) - len(kept)
-
-
-def _digest(split: Split, cache: Path | None) -> str:
-    memory = (cache or default_cache()) / "digests.sqlite"
-    whole = hashlib.sha256("\n".join(split.classes).encode())
-    for part in (split.source, split.target_labeled, split.target_unlabeled):
-        assert isinstance(part.inputs, ImageFiles)
-        contents = read_contents(part.inputs.paths, memory)
-        labels = part.labels.tolist() if isinstance(part, Labeled) else [-1] * len(part)
-        for path, label in zip(part.inputs.paths, labels, strict=True):
-            whole.update(contents[path].digest + int(label).to_bytes(8, "big", signed=True))
-        whole.update(b"end of part")
-    return whole.hexdigest()
+    return unlabeled.keep(torch.tensor(kept))
 
 
 def _skipped(name: str, domain: Domain) -> list[str]:
-    """Sentences on the files of a part that are no samples, one a reason."""
+    """Sentences on the files of a part that are no samples, one for each reason."""
     by_reason: dict[str, list[str]] = {}
     for skip in domain.skipped:
         reason = skip.reason.removeprefix(f"{skip.path}: ").removesuffix(" Replace the file or remove it.")

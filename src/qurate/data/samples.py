@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 
 from qurate.data.images import ImageFiles
+from qurate.errors import QurateError
 
 Inputs: TypeAlias = Tensor | ImageFiles
 """Tensors in memory (arrays or embeddings, sample first) or image files on disk."""
+
+
+class DataError(QurateError, ValueError):
+    """Data that cannot be used as given; the message says where, what is allowed and what to do."""
 
 
 def take(inputs: Inputs, indices: Tensor) -> Inputs:
@@ -32,7 +37,7 @@ def join(first: Inputs, second: Inputs) -> Inputs:
         return torch.cat([first, second])
     if isinstance(first, ImageFiles) and isinstance(second, ImageFiles):
         return ImageFiles(first.paths + second.paths)
-    raise TypeError(
+    raise DataError(
         "join: both inputs must be tensors or both image files, "
         f"got {type(first).__name__} and {type(second).__name__}."
     )
@@ -52,11 +57,11 @@ class Labeled:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
-            raise ValueError(f"Labeled: {len(self.inputs)} inputs but {len(self.labels)} labels.")
+            raise DataError(f"Labeled: {len(self.inputs)} inputs but {len(self.labels)} labels.")
         if self.labels.dtype != torch.int64:
-            raise TypeError(f"Labeled: labels must be int64, got {self.labels.dtype}.")
+            raise DataError(f"Labeled: labels must be int64, got {self.labels.dtype}.")
         if len(self.labels) and int(self.labels.min()) < 0:
-            raise ValueError("Labeled: a label is negative; unlabelled samples belong in Unlabeled.")
+            raise DataError("Labeled: a label is negative; unlabelled samples belong in Unlabeled.")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -103,7 +108,7 @@ class Unlabeled:
 
     def __post_init__(self) -> None:
         if self.sealed is not None and len(self.sealed) != len(self.inputs):
-            raise ValueError(f"Unlabeled: {len(self.inputs)} inputs but {len(self.sealed)} sealed labels.")
+            raise DataError(f"Unlabeled: {len(self.inputs)} inputs but {len(self.sealed)} sealed labels.")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -134,7 +139,7 @@ class Split:
             ("validation", self.validation),
         ):
             if part is not None and len(part) and int(part.labels.max()) >= len(self.classes):
-                raise ValueError(
+                raise DataError(
                     f"Split: {name} has label {int(part.labels.max())} but there are only {len(self.classes)} classes."
                 )
 

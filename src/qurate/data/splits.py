@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qurate.data.domains import DataError, DataWarning, Domain, list_some, match_classes
+from qurate.data.domains import DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
 from qurate.data.lists import Row, index_classes, locate, move_rows, name_classes, parse_list
-from qurate.data.samples import Inputs, Labeled, SealedLabels, Split, Unlabeled
+from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled
 
 
 def split_target(source: Domain, target: Domain, *, shots: int, seed: int, validation_shots: int = 0) -> Split:

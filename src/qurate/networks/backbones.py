@@ -14,10 +14,11 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from qurate.data.images import Transform
+from qurate.errors import QurateError
 from qurate.networks.offline import OFFLINE_BACKBONE, OfflineWeightsError, offline_weights
 
 
-class BackboneError(ValueError):
+class BackboneError(QurateError, ValueError):
     """A backbone or its weights cannot be had; the message says the ways out."""
 
 

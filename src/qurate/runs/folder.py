@@ -24,6 +24,8 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 
+from qurate.errors import QurateError
+from qurate.report.run.record import RunRecord
 from qurate.runs.model import ABOUT_FILE, WEIGHTS_FILE, AdaptedModel
 from qurate.runtime.files import write_atomically
 from qurate.selection.checkpoint import Progress
@@ -48,7 +50,7 @@ _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
 
 
-class RunError(RuntimeError):
+class RunError(QurateError, RuntimeError):
     """A run folder cannot be used as asked; the message says why and what to pass."""
 
 
@@ -71,7 +73,7 @@ class RunFolder:
         """Make sure that this run may be written here, before anything is trained.
 
         Args:
-            resume: Go on with what is there.
+            resume: Continue what is there.
             force: Remove an earlier run's files; others are never touched.
 
         Raises:
@@ -86,7 +88,7 @@ class RunFolder:
                     f"{self.path} holds a finished run. Choose another --out, or pass --force to overwrite it."
                 )
             raise RunError(
-                f"{self.path} holds an unfinished run. Pass --resume to go on with it, or --force to begin anew."
+                f"{self.path} holds an unfinished run. Pass --resume to continue it, or --force to start again."
             )
         if not there and self.path.is_dir() and any(self.path.iterdir()):
             raise RunError(f"{self.path} is not empty and not a run of qurate. Choose another --out.")
@@ -106,22 +108,27 @@ class RunFolder:
             return True  # ours, damaged, as far as one can tell
         return isinstance(kept, dict) and "qurate" in kept
 
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Make sure that an interrupted run has these settings; there may be others."""
+        path = self.path / CONFIG_FILE
+        if not path.is_file():
+            return
+        wanted = json.loads(json.dumps(settings))
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path}: damaged ({error}). Pass --force to start again.") from error
+        if differing := sorted(found for name in wanted for found in _differences(name, kept.get(name), wanted[name])):
+            raise RunError(
+                f"{self.path} was started with other settings, so it cannot be resumed with these: "
+                f"{'; '.join(differing[:4])}. Repeat its settings, or pass --force to start again."
+            )
+
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Write the settings, or make sure that a resumed run has the same ones."""
-        wanted = json.loads(json.dumps(settings))
-        path = self.path / CONFIG_FILE
-        if path.is_file():
-            try:
-                kept = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise RunError(f"{path}: damaged ({error}). Pass --force to begin anew.") from error
-            if differing := sorted(_differences("", kept, wanted)):
-                raise RunError(
-                    f"{self.path} was begun with other settings, so it cannot be resumed with these: "
-                    f"{'; '.join(differing[:4])}. Repeat its settings, or pass --force to begin anew."
-                )
-            return
-        write_atomically(path, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")
+        self.check(settings)
+        if not (self.path / CONFIG_FILE).is_file():
+            self._write(CONFIG_FILE, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
     def load(self) -> Progress | None:
         """Where Algorithm 1 was when the run was killed, or None."""
@@ -131,7 +138,7 @@ class RunFolder:
         try:
             return Progress.of_tensors(safetensors.torch.load_file(path))
         except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
-            raise RunError(f"{path}: damaged ({type(error).__name__}). Pass --force to begin anew.") from error
+            raise RunError(f"{path}: damaged ({type(error).__name__}). Pass --force to start again.") from error
 
     def save(self, progress: Progress) -> None:
         """Keep where Algorithm 1 is."""
@@ -146,15 +153,14 @@ class RunFolder:
         """Keep the folds of the comparison that are done."""
         self._write(COMPARISON_FILE, json.dumps(folds))
 
-    def finish(self, model: AdaptedModel, metrics: pd.DataFrame) -> None:
+    def finish(self, model: AdaptedModel, record: RunRecord) -> None:
         """Write results, page and model; then forget the progress."""
-        from qurate.report.run.page import write_report  # draws figures, which predicting need not load
+        from qurate.report.run.gather import metrics_table  # both draw, and predicting need not load what draws
+        from qurate.report.run.page import write_report
 
-        assert model.record is not None, "a run that was trained here has a record"
-        record = model.record
         self._write(PREDICTIONS_FILE, as_csv(record.predictions))
         self._write(POSITIVES_FILE, as_csv(record.positives))
-        self._write(METRICS_FILE, as_csv(metrics))
+        self._write(METRICS_FILE, as_csv(metrics_table(record)))
         try:
             write_report(record, self.path / REPORT_FILE)
             model.save(self.path)
@@ -193,18 +199,15 @@ def as_csv(table: pd.DataFrame) -> bytes:
 def _unwritable(path: Path, error: OSError) -> RunError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RunError(
-            f"{path}: the disk is full. Make room and go on with --resume; nothing that was written before is lost."
+            f"{path}: the disk is full. Make room and re-run the command with --resume to continue; nothing that was "
+            "written is lost."
         )
     reason = error.strerror or os.strerror(error.errno or 0)
-    return RunError(f"{path}: cannot be written ({reason}). Choose another --out, or see who may write there.")
+    return RunError(f"{path}: cannot be written ({reason}). Choose another --out, or check its permissions.")
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:
     if isinstance(kept, dict) and isinstance(wanted, dict):
         names = kept.keys() | wanted.keys()
-        return [
-            found
-            for name in names
-            for found in _differences(f"{where}.{name}" if where else name, kept.get(name), wanted.get(name))
-        ]
+        return [found for name in names for found in _differences(f"{where}.{name}", kept.get(name), wanted.get(name))]
     return [] if kept == wanted else [f"{where} was {kept!r}, is {wanted!r}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import NetworkConfig
-from qurate.data.domains import DataError, list_some, verify_images
-from qurate.data.embedding.contents import stamp_of
-from qurate.data.embedding.embed import embed_with
-from qurate.data.embedding.frozen import FrozenBackbone, View, choose_device, embedder
-from qurate.data.embedding.work import CPU_BATCH, DEVICE_BATCH, OnProgress
-from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
+from qurate.data.domains import leave_out, list_some
+from qurate.data.embedding.embed import Embeddings, embed_files
+from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
+from qurate.data.samples import DataError
+from qurate.errors import QurateError
 from qurate.evaluation import Metrics, measure
 from qurate.networks.heads import Network, build_network
-from qurate.report.run.record import RunRecord
 from qurate.runtime.files import write_atomically
-from qurate.runtime.machine import available_cores
 
 WEIGHTS_FILE, ABOUT_FILE = "model.safetensors", "model.json"
 _FORMAT = "qurate-model-1"
 
 
-class ModelError(ValueError):
+class ModelError(QurateError, ValueError):
     """A model that cannot be read; the message says what is wrong with which file."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AdaptedModel:
     """An image classifier for the target domain.
 
@@ -47,20 +44,25 @@ class AdaptedModel:
         config: Backbone, bottleneck and classifier that the network is made of.
         classes: Class names.
         origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
-        record: What its run left, where the model was just trained; None where it was loaded.
         cache: Folder of the embedding cache; the user's unless given.
 
     Example:
-        >>> model = qurate.load("run")  # doctest: +SKIP
-        >>> model.predict("photos/phone")  # doctest: +SKIP
+        >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
+        >>> model.predict("photos/phone")  # needs images  # doctest: +SKIP
     """
 
     network: Network
     config: NetworkConfig
     classes: tuple[str, ...]
     origin: dict[str, Any] = field(default_factory=dict)
-    record: RunRecord | None = None
     cache: Path | None = None
+
+    def __repr__(self) -> str:
+        trained = "all layers trained" if self.origin.get("trained") == "full" else "head trained"
+        return (
+            f"AdaptedModel({len(self.classes)} classes: {list_some(self.classes, 3)}; backbone "
+            f"{self.config.backbone}, {trained})"
+        )
 
     @property
     def transform(self) -> Transform:
@@ -80,50 +82,48 @@ class AdaptedModel:
             problem in words.
         """
         files = find_images(images)
-        with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
-            problems = list(pool.map(_why_unreadable, files))
-        readable = [file for file, problem in zip(files, problems, strict=True) if not problem]
-        best = iter(
-            zip(*[values.tolist() for values in self.probabilities(readable, on_progress).max(dim=1)], strict=True)
-        )
-        rows = [
-            (str(file), "", math.nan, problem) if problem else (str(file), *self._said(*next(best)), "")
-            for file, problem in zip(files, problems, strict=True)
-        ]
+        found = self._embed(files, on_progress)
+        readable = tuple(file for file in files if file not in found.unreadable)
+        sure, labels = self._classify(found, readable).max(dim=1)
+        said = {
+            file: (self.classes[label], probability)
+            for file, label, probability in zip(readable, labels.tolist(), sure.tolist(), strict=True)
+        }
+        rows = [(str(file), *said.get(file, ("", math.nan)), found.unreadable.get(file, "")) for file in files]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
     def evaluate(self, labeled: Place, on_progress: OnProgress | None = None) -> Metrics:
         """Accuracy, balanced accuracy, per class and confusion on labelled images.
 
         Args:
-            labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new.
+            labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new. Unreadable
+                images are left out with a warning.
             on_progress: Told how many images are done, and of how many.
         """
-        domain = verify_images(read_labeled(labeled, "labeled"), "skip")
+        domain = read_labeled(labeled, "labeled")
         if strange := [name for name in domain.classes if name not in self.classes]:
             raise DataError(
                 f"labeled ('{domain.name}') must have no classes but the model's ({list_some(self.classes)}), got also "
                 f"{list_some(strange)}. Rename or remove them."
             )
         assert isinstance(domain.inputs, ImageFiles)
+        found = self._embed(domain.inputs.paths, on_progress)
+        domain = leave_out(domain, found.unreadable)
+        assert isinstance(domain.inputs, ImageFiles)
         into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
-        predicted = self.probabilities(domain.inputs.paths, on_progress).argmax(dim=1)
+        predicted = self._classify(found, domain.inputs.paths).argmax(dim=1)
         return measure(predicted, into[domain.labels], len(self.classes))
 
-    @torch.no_grad()
-    def probabilities(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Tensor:
-        """Class probabilities of readable images, (N, K)."""
-        if not files:
-            return torch.empty(0, len(self.classes))
-        network = self.network.eval()
-        frozen = FrozenBackbone(self.config.backbone, network.backbone, network.width, self.transform)
-        if self.origin.get("trained") == "head":  # the backbone is one that many runs share
-            embeddings = embed_with(frozen, ImageFiles(tuple(files)), cache=self.cache, on_progress=on_progress)
-        else:
-            embeddings = _embed_uncached(frozen, files, on_progress)
-        network.backbone.to("cpu")
-        logits: Tensor = network.classifier(network.bottleneck(embeddings))
-        return F.softmax(logits, dim=1)
+    def export(self, path: Place, *, force: bool = False) -> Path:
+        """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
+
+        Args:
+            path: File to write.
+            force: Overwrite it if it is there.
+        """
+        from qurate.runs.export import export_onnx  # an extra of its own
+
+        return export_onnx(self.network, self.classes, self.transform, path, force=force)
 
     def save(self, folder: Place) -> None:
         """Write model.safetensors and model.json, each whole or not at all."""
@@ -151,8 +151,19 @@ class AdaptedModel:
             ],
         }
 
-    def _said(self, probability: float, label: int) -> tuple[str, float]:
-        return self.classes[label], probability
+    def _embed(self, files: Sequence[Path], on_progress: OnProgress | None) -> Embeddings:
+        backbone = self.network.eval().backbone
+        frozen = FrozenBackbone(self.config.backbone, backbone, self.network.width, self.transform)
+        shared = self.origin.get("trained") == "head"  # else the backbone is one that no other run will have
+        found = embed_files(files, frozen, cache=self.cache, cached=shared, on_progress=on_progress)
+        backbone.to("cpu")
+        return found
+
+    @torch.no_grad()
+    def _classify(self, found: Embeddings, files: Sequence[Path]) -> Tensor:
+        """Class probabilities of readable images, (N, K)."""
+        logits: Tensor = self.network.classifier(self.network.bottleneck(found.of(ImageFiles(tuple(files)))))
+        return F.softmax(logits, dim=1)
 
 
 def load_model(folder: Place) -> AdaptedModel:
@@ -212,26 +223,5 @@ def _load_tensors(network: Network, path: Path) -> None:
     network.load_state_dict(tensors)
 
 
-def _embed_uncached(frozen: FrozenBackbone, files: Sequence[Path], on_progress: OnProgress | None) -> Tensor:
-    """Embeddings by a backbone of its own, which no other run could use."""
-    device, rows, done = choose_device("auto"), [], 0
-    views = [View(file, stamp_of(file), b"", 0) for file in files]
-    with embedder(frozen, device, CPU_BATCH if device.type == "cpu" else DEVICE_BATCH) as embed:
-        for batch in embed(views):
-            rows.append(batch)
-            done += len(batch)
-            if on_progress is not None:
-                on_progress(done, len(files))
-    return torch.cat(rows)
-
-
 def _exact(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _why_unreadable(file: Path) -> str:
-    try:
-        read_image(file)
-    except UnreadableImageError as error:
-        return str(error)
-    return ""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 class RateColumn(ProgressColumn):
-    """Steps a second."""
+    """Steps per second."""
 
     def render(self, task: ProgressTask) -> Text:
         """The rate, once there is one."""

@@ -33,27 +33,22 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def reused_buffers() -> Iterator[None]:
-    """Inside the block, keep freed buffers for the next allocation; give them back at its end.
+def keep_freed_memory() -> None:
+    """Keep freed buffers for the next allocation, for as long as this process lives.
 
-    glibc returns every large buffer to the kernel, which hands it out again page by page, zeroed: up to
-    half of the time of a network on a CPU. The settings cannot be read, so they stay after the block; what is free then
-    goes back to the system. Does nothing where the C library is not glibc.
+    glibc returns every large buffer to the kernel, which hands it out again page by page, zeroed: up to half of the
+    time of a network on a CPU. The settings hold for the whole process and cannot be read back, so a library function
+    must not call this; the command line and worker processes do, once. Calling it again changes nothing. Does nothing
+    where the C library is not glibc.
     """
     libc = _glibc()
     if libc is None:
-        yield
         return
     libc.mallopt(_TRIM_THRESHOLD, 2 * _GIB - 1)
     libc.mallopt(_TOP_PAD, _GIB // 16)
     libc.mallopt(_ARENA_MAX, 1)  # a thread's own arena is made of pieces too small for these buffers
     if not libc.mallopt(_MMAP_THRESHOLD, _GIB):  # older ones refuse more than 32 MiB
         libc.mallopt(_MMAP_MAX, 0)
-    try:
-        yield
-    finally:
-        libc.malloc_trim(0)
 
 
 def _glibc() -> Any:

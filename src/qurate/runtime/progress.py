@@ -1,19 +1,37 @@
-"""A run as a person follows it: a bar for each phase on a terminal, a line for each elsewhere."""
+"""A run as a person follows it: a bar for each phase in a terminal or a notebook, a line for each elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from qurate.runtime.display import RateColumn
 
+_NOTEBOOK_SECONDS = 0.3
+"""Least time between two pictures of a bar in a notebook, each of which is a message to the browser."""
+
+
+class Audience(Protocol):
+    """Who is told what a run does."""
+
+    def say(self, line: str) -> None:
+        """A sentence."""
+        ...
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        """How far a phase is."""
+        ...
+
 
 class PhaseBars:
-    """The audience of `qurate.adapt` on the command line.
+    """Shows what a run says and how far its phases are.
 
     Args:
         console: Where to write.
@@ -29,6 +47,7 @@ class PhaseBars:
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._notebook = NotebookLine() if console.is_jupyter else None
         self._phase = ""
         self._task: TaskID | None = None
         self._began = 0.0
@@ -46,7 +65,7 @@ class PhaseBars:
     def say(self, line: str) -> None:
         """A sentence, on a line of its own."""
         self._end(said=True)
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._print(line)
 
     def show(self, phase: str, done: int, total: int) -> None:
         """How far a phase is; a new phase ends the one before."""
@@ -56,12 +75,72 @@ class PhaseBars:
             self._task = self._progress.add_task(phase, total=total)
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
+        if self._notebook is not None:
+            self._notebook.draw(f"{phase} {draw_bar(done, total)} {done}/{total}")
 
     def _end(self, *, said: bool) -> None:
-        if self._task is None:
+        task, phase, self._task, self._phase = self._task, self._phase, None, ""  # first: Ctrl-C may come in between
+        if task is None:
             return
-        self._progress.remove_task(self._task)
-        if said:
-            seconds = time.perf_counter() - self._began
-            self._console.print(f"{self._phase}: {seconds:.0f} s", markup=False, highlight=False)
-        self._phase, self._task = "", None
+        self._progress.remove_task(task)
+        line = f"{phase}: {time.perf_counter() - self._began:.0f} s"
+        if self._notebook is not None:
+            self._notebook.end(line if said else f"{line}, stopped")
+        elif said:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class NotebookLine:
+    """A line of a notebook's output that can be written again; needs IPython, which a notebook has, and no widgets."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._drawn = 0.0
+
+    def draw(self, text: str) -> None:
+        """Write the line, unless it was written just now."""
+        now = time.perf_counter()
+        if now - self._drawn >= _NOTEBOOK_SECONDS:
+            self._write(text)
+            self._drawn = now
+
+    def end(self, text: str) -> None:
+        """Write the line for the last time; the next one is another."""
+        self._write(text)
+        self._handle, self._drawn = None, 0.0
+
+    def _write(self, text: str) -> None:
+        if self._handle is None:
+            ipython: Any = importlib.import_module("IPython.display")
+            self._handle = ipython.display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+
+
+class Silence:
+    """Says and shows nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def follow(progress: bool) -> Iterator[Audience]:
+    """What shows a run to a person for the length of the block, or silence."""
+    if not progress:
+        yield Silence()
+        return
+    with PhaseBars(Console()) as bars:
+        yield bars
+
+
+def draw_bar(done: int, total: int, width: int = 24) -> str:
+    """A bar of characters."""
+    full = width * done // max(1, total)
+    return "█" * full + "░" * (width - full)

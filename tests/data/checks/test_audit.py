@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.data.files import image_files
 
 from qurate.data.checks.audit import audit
 from qurate.data.domains import from_arrays
-from qurate.data.images import image_files
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.data.splits import read_mme_split, split_target
 

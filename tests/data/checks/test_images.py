@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from qurate.data.checks.images import CheckReport, check_data
-from qurate.data.domains import DataError, from_arrays
+from qurate.data.domains import from_arrays
 from qurate.data.folders import read_folder
+from qurate.data.samples import DataError
 
 
 def _image(path: Path, seed: int, size: tuple[int, int] = (40, 48)) -> None:
@@ -51,7 +52,7 @@ def test_sound_data_pass_and_are_left_as_they_are(data: Path) -> None:
         "source: 8 images, 4 to 4 in each of 2 classes, sides of 40 to 48 pixels.",
         "labeled: 6 images, 3 to 3 in each of 2 classes, sides of 40 to 48 pixels.",
         "unlabeled: 20 images, sides of 40 to 48 pixels.",
-        "Nothing to object to.",
+        "No problems found.",
     ]
     assert _listing(data) == before
 

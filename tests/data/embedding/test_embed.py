@@ -16,7 +16,7 @@ from torch import Tensor
 from qurate.data.embedding import contents, frozen
 from qurate.data.embedding import work as embedding_work
 from qurate.data.embedding.cache import EmbeddingCache, EmbeddingCacheWarning
-from qurate.data.embedding.embed import default_cache, embed_images, embed_split, embed_views
+from qurate.data.embedding.embed import default_cache, embed_files, embed_images, embed_split
 from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.embedding.work import EmbeddingError
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
@@ -135,7 +135,7 @@ def test_digests_are_remembered_until_the_file_changes(
 ) -> None:
     monkeypatch.setattr(contents, "_SETTLED_NS", -1)
     memory = cache / "digests.sqlite"
-    before = contents.read_contents(files.paths, memory)
+    before, _ = contents.read_contents(files.paths, memory)
     read: list[Path] = []
     digest = contents._digest
 
@@ -144,10 +144,10 @@ def test_digests_are_remembered_until_the_file_changes(
         return digest(path)
 
     monkeypatch.setattr(contents, "_digest", counted)
-    assert contents.read_contents(files.paths, memory) == before
+    assert contents.read_contents(files.paths, memory) == (before, {})
     assert read == []
     _draw(files.paths[2], seed=98)
-    assert contents.read_contents(files.paths, memory)[files.paths[2]] != before[files.paths[2]]
+    assert contents.read_contents(files.paths, memory)[0][files.paths[2]] != before[files.paths[2]]
     assert read == [files.paths[2]]
 
 
@@ -223,11 +223,11 @@ def test_backbone_weights_and_transform_each_make_another_space(weights: str, tm
         freeze_backbone(TINY, _save_weights(tmp_path / "other.safetensors", seed=1)),
         frozen.FrozenBackbone(one.name, one.module, one.width, Transform(resize=300)),
     ]
-    spaces = {one.describe(), *(other.describe() for other in others)}
+    spaces = {one.identity, *(other.identity for other in others)}
     assert len(spaces) == 4
     copied = tmp_path / "copied.pth"
     torch.save(safetensors.torch.load_file(weights), copied)
-    assert freeze_backbone(TINY, str(copied)).describe() == one.describe()
+    assert freeze_backbone(TINY, str(copied)).identity == one.identity
 
 
 def test_random_weights_and_backbones_without_images_are_refused(weights: str) -> None:
@@ -259,24 +259,52 @@ def test_a_truncated_image_costs_nothing_that_was_embedded_before(
     files.paths[9].write_bytes(whole)
     passed.clear()
     rows = embed_images(files, TINY, weights, cache=cache)
-    assert sum(passed) == 3
+    assert sum(passed) == 1  # all others were embedded
     torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
 
 
-def test_views_are_reproducible_and_begin_with_the_test_view(
-    files: ImageFiles, weights: str, tmp_path: Path, cache: Path, passed: list[int]
+def test_unreadable_files_are_noted_and_the_rest_is_embedded(
+    files: ImageFiles, weights: str, cache: Path, passed: list[int]
 ) -> None:
-    four = ImageFiles(files.paths[:4])
-    single = embed_images(four, TINY, weights, cache=cache)
-    views = embed_views(four, TINY, weights, views=3, cache=cache)
-    assert views.shape == (4, 3, single.shape[1])
-    assert torch.equal(views[:, 0], single)
-    assert sum(passed) == 12  # the test views came from the cache
-    assert not torch.allclose(views[:, 1], views[:, 2])
-    elsewhere = embed_views(four, TINY, weights, views=2, cache=tmp_path / "other", batch_size=3)
-    torch.testing.assert_close(elsewhere, views[:, :2], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="views must be positive, got 0"):
-        embed_views(four, TINY, weights, views=0, cache=cache)
+    whole = files.paths[9].read_bytes()
+    files.paths[9].write_bytes(whole[: len(whole) // 2])
+    copy = files.paths[0].with_name("copy.png")
+    copy.write_bytes(files.paths[9].read_bytes())
+    files.paths[2].write_text("no image")
+    gone = files.paths[0].with_name("gone.png")
+    given, calls = [*files.paths, copy, gone], list[tuple[int, int]]()
+    frozen_backbone = freeze_backbone(TINY, weights)
+    found = embed_files(given, frozen_backbone, cache=cache, batch_size=1, on_progress=lambda *call: calls.append(call))
+    assert set(found.unreadable) == {files.paths[2], files.paths[9], copy, gone}
+    assert str(copy) in found.unreadable[copy]
+    assert "no such file" in found.unreadable[gone]
+    assert (found.rows, found.made, sum(passed)) == (10, 10, 10)
+    assert calls[-1] == (12, 12)
+    readable = ImageFiles(tuple(path for path in given if path not in found.unreadable))
+    expected = _plain_loop(readable, TINY, weights)
+    torch.testing.assert_close(found.of(readable), expected, rtol=1e-4, atol=1e-5)
+    again = embed_files(given, frozen_backbone, cache=cache)
+    assert (again.made, set(again.unreadable)) == (0, set(found.unreadable))
+
+
+def test_without_the_cache_nothing_is_written(files: ImageFiles, weights: str, cache: Path) -> None:
+    found = embed_files(files.paths, freeze_backbone(TINY, weights), cache=cache, cached=False)
+    torch.testing.assert_close(found.of(files), _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
+    assert _shards(cache) == []
+
+
+def test_a_file_that_changes_meanwhile_is_refused_and_the_rows_before_it_stay(
+    files: ImageFiles, weights: str, cache: Path, passed: list[int]
+) -> None:
+    def change(done: int, total: int) -> None:
+        if done == 0:
+            _draw(files.paths[11], seed=97)
+
+    with pytest.raises(UnreadableImageError, match=r"11\.png: changed while"):
+        embed_images(files, TINY, weights, cache=cache, batch_size=1, on_progress=change)
+    passed.clear()
+    assert embed_files(files.paths[:11], freeze_backbone(TINY, weights), cache=cache).made == 0
+    assert passed == []
 
 
 def _split(files: ImageFiles) -> Split:
@@ -312,25 +340,17 @@ def test_a_split_keeps_order_labels_and_seals(
     assert embed_split(embedded, TINY, weights, cache=cache) is embedded
 
 
-def test_views_of_a_split_repeat_the_labelled_parts(files: ImageFiles, weights: str, cache: Path) -> None:
-    embedded = embed_split(_split(files), TINY, weights, views=2, cache=cache)
-    views = embed_views(files, TINY, weights, views=2, cache=cache)
-    assert torch.equal(torch.as_tensor(embedded.target_labeled.inputs), torch.cat([views[5:7, 0], views[5:7, 1]]))
-    assert embedded.target_labeled.labels.tolist() == [1, 0, 1, 0]
-    assert len(embedded.target_unlabeled) == 8
-
-
 _PROCESS = """
 import os, signal, sys, time
 from pathlib import Path
 from qurate.data.embedding import embed as embeddings
 from qurate.data.embedding import frozen
 from qurate.data.embedding import work as embedding_work
-from qurate.data.images import image_files
+from qurate.data.images import ImageFiles
 
 folder, weights, cache, killed_at, meeting, members = sys.argv[1:]
 embedding_work.SHARD_ROWS = 4
-files = image_files(sorted(Path(folder).glob("*.png")))
+files = ImageFiles(tuple(sorted(Path(folder).glob("*.png"))))
 passed = []
 build = frozen.build_backbone
 

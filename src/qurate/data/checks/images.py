@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from qurate.data.domains import DataError, DataWarning, Domain, Skipped, list_some
-from qurate.data.images import ImageFiles, UnreadableImageError, read_image
+from PIL import Image
+
+from qurate.data.domains import DataWarning, Domain, Skipped, list_some
+from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, look_at_all
 from qurate.data.parts import Place, read_labeled, read_unlabeled
-from qurate.runtime.machine import available_cores
+from qurate.data.samples import DataError
 
 FEW_LABELS = 3
-"""Fewer labels a class than this are too few to count on; the paper has 1 or 3."""
+"""Fewer labels per class than this are too few to count on; the paper has 1 or 3."""
 FEW_UNLABELED = 10
 """Fewer unlabelled images than this for each class give little to adapt to."""
 IMBALANCE = 10.0
@@ -27,9 +28,6 @@ SMALL_SIDE = 32
 LONG_SHAPE = 4.0
 """An image this many times longer than wide is squeezed beyond recognition."""
 
-OnProgress = Callable[[int, int], None]
-"""Called with the number of images looked at and the number of all."""
-
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -38,7 +36,7 @@ class CheckReport:
     Args:
         summary: What each part holds.
         problems: What adaptation would stop at; each says what to do.
-        warnings: What it would go on with, but a person should look at.
+        warnings: What it would accept, but a person should look at.
     """
 
     summary: tuple[str, ...]
@@ -51,10 +49,10 @@ class CheckReport:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """The report, one finding a line."""
+        """The report, one finding per line."""
         found = [f"Problem: {text}" for text in self.problems] + [f"Warning: {text}" for text in self.warnings]
         verdict = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}."
-        return [*self.summary, *found, verdict if found else "Nothing to object to."]
+        return [*self.summary, *found, verdict if found else "No problems found."]
 
 
 @dataclass(frozen=True)
@@ -127,17 +125,12 @@ def _look_at_all(
     entries = [entry for part, domain in domains.items() for entry in _entries(part, domain)]
     pictures: list[Picture] = []
     unreadable: dict[str, list[Skipped]] = defaultdict(list)
-    pool = ThreadPoolExecutor(min(available_cores(), 8))
-    try:
-        for done, ((part, path, _), seen) in enumerate(zip(entries, pool.map(_look, entries), strict=True), 1):
-            if isinstance(seen, Picture):
-                pictures.append(seen)
-            else:
-                unreadable[part].append(Skipped(path, seen))
-            if on_progress is not None:
-                on_progress(done, len(entries))
-    finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for the rest
+    seen = look_at_all([path for _, path, _ in entries], _look, on_progress)
+    for (part, path, label), found in zip(entries, seen, strict=True):
+        if isinstance(found, UnreadableImageError):
+            unreadable[part].append(Skipped(path, str(found)))
+        else:
+            pictures.append(Picture(part, path, label, *found))
     return pictures, unreadable
 
 
@@ -148,14 +141,8 @@ def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]
         yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
 
 
-def _look(entry: tuple[str, Path, str | None]) -> Picture | str:
-    part, path, label = entry
-    try:
-        image = read_image(path)
-    except UnreadableImageError as error:
-        return str(error)
-    digest = hashlib.sha256(str(image.size).encode() + image.tobytes()).digest()
-    return Picture(part, path, label, image.size, digest)
+def _look(image: Image.Image) -> tuple[tuple[int, int], bytes]:
+    return image.size, hashlib.sha256(str(image.size).encode() + image.tobytes()).digest()
 
 
 def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 from qurate.data.catalog import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
 from qurate.data.checks.audit import Audit, audit
 from qurate.data.checks.images import CheckReport
-from qurate.data.domains import DataError, list_some
+from qurate.data.domains import list_some
 from qurate.data.folders import read_folder
 from qurate.data.lists import move_rows, parse_list
+from qurate.data.samples import DataError
 
 SHOTS = (1, 3)
 """Shots that the public lists exist for."""

@@ -186,6 +186,35 @@ class EmbeddingCache:
         self._seen.discard(path.name)
 
 
+class EmbeddingMemory:
+    """Rows that are kept nowhere else, for a backbone that no other run will have. See `EmbeddingCache`."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._rows: dict[bytes, Tensor] = {}
+
+    def missing(self, keys: Sequence[bytes]) -> set[bytes]:
+        """The keys without a row."""
+        return set(keys) - self._rows.keys()
+
+    def take(self, keys: Sequence[bytes]) -> Tensor:
+        """Copies of the rows, (N, width) float32, in the order of the keys."""
+        return torch.stack([self._rows[key] for key in keys]) if keys else torch.empty(0, self.width)
+
+    def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
+        """Keep rows."""
+        self._rows.update(zip(keys, vectors, strict=True))
+
+    @contextmanager
+    def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
+        """Nobody else works here."""
+        yield True
+
+
+Store = EmbeddingCache | EmbeddingMemory
+"""Where rows are looked up and put."""
+
+
 def _name(keys: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(keys)).hexdigest()[:32]
 

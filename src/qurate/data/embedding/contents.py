@@ -7,15 +7,16 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from qurate.data.images import UnreadableImageError
+from qurate.data.images import UnreadableImageError, unreadable_image
 from qurate.runtime.machine import available_cores
 
+Read = TypeVar("Read")
 _SETTLED_NS = 2_000_000_000
 """A file younger than this may change again within one tick of its clock, so its digest is not remembered."""
 
@@ -45,28 +46,49 @@ def stamp_of(path: Path) -> Stamp:
     try:
         status = path.stat()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable_image(path, error) from error
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def read_contents(paths: Sequence[Path], memory: Path) -> dict[Path, Content]:
+def read_contents(paths: Iterable[Path], memory: Path) -> tuple[dict[Path, Content], dict[Path, str]]:
     """Digests of files by path; a file whose stamp is the remembered one is not read again.
 
     Args:
         paths: The files.
         memory: The SQLite file that remembers; made where it is absent, replaced where it is damaged.
 
-    Raises:
-        UnreadableImageError: If a file is missing or may not be read.
+    Returns:
+        The contents, and for files that cannot be read the reason.
     """
-    stamps = {path: stamp_of(path) for path in paths}
+    stamps, unreadable = _try_all(stamp_of, dict.fromkeys(paths))
     known = _recall(memory, stamps)
-    unknown = [path for path in stamps if path not in known]
-    with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
-        fresh = dict(zip(unknown, pool.map(_digest, unknown), strict=True))
+    fresh, more = _try_all(_digest, [path for path in stamps if path not in known])
     _remember(memory, ((path, stamps[path], digest) for path, digest in fresh.items()))
-    digests = known | fresh
-    return {path: Content(path, stamp, digests[path]) for path, stamp in stamps.items()}
+    contents = {path: Content(path, stamps[path], digest) for path, digest in (known | fresh).items()}
+    return contents, unreadable | more
+
+
+def spread(reasons: Mapping[Path, str], contents: Mapping[Path, Content]) -> dict[Path, str]:
+    """Why files cannot be read, said of every file with the same content."""
+    by_digest = {contents[path].digest: (str(path), reason) for path, reason in reasons.items() if path in contents}
+    same = {path: by_digest[content.digest] for path, content in contents.items() if content.digest in by_digest}
+    return {**reasons, **{path: reason.replace(first, str(path)) for path, (first, reason) in same.items()}}
+
+
+def _try_all(read: Callable[[Path], Read], paths: Iterable[Path]) -> tuple[dict[Path, Read], dict[Path, str]]:
+    """What `read` makes of each file, and of those that it cannot read the reason."""
+
+    def attempt(path: Path) -> Read | UnreadableImageError:
+        try:
+            return read(path)
+        except UnreadableImageError as error:
+            return error
+
+    listed = list(paths)
+    with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
+        results = list(zip(listed, pool.map(attempt, listed), strict=True))
+    failed = {path: str(found) for path, found in results if isinstance(found, UnreadableImageError)}
+    return {path: found for path, found in results if not isinstance(found, UnreadableImageError)}, failed
 
 
 def _digest(path: Path) -> bytes:
@@ -74,13 +96,7 @@ def _digest(path: Path) -> bytes:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> UnreadableImageError:
-    return UnreadableImageError(
-        f"{path}: cannot be read ({error.strerror}). Check the list or folder that names it, and its permissions."
-    )
+        raise unreadable_image(path, error) from error
 
 
 def _recall(memory: Path, stamps: dict[Path, Stamp]) -> dict[Path, bytes]:
@@ -97,7 +113,7 @@ def _recall(memory: Path, stamps: dict[Path, Stamp]) -> dict[Path, bytes]:
     except sqlite3.OperationalError:  # locked too long, or without its table: read the files instead
         return {}
     except sqlite3.DatabaseError:
-        warnings.warn(f"{memory}: damaged; it is made anew and all files are read again.", stacklevel=2)
+        warnings.warn(f"{memory}: damaged; it is replaced and all files are read again.", stacklevel=2)
         memory.unlink(missing_ok=True)
         return {}
     return known

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from qurate.data.embedding.contents import Content, Stamp, stamp_of
+from qurate.data.embedding.contents import Content, stamp_of
 from qurate.data.images import Transform, UnreadableImageError, read_image
 from qurate.networks.backbones import BackboneError, build_backbone
-from qurate.runtime.machine import available_cores, reused_buffers, torch_threads
+from qurate.runtime.machine import available_cores, torch_threads
 
 _MOST_WORKERS = 16  # each holds the activations of a batch
 
@@ -39,7 +40,8 @@ class FrozenBackbone:
     width: int
     transform: Transform
 
-    def describe(self) -> str:
+    @cached_property
+    def identity(self) -> str:
         """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings."""
         about = {
             "backbone": self.name,
@@ -48,23 +50,6 @@ class FrozenBackbone:
             "width": self.width,
         }
         return json.dumps(about, sort_keys=True, indent=2) + "\n"
-
-
-class View(NamedTuple):
-    """One row to be made. View 0 is the test transform; the key seeds crop and flip of the others."""
-
-    path: Path
-    stamp: Stamp
-    key: bytes
-    number: int
-
-
-def view_of(content: Content, number: int) -> View:
-    """A view of a file; equal contents have equal keys."""
-    key = content.digest
-    if number:
-        key = hashlib.sha256(key + number.to_bytes(4, "big")).digest()
-    return View(content.path, content.stamp, key, number)
 
 
 def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
@@ -96,8 +81,22 @@ def choose_device(device: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-Embed = Callable[[Sequence[View]], Iterator[Tensor]]
-"""Views to their embeddings, batch by batch in order, each (B, width) float32 on the CPU."""
+class Made(NamedTuple):
+    """What became of one batch.
+
+    Args:
+        contents: The B files that could be read, in order.
+        vectors: Their embeddings, (B, width) float32 on the CPU.
+        unreadable: The other files, and why.
+    """
+
+    contents: list[Content]
+    vectors: Tensor
+    unreadable: dict[Path, str]
+
+
+Embed = Callable[[Sequence[Content]], Iterator[Made]]
+"""Files to their embeddings, batch by batch in order."""
 
 
 @contextmanager
@@ -114,35 +113,41 @@ def embedder(frozen: FrozenBackbone, device: torch.device, batch_size: int) -> I
     module = frozen.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     turn = nullcontext() if on_cpu else threading.Lock()
 
-    def embed_batch(views: Sequence[View]) -> Tensor:
-        images = torch.stack([_prepare(view, frozen.transform) for view in views])
+    def embed_batch(batch: Sequence[Content]) -> Made:
+        images, unreadable = _prepare(batch, frozen.transform)
+        if not images:
+            return Made([], torch.empty(0, frozen.width), unreadable)
         with turn, torch.inference_mode():
-            images = images.to(device).contiguous(memory_format=torch.channels_last)
-            vectors: Tensor = module(images).to("cpu", torch.float32)
-        return vectors
+            inputs = torch.stack(images).to(device).contiguous(memory_format=torch.channels_last)
+            vectors: Tensor = module(inputs).to("cpu", torch.float32)
+        return Made([content for content in batch if content.path not in unreadable], vectors, unreadable)
 
     with ExitStack() as stack:
-        if on_cpu:
-            stack.enter_context(reused_buffers())
         stack.enter_context(torch_threads(cores // workers if on_cpu else 1))
         pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="qurate-embed"))
-        yield lambda views: pool.map(embed_batch, _batches(views, batch_size))
+        yield lambda contents: pool.map(embed_batch, _batches(contents, batch_size))
 
 
-def _batches(views: Sequence[View], size: int) -> list[Sequence[View]]:
-    return [views[start : start + size] for start in range(0, len(views), size)]
+def _batches(contents: Sequence[Content], size: int) -> list[Sequence[Content]]:
+    return [contents[start : start + size] for start in range(0, len(contents), size)]
 
 
-def _prepare(view: View, transform: Transform) -> Tensor:
-    image = read_image(view.path)
-    if stamp_of(view.path) != view.stamp:
-        raise UnreadableImageError(
-            f"{view.path}: changed while it was being embedded. Embed again when nothing writes to it."
-        )
-    if view.number == 0:
-        return transform.for_testing(image)
-    seed = int.from_bytes(view.key[:8], "big") >> 1
-    return transform.for_training(image, torch.Generator().manual_seed(seed))
+def _prepare(batch: Sequence[Content], transform: Transform) -> tuple[list[Tensor], dict[Path, str]]:
+    """The images as tensors, and why others cannot be read."""
+    images: list[Tensor] = []
+    unreadable: dict[Path, str] = {}
+    for content in batch:
+        try:
+            image = read_image(content.path)
+        except UnreadableImageError as error:
+            unreadable[content.path] = str(error)
+            continue
+        if stamp_of(content.path) != content.stamp:
+            raise UnreadableImageError(
+                f"{content.path}: changed while it was being embedded. Embed again when nothing writes to it."
+            )
+        images.append(transform.for_testing(image))
+    return images, unreadable
 
 
 def _digest(module: nn.Module) -> str:

@@ -11,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qurate.errors import QurateError
+
 Array: TypeAlias = Tensor | NDArray[Any]
 
 # Beside the observation and the mask: slot, action (int64 each), reward (float32), terminated (bool).
 _RECORD_BYTES = 8 + 8 + 4 + 1
 
 
-class OversizeStateError(ValueError):
+class OversizeStateError(QurateError, ValueError):
     """A state too large for the memory it was given; says how much is needed and the ways out."""
 
 

@@ -1,0 +1,38 @@
+"""Write the tables of methods and selectors into the pages that have a place for them: `make docs-tables`.
+
+A place is `<!-- methods -->` or `<!-- selectors -->`, and ends with `<!-- end -->`. Rows come from `qurate.registry`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from qurate.registry import METHODS, SELECTORS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = (REPOSITORY / "README.md", REPOSITORY / "docs" / "methods.md")
+PLACE = re.compile(r"<!-- (methods|selectors) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def make_tables() -> dict[str, str]:
+    """Markdown by the name of its place."""
+    methods = [f"| `{entry.name}` | {entry.title} | {entry.summary} |" for entry in METHODS.values()]
+    selectors = [f"| `{entry.name}` | {entry.summary} |" for entry in SELECTORS.values()]
+    return {
+        "methods": "\n".join(
+            ["| method | in tables | what it does with the unlabelled target |", "|---|---|---|", *methods]
+        ),
+        "selectors": "\n".join(["| selector | which pseudo-labels it trusts |", "|---|---|", *selectors]),
+    }
+
+
+def fill(page: str) -> str:
+    """The page with its tables as the registry has them."""
+    tables = make_tables()
+    return PLACE.sub(lambda found: f"<!-- {found[1]} -->\n{tables[found[1]]}\n<!-- end -->", page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(fill(path.read_text()))

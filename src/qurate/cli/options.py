@@ -1,0 +1,60 @@
+"""Options that several verbs share. None means that the library's own default, or that of a --config file, holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from qurate.config import TrainingConfig
+from qurate.registry import METHODS, ORACLE, SELECTORS
+
+
+def _shown(metavar: str | None, default: str = "", help: str | None = None) -> Any:
+    """How an option without a value of its own looks in the help."""
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint=f"(default: {default})" if default else "")
+
+
+Flag = Annotated[tyro.conf.FlagCreatePairsOff[bool], _shown(None)]
+Switch = Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: yes)")]
+Names = Annotated[str, tyro.conf.arg(metavar="A,B,...")]
+AnyName = Annotated[str | None, _shown("NAME")]
+Count = Annotated[int | None, _shown("INT")]
+
+Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+AnyFolder = Annotated[Path | None, _shown("DIR")]
+AnyFile = Annotated[Path | None, _shown("FILE")]
+RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+MethodName = Annotated[
+    str | None,
+    _shown(
+        "NAME", "tml", f"How the network learns: {', '.join(METHODS)}; or a row of the paper's tables such as TML_SPL."
+    ),
+]
+SelectorName = Annotated[str | None, _shown("NAME", "dqn", f"Which pseudo-labels to trust: {', '.join(SELECTORS)}.")]
+Preset = Annotated[Literal["qurate", "paper"] | None, _shown("{qurate,paper}", "qurate")]
+Seed = Annotated[int | None, _shown("INT", "0")]
+Steps = Annotated[int | None, _shown("INT", str(TrainingConfig.steps))]
+Rounds = Annotated[int | None, _shown("INT", "that of the preset")]
+
+Backbone = Annotated[str | None, _shown("NAME", "timm/tf_efficientnet_lite0.in1k")]
+Weights = Annotated[str | None, _shown("FILE", "auto")]
+Train = Annotated[Literal["head", "full"] | None, _shown("{head,full}", "head")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"] | None, _shown("{auto,cpu,cuda,mps}", "auto")]
+
+Methods = Annotated[
+    str,
+    tyro.conf.arg(
+        metavar="A,B,...",
+        help=f"Each with every selector: {', '.join(METHODS)}. Alone: tml+dqn, or a row of the paper such as TML_SPL.",
+    ),
+]
+Selectors = Annotated[
+    str, tyro.conf.arg(metavar="A,B,...", help=f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE])}.")
+]
+EVERY_SELECTOR = ",".join(SELECTORS)
+Protocol = Annotated[Literal["mme", "clean", "drawn"] | None, _shown("{mme,clean,drawn}", "the suite's first")]
+Row = Annotated[str | None, _shown("ROW", "TML_DQNPL, or else the best")]
+Ray = Annotated[str | None, _shown("local|ADDRESS")]

@@ -1,0 +1,106 @@
+"""From words on the command line to arguments of the library; wrong words are found before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qurate.config import RunConfig, read_settings
+from qurate.errors import ConfigError
+from qurate.presets import PRESETS, Preset, check_preset, make_config
+from qurate.registry import ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
+
+
+def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """The words, if they are allowed, and the file of settings can be read and nothing beside it contradicts it."""
+    if words and config is not None:
+        options = ", ".join(f"--{name}" for name in words)
+        raise ConfigError(f"{options} cannot be given beside --config: edit {config} instead, or leave --config out.")
+    if config is not None:
+        read_settings(config)
+    if "method" in words:
+        resolve_pair(words["method"])
+    if "selector" in words:
+        SELECTORS.find(words["selector"])
+    return words
+
+
+def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """The run that the words of `adapt` mean: config, backbone, weights and train.
+
+    Args:
+        given: The options that were given.
+        config: A file of settings, which given numbers change.
+    """
+    from qurate.runs.adaptation import trained_network
+    from qurate.runs.settings import BACKBONE, find_weights
+
+    if config is not None:
+        return _repeat_run(config, given)
+    backbone, train = given.pop("backbone", BACKBONE), given.pop("train", "head")
+    weights = find_weights(backbone, given.pop("weights", "auto"))
+    run = make_config(network=trained_network(train, backbone, weights), **given)
+    return {"config": run, "backbone": backbone, "weights": weights, "train": train}
+
+
+def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The run of a file; the config.json of a run also says which backbone made the embeddings."""
+    from qurate.runs.settings import BACKBONE, find_weights
+
+    stored, config = read_settings(path), RunConfig.from_file(path)
+    is_head = config.network.backbone == "none"
+    known = stored if is_head else {"backbone": config.network.backbone, "weights": config.network.weights}
+    network = {"backbone": BACKBONE, "weights": "auto"} | _pick({**known, **given}, "backbone", "weights")
+    network["weights"] = find_weights(network["backbone"], network["weights"])
+    config = replace(
+        config,
+        network=config.network if is_head else replace(config.network, **network),
+        training=replace(config.training, **_pick(given, "steps", "device")),
+        selection=replace(config.selection, **_pick(given, "rounds")),
+        **_pick(given, "seed"),
+    )
+    return {"config": config, "train": "head" if is_head else "full", **network}
+
+
+def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
+def split_words(given: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(word.strip() for word in given.split(",") if word.strip())
+
+
+def split_numbers(option: str, given: str) -> tuple[int, ...]:
+    """Integers with commas between them."""
+    try:
+        return tuple(int(word) for word in split_words(given))
+    except ValueError:
+        raise ConfigError(f"--{option} must be integers with commas between them, got '{given}'.") from None
+
+
+def split_methods(given: str) -> tuple[str, ...]:
+    """Methods and pairs, each of which there is."""
+    words = split_words(given)
+    for word in words:
+        if word.partition("+")[0] != "all":
+            resolve_pair(word)
+    return words
+
+
+def split_selectors(given: str) -> tuple[str, ...]:
+    """Selectors, each of which there is."""
+    words = split_words(given)
+    for word in words:
+        if word == PRINTED_AGENT:
+            raise ConfigError(f"selector '{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
+        if word != ORACLE:
+            SELECTORS.find(word)
+    return words
+
+
+def split_presets(given: str) -> tuple[Preset, ...]:
+    """Presets, each of which there is."""
+    words = [check_preset(word) for word in split_words(given)]
+    return tuple(preset for preset in PRESETS if preset in words)

@@ -1,0 +1,194 @@
+"""The verbs for one's own images as a person meets them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.own_images import BACKBONE, make_folders, save_weights
+
+from qurate.cli import VERBS, main
+from qurate.data.domains import DataWarning
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own")
+    make_folders(root)
+    save_weights(root / "w.safetensors")
+    return root
+
+
+def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str, cache: str = "") -> int:
+    """The exit code of `qurate WORDS`; PLACE in them is the folder of the images."""
+    monkeypatch.setenv("QURATE_CACHE", cache or str(place / "cache"))
+    monkeypatch.setattr(sys, "argv", ["qurate", *[word.replace("PLACE", str(place)) for word in words]])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+ADAPT = (
+    *("adapt", "--source", "PLACE/source", "--labeled", "PLACE/labeled", "--unlabeled", "PLACE/unlabeled"),
+    *("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors", "--steps", "15", "--rounds", "2"),
+    *("--selector", "balanced", "--device", "cpu"),
+)
+
+
+def test_adapt_then_predict_evaluate_and_check(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run [1]"  # brackets mean something to rich
+    assert command(place, monkeypatch, *ADAPT, "--out", str(run)) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "3 classes: 'blue', 'green tea', 'été'.",
+        "Target: 9 labelled images (3 a class), 15 unlabelled.",
+        "Expected time: about",
+        "embedding: ",
+        "round 2 of 2: ",
+        "comparison 3 of 3, S+T: ",
+        "On 9 labelled target images that neither model saw (k-fold over the labelled images): adapted",
+        "S+T (trained on the labelled images alone) ",
+        f"Open {run}/report.html in a browser",
+    ):
+        assert words in out
+    table = tmp_path / "p.csv"
+    assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 0
+    assert "15 images predicted, 0 unreadable." in capsys.readouterr().out
+    assert len(pd.read_csv(table)) == 15
+    assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 2
+    assert "--force" in capsys.readouterr().err
+    confusion = tmp_path / "c.csv"
+    arguments = ("evaluate", str(run), "--labeled", "PLACE/labeled", "--confusion", str(confusion))
+    assert command(place, monkeypatch, *arguments) == 0
+    assert "balanced accuracy" in capsys.readouterr().out
+    assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
+    assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
+    out = capsys.readouterr().out
+    assert "checking images: " in out
+    assert "labeled" in out
+
+
+@pytest.mark.filterwarnings("default::qurate.data.domains.DataWarning")  # told, not raised, as it is for a user
+def test_embed_ahead_then_no_verb_embeds_again(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"not an image")
+    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors", "--cache", str(tmp_path / "cache"))
+    everything = ("embed", "PLACE/source", "PLACE/labeled", "PLACE/unlabeled", str(tmp_path / "broken.jpg"), *network)
+    assert command(place, monkeypatch, *everything) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"(\d+) embeddings, \1 of them new in \d+ s", out)
+    assert "1 of " in err
+    assert "broken.jpg" in err
+    assert command(place, monkeypatch, *everything) == 0
+    assert "embeddings, 0 of them new. Cache: " in capsys.readouterr().out
+    assert command(place, monkeypatch, "embed") == 2
+    assert "embed needs one or more IMAGES" in capsys.readouterr().err
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("embedded again")
+
+    place_cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
+    monkeypatch.setattr("qurate.data.embedding.work.embedder", refuse)
+    for words in (
+        (*ADAPT, "--selector", "dqn", "--out", run),
+        ("predict", run, "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")),
+        ("evaluate", run, "--labeled", "PLACE/labeled"),
+    ):
+        assert command(place, monkeypatch, *words, cache=place_cache) == 0
+    assert re.search(r"^Expected memory: about [\d.]+ GB\.$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_config_of_a_run_repeats_it(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = (tmp_path / name for name in ("first", "again", "other"))
+    assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", str(first)) == 0
+    parts, settings = ADAPT[:7], ("--no-compare", "--config", str(first / "config.json"))
+    assert command(place, monkeypatch, *parts, *settings, "--out", str(again)) == 0
+    assert json.loads((again / "config.json").read_text()) == json.loads((first / "config.json").read_text())
+    assert (again / "predictions.csv").read_bytes() == (first / "predictions.csv").read_bytes()
+    changed = ("--seed", "3", "--steps", "7", "--rounds", "1")
+    assert command(place, monkeypatch, *parts, *settings, *changed, "--out", str(other)) == 0
+    run = json.loads((other / "config.json").read_text())["run"]
+    assert (run["seed"], run["training"]["steps"], run["selection"]["rounds"]) == (3, 7, 1)
+    capsys.readouterr()
+    assert command(place, monkeypatch, *parts, *settings, "--selector", "dqn", "--out", str(tmp_path / "x")) == 2
+    assert f"--selector cannot be given beside --config: edit {first}/config.json" in capsys.readouterr().err
+
+
+def test_a_config_may_be_toml(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, run = tmp_path / "mine.toml", tmp_path / "run"
+    file.write_text("seed = 4\n[network]\nbottleneck = 'normalized'\nfeatures = 16\n[training]\nsteps = 6\n")
+    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors")
+    assert command(place, monkeypatch, *ADAPT[:7], *network, "--config", str(file), "--out", str(run)) == 0
+    stored = json.loads((run / "config.json").read_text())
+    assert (stored["run"]["seed"], stored["run"]["network"]["features"], stored["backbone"]) == (4, 16, BACKBONE)
+
+
+def test_the_preset_of_the_paper_is_a_word_of_adapt(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [word for word in ADAPT if word not in ("--selector", "balanced")]
+    few = ("--rounds", "1", "--no-compare", "--out", str(tmp_path))
+    assert command(place, monkeypatch, *words, *few, "--preset", "paper", "--method", "TML_DQNPL") == 0
+    assert '"optimizer": "sgd"' in (tmp_path / "config.json").read_text()
+
+
+def test_errors_of_adapt_are_one_line_and_exit_code_2(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "model.safetensors").touch()
+    for words, said in (
+        ((*ADAPT, "--out", str(tmp_path / "file")), "must be a folder, and this is a file"),
+        (
+            (*ADAPT, "--out", str(tmp_path / "r"), "--source", "PLACE/nowhere"),
+            "source must be a folder of class folders",
+        ),
+        ((*ADAPT, "--out", str(tmp_path / "r"), "--method", "best"), "method must be one of source_target, dann"),
+        ((*ADAPT, "--out", str(tmp_path / "r"), "--weights", "nowhere.pth"), "no such weight file"),
+        ((*ADAPT, "--out", "/proc/qurate"), "/proc/qurate: cannot be written"),
+        (("predict", str(tmp_path), "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")), "folder of a finished run"),
+    ):
+        assert command(place, monkeypatch, *words) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_a_warning_is_one_line(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(run: Path) -> None:
+        with warnings.catch_warnings(action="default"):
+            warnings.warn("2 images are broken [sic].", DataWarning, stacklevel=1)
+
+    monkeypatch.setitem(VERBS, "demo", warn)
+    assert command(place, monkeypatch, "demo", "--run", "x") == 0
+    assert capsys.readouterr().err == "qurate: warning: 2 images are broken [sic].\n"
+
+
+def test_control_c_says_how_to_continue(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qurate.runs.adaptation.compare", interrupt)
+        assert command(place, patch, *ADAPT, "--out", str(tmp_path / "run")) == 130
+    assert capsys.readouterr().err == "qurate: stopped. Re-run the command with --resume to continue.\n"
+    assert command(place, monkeypatch, *ADAPT, "--out", str(tmp_path / "run"), "--resume") == 0
+    out = capsys.readouterr().out
+    assert "pre-training" not in out
+    assert "comparison 1 of 3, adapted" in out

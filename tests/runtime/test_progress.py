@@ -1,0 +1,80 @@
+"""What a person sees of a run, wherever they sit."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qurate.runtime import progress
+from qurate.runtime.progress import PhaseBars, follow
+
+
+def show_a_run(console: Console) -> None:
+    with PhaseBars(console) as bars:
+        bars.say("3 classes: [blue], red.")
+        for done in range(5):
+            bars.show("embedding [1]", done, 4)
+        bars.show("pre-training", 1, 10)
+
+
+def test_a_terminal_has_bars_and_a_line_for_each_phase() -> None:
+    file = io.StringIO()
+    show_a_run(Console(file=file, force_terminal=True, force_jupyter=False, width=100))
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    assert "3 classes: [blue], red." in seen
+    assert re.search(r"pre-training ━+ +[01]/10", seen)
+    assert "embedding [1]: 0 s" in seen
+    assert "pre-training: 0 s" in seen
+
+
+def test_elsewhere_there_is_a_line_for_each_phase() -> None:
+    file = io.StringIO()
+    show_a_run(Console(file=file, force_terminal=False, force_jupyter=False, width=100))
+    assert file.getvalue() == "3 classes: [blue], red.\nembedding [1]: 0 s\npre-training: 0 s\n"
+
+
+def test_a_notebook_has_one_line_for_each_phase_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[list[str]] = []
+
+    def display(what: Any, **options: Any) -> Any:
+        text = what["text/plain"] if isinstance(what, dict) else what._repr_mimebundle_([], [])["text/plain"]
+        shown.append([text.strip()])
+        line = shown[-1]
+        return SimpleNamespace(update=lambda again, raw: line.append(again["text/plain"]))
+
+    module = SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=module))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr(progress, "_NOTEBOOK_SECONDS", 0.0)
+    show_a_run(Console(force_jupyter=True))
+    said, embedding, training = shown
+    assert said == ["3 classes: [blue], red."]
+    assert embedding[2] == "embedding [1] ████████████░░░░░░░░░░░░ 2/4"
+    assert embedding[-1] == "embedding [1]: 0 s"
+    assert training == ["pre-training ██░░░░░░░░░░░░░░░░░░░░░░ 1/10", "pre-training: 0 s"]
+
+
+def test_an_interrupted_phase_is_not_said_to_be_done() -> None:
+    file = io.StringIO()
+
+    def stop() -> None:
+        with PhaseBars(Console(file=file, force_terminal=False, force_jupyter=False)) as bars:
+            bars.show("embedding", 1, 4)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert file.getvalue() == ""
+
+
+def test_silence_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with follow(False) as audience:
+        audience.say("a line")
+        audience.show("a phase", 1, 2)
+    assert capsys.readouterr().out == ""
