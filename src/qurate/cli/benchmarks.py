@@ -12,8 +12,10 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
+from qurate.cli.arguments import check_count, check_folder, check_seed
 from qurate.cli.terminal import announce, begin, say
-from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_words
+from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_some
+from qurate.errors import ConfigError
 
 if TYPE_CHECKING:
     from qurate.benchmark.cells import Cell
@@ -32,6 +34,8 @@ def demo(out: options.Folder = Path("demo"), seed: int = 0, force: options.Flag 
         seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
         force: Overwrite DIR/results.csv if it is there.
     """
+    check_seed("seed", seed)
+    check_folder("out", out)
     begin()
     from qurate.benchmark.demo import run_demo
 
@@ -50,6 +54,8 @@ def report(
         out: Folder for the files; DIR/report unless given.
         reference: Row to compare the others with, such as TML_SPL; TML_DQNPL unless given, or else the best.
     """
+    if out is not None:
+        check_folder("out", out)
     announce("pandas and Matplotlib", "matplotlib")
     from qurate.report.benchmark.report import write_report
     from qurate.report.benchmark.terminal import print_report
@@ -105,7 +111,14 @@ def benchmark(
     """
     chosen_methods, chosen_selectors = split_methods(methods), split_selectors(selectors)
     chosen_presets = split_presets(presets)
-    chosen_shots, chosen_seeds = split_numbers("shots", shots), split_numbers("seeds", seeds)
+    chosen_rules = split_some("model-selection", model_selection)
+    chosen_scenarios = () if scenarios == "all" else split_some("scenarios", scenarios)
+    chosen_shots, chosen_seeds = split_numbers("shots", shots, least=1), split_numbers("seeds", seeds)
+    for option, count in (("steps", steps), ("processes", processes)):
+        check_count(option, count)
+    check_folder("out", out)
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data must be a folder, got {data}, where there is none.")
     begin()
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.benchmark.grid import Grid
@@ -118,7 +131,7 @@ def benchmark(
     grid = Grid(
         found,
         data,
-        scenarios=() if scenarios == "all" else split_words(scenarios),
+        scenarios=chosen_scenarios,
         methods=chosen_methods,
         selectors=chosen_selectors,
         presets=chosen_presets,
@@ -128,7 +141,7 @@ def benchmark(
         weights=find_weights(backbone or found.backbone, weights or "auto"),
         train=train or "head",
         protocol=protocol or found.protocols[0],
-        rules=split_words(model_selection),
+        rules=chosen_rules,
         steps=steps or 0,
         device=device or "auto",
     )
@@ -136,10 +149,14 @@ def benchmark(
     if dry_run:
         _print_plan(grid, BenchmarkFolder(out), worker, processes or available_cores())
         return
-    try:
-        _run(grid, BenchmarkFolder(out), worker, processes, ray or "")
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Re-run the command to resume.") from None
+    folder = BenchmarkFolder(out)
+    with folder.claimed():
+        try:
+            _run(grid, folder, worker, processes, ray or "")
+        except KeyboardInterrupt as stop:
+            cells = grid.cells()
+            done = sum(folder.is_finished(cell) for cell in cells)
+            raise type(stop)(f"Finished: {done} of {_count(cells)}. Re-run the command to resume.") from None
 
 
 def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
@@ -150,7 +167,6 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
 
     cells, gpus = grid.cells(), _gpus(grid.device)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    folder.check_own()
     say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
     with PhaseBars(Console()) as bars:
         _embed(worker, to_run, bars)
