@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import sys
@@ -14,7 +13,6 @@ from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
 from qurate.benchmark.cells import CellResult
-from qurate.benchmark.demo import run_demo
 from qurate.benchmark.estimate import Estimate, estimate
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import Lane
@@ -42,11 +40,8 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     return 0
 
 
-def test_demo_prints_a_table_and_writes_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qurate.benchmark.demo.run_demo", functools.partial(run_demo, steps=12))
-    demo(out=tmp_path / "out", seed=1)
+def test_demo_prints_a_table_and_writes_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo(out=tmp_path / "out", seed=1, steps=12)
     printed = capsys.readouterr().out
     assert "30 labelled (3 per class)" in " ".join(printed.split())
     for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL"):

@@ -27,21 +27,23 @@ if TYPE_CHECKING:
     from qurate.runtime.progress import PhaseBars
 
 
-def demo(out: options.Folder = Path("demo"), seed: int = 0, force: options.Flag = False) -> None:
+def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, force: options.Flag = False) -> None:
     """Compare six methods on adapting from typeset to handwritten digits, in minutes and without a download.
 
     Args:
         out: Folder for results.csv.
         seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
+        steps: Training steps before selection.
         force: Overwrite DIR/results.csv if it is there.
     """
     check_seed("seed", seed)
+    check_count("steps", steps)
     check_folder("out", out)
     with stopped_with("Re-run the command with --force."):
         begin()
         from qurate.benchmark.demo import run_demo
 
-        run_demo(out, seed=seed, force=force, console=Console())
+        run_demo(out, seed=seed, force=force, console=Console(), steps=steps)
 
 
 def report(

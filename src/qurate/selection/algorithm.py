@@ -70,9 +70,7 @@ def fit(
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
 
     Example:
-        >>> from qurate.config import NetworkConfig
-        >>> from qurate.data.digits import digits_split
-        >>> from qurate.presets import make_config
+        >>> from qurate import NetworkConfig, digits_split, make_config
         >>> network = NetworkConfig("digits", bottleneck="normalized", features=64)
         >>> config = make_config("TML_SPL", network=network, steps=20, rounds=2, round_steps=5)
         >>> result = fit(digits_split(shots=3, seed=0), config)
