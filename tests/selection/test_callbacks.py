@@ -64,7 +64,7 @@ def test_a_listener_hears_all_of_a_run_in_order_and_so_does_the_next() -> None:
 
 def test_callbacks_pass_on_everything_there_is_to_hear() -> None:
     hears = {name for name, _ in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_")}
-    assert hears == {name for name in vars(Callbacks) if name.startswith("on_")}
+    assert hears == {name for name in vars(Callbacks(())) if name.startswith("on_")}
     assert hears == {name for name in vars(Diary) if name.startswith("on_")}
 
 
