@@ -1,21 +1,21 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
-import os
-import re
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+import qurate
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_batches
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
 from qurate.errors import ConfigError
-from qurate.evaluation import evaluate
+from qurate.evaluation import evaluate, predict_probabilities
 from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
@@ -73,14 +73,44 @@ def test_poisoned_labels_of_the_unlabelled_part_change_nothing(name: str) -> Non
     assert evaluate(honest, split.target_unlabeled) != evaluate(fooled, poisoned.target_unlabeled)
 
 
+def names(source: str, word: str) -> bool:
+    """Whether code names a thing: as a name, an attribute, an import or a string for getattr; docstrings may."""
+    return any(
+        word in (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None))
+        or (isinstance(node, ast.Constant) and node.value == word)
+        for node in ast.walk(ast.parse(source))
+        if not isinstance(node, ast.FunctionDef)
+    )
+
+
+def modules_that_name(word: str) -> set[str]:
+    package = Path(qurate.__file__).parent
+    files = {".".join(path.relative_to(package.parent).with_suffix("").parts): path for path in package.rglob("*.py")}
+    assert len(files) > 50
+    return {module for module, path in files.items() if names(path.read_text(), word)}
+
+
 def test_only_evaluation_opens_the_seal() -> None:
-    package = Path(__file__).parents[1] / "src" / "qurate"
-    opening = {
-        str(path.relative_to(package)) for path in package.rglob("*.py") if "open_for_evaluation" in path.read_text()
-    }
-    assert opening == {os.path.join("data", "samples.py"), "evaluation.py"}  # noqa: PTH118  # a relative name
-    asking = {path.parent.name for path in package.rglob("*.py") if re.search(r"\btrue_labels\(", path.read_text())}
-    assert asking == {"qurate", "benchmark"}  # evaluation itself, and an oracle that says so in its name
+    assert modules_that_name("open_for_evaluation") == {"qurate.evaluation"}
+    assert modules_that_name("__labels") == {"qurate.data.samples"}
+    assert modules_that_name("_SealedLabels__labels") == set()
+    # who may ask evaluation for the truth: a benchmark, to measure, and for an oracle that says so in its name
+    assert modules_that_name("true_labels") == {"qurate.benchmark.cells", "qurate.benchmark.points"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "part.sealed.open_for_evaluation()",
+        "f = part.sealed.open_for_evaluation",
+        "getattr(part.sealed, 'open_for_evaluation')()",
+        "from somewhere import open_for_evaluation as peek",
+        "open_for_evaluation()",
+    ],
+)
+def test_whoever_opens_the_seal_is_found(source: str) -> None:
+    assert names(source, "open_for_evaluation")
+    assert not names("def open_for_evaluation(self):\n    'Whom open_for_evaluation serves.'", "open_for_evaluation")
 
 
 def test_training_leaves_global_state_alone() -> None:
@@ -229,4 +259,6 @@ def test_one_full_fine_tuning_step_from_real_image_files(
         for a, b in zip(before.backbone.parameters(), method.network.backbone.parameters(), strict=True)
     ]
     assert all(moved)  # the step reached every layer of the backbone
-    assert 0 <= evaluate(method, split.target_labeled).accuracy <= 1
+    probabilities = predict_probabilities(method, split.target_labeled.inputs)
+    assert probabilities.shape == (6, 31)
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(6))

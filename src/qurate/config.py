@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from qurate.errors import ConfigError
 from qurate.registry import METHODS, SELECTORS, Registry
-from qurate.runtime.checked import Below1, Checked, Count, Inside, Positive, Rate, Seed, Share, Weight
+from qurate.runtime.checked import Below1, Bytes, Checked, Count, Inside, Positive, Rate, Seed, Share, Weight
 
 Bottleneck = Literal["none", "linear", "normalized"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -221,7 +221,7 @@ class QLearningConfig(Checked):
     """Probability of a random action at last. Paper: 0."""
     exploration_steps: Positive = 500
     """Actions over which exploration falls linearly from start to end. Our choice."""
-    pool_bytes: Positive = 512 * 2**20
+    pool_bytes: Bytes = 512 * 2**20
     """Upper bound of the experience pool. Our choice: 512 MiB."""
 
     def __post_init__(self) -> None:

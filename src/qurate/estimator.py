@@ -61,8 +61,11 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         stopped_: Why selection ended.
 
     Example:
-        >>> model = SSDAClassifier(steps=300).fit(X, y, sample_domain=np.where(is_source, 1, -2))
-        >>> model.predict_proba(new_rows)
+        >>> X, rows = np.tile(np.eye(2), (20, 1)), np.arange(40)
+        >>> y = np.where(rows < 30, rows % 2, -1)  # the last ten have no label
+        >>> model = SSDAClassifier(selector="none", steps=50, random_state=0)
+        >>> model.fit(X, y, sample_domain=np.where(rows < 20, 1, -2)).predict([[1, 0], [0, 1]])
+        array([0, 1])
     """
 
     def __init__(

@@ -104,11 +104,23 @@ METHODS = Registry(
 SELECTORS = Registry(
     "selector",
     _selector("none", "none", "selectors.none:NoneSelector"),
-    _selector("confidence", "probability above 0.9 (the paper's SPL)", "selectors.confidence:ConfidenceSelector"),
-    _selector("quality", "phi > tau, the paper's right and representative", "selectors.quality:QualitySelector"),
-    _selector("balanced", "the best by phi in each pseudo-class, ever more", "selectors.balanced:BalancedSelector"),
+    _selector(
+        "confidence",
+        "those with a probability above 0.9 (the paper's SPL)",
+        "selectors.confidence:ConfidenceSelector",
+    ),
+    _selector(
+        "quality",
+        "those that the paper calls right and representative: phi > tau",
+        "selectors.quality:QualitySelector",
+    ),
+    _selector(
+        "balanced",
+        "the best by phi within each pseudo-class, a growing share",
+        "selectors.balanced:BalancedSelector",
+    ),
     _selector("random", "any, for comparison", "selectors.random:RandomSelector"),
-    _selector("dqn", "what a deep Q-network chooses (presets 'qurate' and 'paper')", "algorithm:DQNSelector"),
+    _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "algorithm:DQNSelector"),
 )
 """Selectors, by which pseudo-labels they trust."""
 

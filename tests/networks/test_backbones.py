@@ -30,7 +30,9 @@ def test_real_weights_load_into_timm(office31_weights: Path) -> None:
     random = build_backbone("timm/tf_efficientnet_lite0").module.state_dict()
     loaded = build_backbone("timm/tf_efficientnet_lite0", str(office31_weights)).module.state_dict()
     stored = safetensors.torch.load_file(office31_weights)
-    assert all(torch.equal(loaded[name], stored[name]) for name in loaded if name in stored)
+    shared = loaded.keys() & stored.keys()
+    assert len(shared) > 0.9 * len(loaded)
+    assert all(torch.equal(loaded[name], stored[name]) for name in shared)
     assert not torch.equal(random["conv_stem.weight"], loaded["conv_stem.weight"])
 
 

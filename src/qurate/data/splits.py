@@ -44,7 +44,11 @@ def split_target(source: Domain, target: Domain, *, shots: int, seed: int, valid
         DataError: If classes differ between the domains or one has no sample.
 
     Example:
-        >>> split = split_target(read_folder("photos"), read_folder("sketches"), shots=3, seed=0)
+        >>> from qurate.data.domains import from_arrays
+        >>> photos, sketches = (from_arrays(np.zeros((8, 5)), ["cat", "dog"] * 4, name=name) for name in ("a", "b"))
+        >>> split = split_target(photos, sketches, shots=3, seed=0)
+        >>> len(split.target_labeled), len(split.target_unlabeled)
+        (6, 2)
     """
     for argument, value, least in (("shots", shots, 1), ("seed", seed, 0), ("validation_shots", validation_shots, 0)):
         _check_integer(argument, value, least)
@@ -137,7 +141,7 @@ def read_mme_split(
         DataError: If a list or a listed file is missing.
 
     Example:
-        >>> split = read_mme_split("data/office31", "webcam", "amazon", shots=3)
+        >>> read_mme_split("data/office31", "webcam", "amazon", shots=3)  # needs the images  # doctest: +SKIP
     """
     if protocol not in ("mme", "clean"):
         raise DataError(f"read_mme_split: protocol must be 'mme' or 'clean', got '{protocol}'.")

@@ -107,8 +107,8 @@ def adapt(
         RunError: If `out` cannot be written or holds another run.
 
     Example:
-        >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # doctest: +SKIP
-        >>> model.predict("new-photos")  # doctest: +SKIP
+        >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # needs images  # doctest: +SKIP
+        >>> model.predict("new-photos")  # needs images  # doctest: +SKIP
     """
     weights = find_weights(backbone, weights)
     run = config or make_config(

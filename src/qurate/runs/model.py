@@ -47,8 +47,8 @@ class AdaptedModel:
         cache: Folder of the embedding cache; the user's unless given.
 
     Example:
-        >>> model = qurate.load("run")  # doctest: +SKIP
-        >>> model.predict("photos/phone")  # doctest: +SKIP
+        >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
+        >>> model.predict("photos/phone")  # needs images  # doctest: +SKIP
     """
 
     network: Network

@@ -70,9 +70,12 @@ def fit(
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
 
     Example:
-        >>> split = digits_split(shots=3, seed=0)
-        >>> result = fit(split, make_config("TML_SPL", network=NetworkConfig("digits", features=64), steps=200))
-        >>> evaluate(result.method, split.target_unlabeled).accuracy
+        >>> from qurate import NetworkConfig, digits_split, make_config
+        >>> network = NetworkConfig("digits", bottleneck="normalized", features=64)
+        >>> config = make_config("TML_SPL", network=network, steps=20, rounds=2, round_steps=5)
+        >>> result = fit(digits_split(shots=3, seed=0), config)
+        >>> result.stopped
+        'the budget of 2 rounds is used up'
     """
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)

@@ -55,7 +55,9 @@ class Callback:
     Example:
         >>> class Print(Callback):
         ...     def on_round(self, record, method, positives):
-        ...         print(record.round, record.positives)
+        ...         print(f"round {record.round}: {len(positives)} positives")
+        >>> Print().on_round(RoundRecord(0, 0, 0, 0.1), None, Positives.none())
+        round 0: 0 positives
     """
 
     def on_start(self, method: Method) -> None:

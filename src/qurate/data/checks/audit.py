@@ -89,8 +89,10 @@ def audit(split: Split) -> Audit:
         split: Any split.
 
     Example:
-        >>> audit(read_mme_split("data/office31", "webcam", "amazon", shots=3)).lines()[4]
-        "93 of 93 samples of validation are also in target_unlabeled: ..."
+        >>> from qurate.data.digits import digits_split
+        >>> lines = audit(digits_split(shots=3, seed=0)).lines()
+        >>> lines[2], lines[3]
+        ('target_unlabeled: 1767 samples, labels sealed.', 'No sample is in two parts.')
     """
     labeled = {"source": split.source, "target_labeled": split.target_labeled, "validation": split.validation}
     readable = {part: samples for part, samples in labeled.items() if samples is not None}

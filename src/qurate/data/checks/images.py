@@ -84,8 +84,11 @@ def check_data(
         on_progress: Called after each image.
 
     Example:
-        >>> report = check_data("photos", "sketches/labeled", "sketches/unlabeled")
-        >>> report.ok, report.lines()
+        >>> report = check_data("photos", "sketches/labeled", "nowhere")
+        >>> report.ok
+        False
+        >>> print(report.lines()[-1])
+        3 problems, 0 warnings.
     """
     domains: dict[str, Domain] = {}
     problems: list[str] = []

@@ -24,6 +24,7 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
         data: Folder of its images; a generated suite needs none.
 
     Example:
+        >>> from qurate.data.catalog import load_suite
         >>> check_suite(load_suite("digits"), None).ok
         True
     """

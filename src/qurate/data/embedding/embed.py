@@ -143,7 +143,7 @@ def embed_images(
         BackboneError: If the backbone takes no image files or its weights cannot be had.
 
     Example:
-        >>> embed_images(files, "timm/resnet34.tv_in1k").shape  # doctest: +SKIP
+        >>> embed_images(files, "timm/resnet34.tv_in1k").shape  # downloads  # doctest: +SKIP
         torch.Size([4110, 512])
     """
     frozen = freeze_backbone(backbone, weights) if isinstance(backbone, str) else backbone

@@ -40,7 +40,7 @@ def sign_flip_p_value(differences: Sequence[float]) -> float:
         return 1.0
     sums, _ = _subsets(values * np.sign(total))
     # Flipping a subset turns S into S - 2 S_A: as far from zero where S_A <= 0, and so for the complement.
-    return 2.0 * (1 + np.count_nonzero(sums <= tolerance)) / (len(sums) + 2)
+    return float(2 * (1 + np.count_nonzero(sums <= tolerance)) / (len(sums) + 2))
 
 
 def sign_flip_interval(differences: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
