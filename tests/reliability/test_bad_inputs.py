@@ -108,7 +108,7 @@ def _run_here(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except BaseException:
-        traceback.print_exc()
+        traceback.print_exc(limit=-2)
         return 1
     return 0
 

@@ -97,7 +97,7 @@ def _no_part(data: Path) -> None:
         (_remove_a_class, "Only source has 'dog'. Rename"),
         (_empty_a_class, "labeled has classes without a readable image: 'dog'. Add"),
         (_one_class, "source must have at least two classes, got 'cat'."),
-        (_empty_part, "unlabeled: read_unlabeled_folder: path "),
+        (_empty_part, "unlabeled: "),
         (_no_part, "source must be a folder of class folders, a list file"),
     ],
 )
