@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from qurate.config import DQNConfig, RewardConfig, RunConfig
 from qurate.data.batches import TrainingData, stream_in_order
-from qurate.data.samples import Inputs
+from qurate.data.samples import Inputs, check_positions
 from qurate.methods import Method
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import generator
@@ -273,7 +273,12 @@ class Round:
         return torch.cat(chosen)
 
     def positives_at(self, indices: Tensor, rewards: Tensor | None = None) -> Positives:
-        """These samples of D_u as positives of this round, with their quality by the network of the round."""
+        """These samples of D_u as positives of this round, with their quality by the network of the round.
+
+        Raises:
+            DataError: If the indices are no positions in D_u.
+        """
+        check_positions(indices, len(self.pseudo_labels), "positives_at: indices")
         n = len(indices)
         return Positives(
             indices=indices,
