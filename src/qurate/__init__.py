@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from qurate.runs.model import load_model as load
     from qurate.selection.algorithm import Adaptation, fit
     from qurate.selection.callbacks import Callback
-    from qurate.selection.pseudo_labels import Positives, Round
+    from qurate.selection.positives import Positives
+    from qurate.selection.pseudo_labels import Round
     from qurate.selection.selectors.base import Selector
     from qurate.training import TrainingError
 
@@ -67,7 +68,8 @@ _HOMES = {
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),
     "selection.callbacks": ("Callback",),
-    "selection.pseudo_labels": ("Positives", "Round"),
+    "selection.positives": ("Positives",),
+    "selection.pseudo_labels": ("Round",),
     "selection.selectors.base": ("Selector",),
     "training": ("TrainingError",),
 }

@@ -1,4 +1,8 @@
-"""One base class of all our errors."""
+"""One base class of all our errors.
+
+An argument in a message stands in backticks, as Python writes it: `out`, `force=True`. The command line shows it as its
+option: --out, --force.
+"""
 
 from __future__ import annotations
 
@@ -9,3 +13,7 @@ class QurateError(Exception):
 
 class ConfigError(QurateError, ValueError):
     """A setting that is not allowed; the message says whose, what is allowed and what came."""
+
+
+class DataError(QurateError, ValueError):
+    """Data that cannot be used as given; the message says where, what is allowed and what to do."""

@@ -67,6 +67,10 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
             "--method, --preset cannot be given",
         ),
         ((*ADAPT, "--config", "no-such.json"), "no-such.json: cannot be read as a JSON or TOML file"),
+        (ADAPT, "--source must be a folder of class folders, a list file ('path class' per line)"),
+        ((*ADAPT, "--seed", "-1"), "--seed must be between 0 and 4294967295, got -1"),
+        (("predict", "no-such-run", "b", "--out", "c.csv"), "must be the folder of a finished run"),
+        (("export", "no-such-run"), "must be the folder of a finished run"),
         (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
         (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),
         (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "preset must be one of"),
@@ -80,11 +84,11 @@ def test_a_wrong_word_is_found_before_anything_heavy_is_loaded(words: tuple[str,
 
 
 def test_a_line_appears_before_pytorch_is_loaded(tmp_path: Path) -> None:
-    code, _, err, loaded = run("predict", str(tmp_path), str(tmp_path), "--out", str(tmp_path / "p.csv"))
+    code, _, err, loaded = run("embed", str(tmp_path))
     assert code == 2
     assert "torch" in loaded
     assert err.splitlines()[0] == "qurate: loading PyTorch ..."
-    assert "folder of a finished run" in err.splitlines()[1]
+    assert "images must be a folder" in err.splitlines()[1]
 
 
 def test_the_help_lists_the_registries() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights
 
 from qurate.cli import VERBS, main
+from qurate.cli.terminal import speak_of_options
 from qurate.data.domains import DataWarning
 
 
@@ -50,7 +53,7 @@ def test_adapt_then_predict_evaluate_and_check(
     out = capsys.readouterr().out
     for words in (
         "3 classes: 'blue', 'green tea', 'été'.",
-        "Target: 9 labelled images (3 a class), 15 unlabelled.",
+        "Target: 9 labelled images (3 per class), 15 unlabelled.",
         "Expected time: about",
         "embedding: ",
         "round 2 of 2: ",
@@ -71,6 +74,9 @@ def test_adapt_then_predict_evaluate_and_check(
     assert command(place, monkeypatch, *arguments) == 0
     assert "balanced accuracy" in capsys.readouterr().out
     assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
+    assert command(place, monkeypatch, *arguments) == 2
+    assert f"{confusion} exists. Choose another --confusion, or pass --force" in capsys.readouterr().err
+    assert command(place, monkeypatch, *arguments, "--force") == 0
     assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
     out = capsys.readouterr().out
     assert "checking images: " in out
@@ -184,11 +190,115 @@ def test_control_c_says_how_to_continue(
     def interrupt(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("qurate.runs.adaptation.compare", interrupt)
-        assert command(place, patch, *ADAPT, "--out", str(tmp_path / "run")) == 130
-    assert capsys.readouterr().err == "qurate: stopped. Re-run the command with --resume to continue.\n"
-    assert command(place, monkeypatch, *ADAPT, "--out", str(tmp_path / "run"), "--resume") == 0
+        patch.setattr("qurate.runs.job.compare", interrupt)
+        assert command(place, patch, *ADAPT, "--out", str(run)) == 130
+    assert capsys.readouterr().err == (
+        f"qurate: stopped. The model in {run} is finished and can be used; the comparison is not. Re-run the command "
+        "with --resume to continue.\n"
+    )
+    assert command(place, monkeypatch, *ADAPT, "--out", str(run), "--resume") == 0
     out = capsys.readouterr().out
     assert "pre-training" not in out
     assert "comparison 1 of 3, adapted" in out
+
+
+def test_a_signal_is_one_line_whatever_becomes_of_it(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(run: Path) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise KeyError(1) from None  # as a library may
+
+    monkeypatch.setitem(VERBS, "demo", stopped)
+    assert command(place, monkeypatch, "demo", "--run", "x") == 143
+    assert capsys.readouterr().err == "qurate: stopped.\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("adapt", "--source", "", "--labeled", "a"), "--source is empty; is a variable unset?"),
+        (("predict", "", "a", "--out", "b"), "an argument is empty; is a variable unset?"),
+        (("adapt", "--out=", "--source", "a"), "--out is empty; is a variable unset?"),
+        ((*ADAPT, "--out", "r", "--seed", "-1"), "--seed must be between 0 and 4294967295, got -1"),
+        ((*ADAPT, "--out", "r", "--steps", "0"), "--steps must be positive, got 0"),
+        ((*ADAPT, "--out", "r", "--rounds", "-3"), "--rounds must be positive, got -3"),
+        ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue/0.png"), "0.png (an image)"),
+        ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue", "--unlabeled", "x" * 5000), "(nothing there)"),
+        ((*ADAPT, "--out", "r", "--weights", "none"), "would embed with random weights. Pass --weights pretrained"),
+        ((*ADAPT, "--out", "x" * 5000), "File name too long"),
+        (("predict", "PLACE/nowhere", "PLACE/unlabeled", "--out", "p.csv"), "folder of a finished run"),
+        (("evaluate", "PLACE/nowhere", "--labeled", "PLACE/nowhere"), "--labeled must be a folder of class folders"),
+        (("export", "PLACE/nowhere"), "folder of a finished run"),
+        (("embed", "PLACE/sour*"), "got none at"),
+        (("embed", "PLACE/source", "--cache", "PLACE/w.safetensors"), "--cache must be a folder"),
+    ],
+)
+def test_every_argument_is_judged_first(
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(place, monkeypatch, *words) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_classes_that_differ_are_dropped_as_the_error_says(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place / "source", tmp_path / "source")
+    shutil.copytree(place / "source" / "blue", tmp_path / "source" / "other")
+    words = (*ADAPT, "--source", str(tmp_path / "source"), "--no-compare", "--out", str(tmp_path / "run"))
+    assert command(place, monkeypatch, *words) == 2
+    assert "or pass --missing drop to keep those that both have" in capsys.readouterr().err
+    assert command(place, monkeypatch, *words, "--missing", "drop") == 0
+
+
+@pytest.mark.filterwarnings("default::qurate.data.embedding.cache.EmbeddingCacheWarning")  # told, as it is for a user
+def test_a_cache_that_cannot_be_written_is_done_without(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, cache = str(tmp_path / "run"), "/proc/qurate"
+    assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", run, cache=cache) == 0
+    out, err = capsys.readouterr()
+    assert err.count("the embedding cache cannot be written") == err.count("\n") == 1
+    assert "No comparison was made. The comparison with plain training (S+T) was switched off." in out
+    table = str(tmp_path / "p.csv")
+    assert command(place, monkeypatch, "predict", run, "PLACE/unlabeled", "--out", table, cache=cache) == 0
+    assert capsys.readouterr().err.count("the embedding cache cannot be written") == 1
+    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors")
+    assert command(place, monkeypatch, "embed", "PLACE/source", *network, cache=cache) == 2
+    assert "the embedding cache cannot be written" in capsys.readouterr().err
+
+
+def test_nothing_to_embed_is_an_error(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jpg").write_text("no image")
+    network = ("--backbone", BACKBONE, "--weights", "PLACE/w.safetensors")
+    assert command(place, monkeypatch, "embed", str(tmp_path), *network) == 2
+    assert "none of the 1 images can be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Pass `missing='drop'`, or choose another `out`.", "Pass --missing drop, or choose another --out."),
+        ("`force=True` or `compare=False`, `weights=FILE`", "--force or --no-compare, --weights FILE"),
+        ("`timm.list_models(pretrained=True)` lists them", "`timm.list_models(pretrained=True)` lists them"),
+    ],
+)
+def test_errors_speak_of_options(message: str, said: str) -> None:
+    assert speak_of_options(message) == said

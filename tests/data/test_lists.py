@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -10,6 +11,7 @@ from qurate.data.folders import read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.lists import read_list, read_table, read_unlabeled_list
 from qurate.data.samples import DataError
+from qurate.runtime.tables import to_csv
 
 
 def _images(root: Path, *names: str) -> None:
@@ -83,10 +85,13 @@ def test_a_bad_list_says_where(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gone.txt cannot be read as a UTF-8"):
+    with pytest.raises(DataError, match=r"gone.txt: cannot be read \(No such file"):
         read_list(tmp_path / "gone.txt", tmp_path)
     (tmp_path / "latin.txt").write_bytes("ä 1".encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin.txt cannot be read as a UTF-8"):
+    with pytest.raises(DataError, match=r"latin.txt: 1 of 1 listed files do not exist.*Is it saved as UTF-8\?"):
+        read_list(tmp_path / "latin.txt", tmp_path)
+    (tmp_path / "latin.txt").write_bytes("a.jpg ä".encode("latin-1"))
+    with pytest.raises(DataError, match=r"latin.txt: not a UTF-8 text file, as line 1 shows"):
         read_list(tmp_path / "latin.txt", tmp_path)
 
 
@@ -96,7 +101,29 @@ def test_repeated_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="names 1 samples again.*line 3 repeats line 1"):
         domain = read_list(_list(tmp_path, text), tmp_path)
     assert len(domain) == 2
-    assert [(skip.path, skip.reason) for skip in domain.skipped] == [(tmp_path / "a/x.jpg", "line 3 repeats line 1")]
+    assert [(skip.path, skip.reason) for skip in domain.skipped] == [(tmp_path / "a/x.jpg", "named more than once")]
+
+
+def test_a_file_is_the_same_by_every_spelling_of_its_path(tmp_path: Path) -> None:
+    _images(tmp_path, "a/x.jpg", "b/y.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "z.jpg").symlink_to(tmp_path / "a" / "x.jpg")
+    for other in ("./a/x.jpg", "b/../a/x.jpg", str(tmp_path / "a" / "x.jpg"), "link/x.jpg", "z.jpg"):
+        with pytest.raises(DataError, match="must have one class, got '0' in line 1 and '1' in line 2"):
+            read_list(_list(tmp_path, f"a/x.jpg 0\n{other} 1\n"), tmp_path)
+        table = _list(tmp_path, f"path\na/x.jpg\n{other}\nb/y.jpg\n", "t.csv")
+        with pytest.warns(DataWarning, match="row 2 repeats row 1"):
+            domain = read_unlabeled_list(table, tmp_path)
+        assert len(domain) == 2
+
+
+@pytest.mark.parametrize("word", ["9" * 5000, "x" * 5000])
+def test_very_long_words_are_names_or_files_that_are_not_there(tmp_path: Path, word: str) -> None:
+    _images(tmp_path, "a/x.jpg", "b/y.jpg")
+    assert read_list(_list(tmp_path, f"a/x.jpg {word}\nb/y.jpg 1\n"), tmp_path).classes == ("1", word)
+    with pytest.raises(DataError, match=r"1 of 1 listed files do not exist") as found:
+        read_list(_list(tmp_path, f"{word} 1\n"), tmp_path)
+    assert len(str(found.value)) < 1000
 
 
 def test_a_table_is_read_as_strings(tmp_path: Path) -> None:
@@ -118,12 +145,13 @@ def test_integer_labels_of_a_table_are_ordered_by_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,label\nx.jpg,1\n", r"path_column must be a column of .*t.csv \('name', 'label'\), got 'path'"),
-        ("path,kind\nx.jpg,1\n", r"label_column must be a column of .* \('path', 'kind'\), got 'label'"),
+        ("name,label\nx.jpg,1\n", "t.csv must have a column 'path' with the paths, got 'name', 'label'"),
+        ("path,kind\nx.jpg,1\n", "must have a column 'label' with the classes, got 'path', 'kind'"),
         ("path,label\nx.jpg,1\n,2\n", "no path in 'row 2'"),
         ("path,label\nx.jpg,1\ngone.jpg,2\n", r"gone.jpg \(row 2\)"),
         ("path,label\n", "names no samples"),
-        ("", "cannot be read as a UTF-8 CSV table"),
+        ("path,label\nx.jpg,1\nx.jpg,1,2\n", "row 2 has 3 fields"),
+        ("", "no header line"),
     ],
 )
 def test_a_bad_table_says_where(tmp_path: Path, text: str, message: str) -> None:
@@ -139,6 +167,14 @@ def test_the_tables_that_qurate_writes_are_read(tmp_path: Path) -> None:
     assert _pairs(read_unlabeled_list(table, tmp_path), tmp_path) == [("a.jpg", None), ("b.jpg", None)]
 
 
+def test_names_that_are_hard_to_write_are_read_back(tmp_path: Path) -> None:
+    names = ["=1.jpg", "-a.jpg", "'b.jpg", " c.jpg", "d\re.jpg", "f,g.jpg"]
+    _images(tmp_path, *names)
+    (tmp_path / "t.csv").write_bytes(to_csv(pd.DataFrame({"file": names, "label": ["@x", "'", "+", "-", "=", "'="]})))
+    found = _pairs(read_table(tmp_path / "t.csv", tmp_path), tmp_path)
+    assert found == list(zip(names, ["@x", "'", "+", "-", "=", "'="], strict=True))
+
+
 def test_an_unlabelled_list_takes_each_file_once_whatever_class_it_names(tmp_path: Path) -> None:
     _images(tmp_path, "a b.jpg", "c.jpg")
     with pytest.warns(DataWarning, match="names 1 samples again.*line 3 repeats line 1"):
@@ -147,7 +183,7 @@ def test_an_unlabelled_list_takes_each_file_once_whatever_class_it_names(tmp_pat
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gone.csv cannot be read"):
+    with pytest.raises(DataError, match=r"gone.csv: cannot be read"):
         read_table(tmp_path / "gone.csv", tmp_path)
 
 

@@ -27,6 +27,7 @@ from qurate.runs.adaptation import Outcome, run_adaptation, trained_network
 from qurate.runs.model import ModelError
 from qurate.runs.settings import BACKBONE as DEFAULT_BACKBONE
 from qurate.runs.settings import find_weights
+from qurate.runtime.tables import read_csv
 
 FAST = {"config": small_config("none"), "compare": False}
 Adapt = Callable[..., Outcome]
@@ -74,7 +75,7 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
     assert record.comparison.images == 9
     assert record.title == "source to unlabeled, 3 classes"
     predictions = pd.read_csv(tmp_path / "run" / "predictions.csv")
-    assert list(predictions.columns) == ["file", "label", "probability"]
+    assert list(predictions.columns) == ["file", "label", "probability", "problem"]
     assert len(predictions) == 15
     assert set(predictions["label"]) <= set(COLORS)
     assert all(Path(file).is_file() for file in predictions["file"])
@@ -174,7 +175,7 @@ def test_bad_files_are_left_out_and_named(place: dict[str, Path], adapt: Adapt) 
     assert "source: 1 file left out, no image by its name: 'notes.txt'." in said
     assert "'text.jpg'" in said
     assert "unlabeled: 1 file left out, cannot be decoded as an image" in said
-    assert "unlabeled: 1 images are also in labeled, by content, and are left out." in said
+    assert "unlabeled: 1 image is also in labeled, by content, and left out of training." in said
     assert "Expected time: about" in said
     assert record is not None
     assert len(record.notes) == 4
@@ -272,20 +273,46 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
         ({"unlabeled": empty}, "at least one readable image"),
         ({"unlabeled": tmp_path / "nowhere"}, "unlabeled must be a folder, .*nothing there"),
         ({"source": tmp_path / "one", "labeled": tmp_path / "one"}, "at least two classes, got 'blue'"),
-        ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*missing='drop'"),
+        ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*`missing='drop'`"),
         ({"unlabeled": place["labeled"]}, "at least two images that labeled .* does not, got 0 among 9"),
     ):
         with pytest.raises(DataError, match=words):
             adapt({**place, **change}, out=tmp_path / "run")
     assert adapt({**place, "labeled": tmp_path / "fewer"}, missing="drop").model.classes == ("blue", "été")
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_too_few_labels_to_compare_are_said(tmp_path: Path, adapt: Adapt) -> None:
-    record = adapt(make_folders(tmp_path, shots=1), compare=True).record
+    listener = Listener()
+    few = make_folders(tmp_path, shots=1)
+    record = adapt(few, compare=True, audience=listener).record
     assert record is not None
-    assert record.comparison is None
-    assert "no class has two labelled target images" in record.notes[-1]
+    assert (record.comparison, record.no_comparison) == (None, "")
+    assert listener.lines[-1].startswith("No comparison was made. No class has two labelled target images")
+    switched_off = adapt(few, compare=False).record
+    assert switched_off is not None
+    assert "was switched off" in switched_off.no_comparison
+
+
+def test_a_row_for_every_image_that_was_given(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    twin = place["labeled"] / "blue" / "photo 0.jpg"
+    (place["unlabeled"] / "again.jpg").write_bytes(twin.read_bytes())
+    (place["unlabeled"] / "cut.jpg").write_bytes(twin.read_bytes()[:-60])
+    (place["unlabeled"] / "text.png").write_text("no image")
+    (place["unlabeled"] / "notes.txt").write_text("by hand")
+    outcome = adapt(place, out=tmp_path / "run")
+    table = read_csv(tmp_path / "run" / "predictions.csv").set_index("file")
+    assert len(table) == 15 + 3
+    assert sum(table["problem"] == "") == 15
+    again = table.loc[str(place["unlabeled"] / "again.jpg")]
+    assert again["problem"] == f"same image as the labelled {twin}; left out of training"
+    told = outcome.model.predict(twin)
+    assert again["label"] == told["label"][0]
+    assert float(str(again["probability"])) == pytest.approx(told["probability"][0], abs=1e-4)
+    for name, why in (("cut.jpg", "cannot be decoded"), ("text.png", "cannot be opened as an image")):
+        row = table.loc[str(place["unlabeled"] / name)]
+        assert (row["label"], row["probability"]) == ("", "")
+        assert why in row["problem"]
 
 
 def test_lists_and_tables_do_as_well_as_folders(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:

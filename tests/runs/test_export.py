@@ -82,7 +82,7 @@ def test_a_head_on_embeddings_is_exported_too(tmp_path: Path, bottleneck: Any) -
 def test_a_file_is_not_overwritten_by_chance(tmp_path: Path) -> None:
     network, path = _network(NetworkConfig(features=4), input_width=6), tmp_path / "model.onnx"
     path.write_text("mine")
-    with pytest.raises(ExportError, match=r"exists. Choose another --out, or pass --force"):
+    with pytest.raises(ExportError, match=r"exists. Choose another `out`, or pass `force=True`"):
         export_onnx(network, CLASSES, None, path)
     assert path.read_text() == "mine"
     export_onnx(network, CLASSES, None, path, force=True)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
+import qurate
+from qurate.errors import QurateError
 from qurate.runs.adaptation import Outcome, run_adaptation
 from qurate.runs.folder import CURVES_FOLDER, RunError, RunFolder
+from qurate.runs.staging import hold
 from qurate.runtime.files import write_atomically
 from qurate.runtime.progress import Audience
 
@@ -72,22 +76,122 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
             ("round 2 of 2", 3),
             ("comparison 1 of 3, adapted", 1),
             ("comparison 3 of 3, S+T", 9),
-            ("writing the page", 0),
+            ("writing the results", 0),
         )
     ):
         out = tmp_path / f"killed{number}"
         with pytest.raises(KilledError):
             run(place, out, Watcher(*kill_at))
-        assert not RunFolder(out).finished
+        assert RunFolder(out).finished == kill_at[0].startswith("comparison"), kill_at
         run(place, out, resume=True)
         assert contents(out) == whole, kill_at
+
+
+def test_a_finished_model_does_not_wait_for_the_comparison(place: dict[str, Any], tmp_path: Path) -> None:
+    config = small_config("balanced")
+    with pytest.raises(KilledError):
+        run(place, tmp_path / "r", Watcher("comparison 2 of 3, adapted", 3), config=config)
+    assert len(qurate.load(tmp_path / "r").predict(place["unlabeled"])) == 15
+    assert "was not finished when this page was written" in (tmp_path / "r" / "report.html").read_text()
+    with pytest.raises(RunError, match=r"comparison is not finished. Pass `resume=True`.* with `compare=False`"):
+        run(place, tmp_path / "r", config=config)
+    model = (tmp_path / "r" / "model.safetensors").read_bytes()
+    watcher = Watcher()
+    done = run(place, tmp_path / "r", watcher, config=config, resume=True, compare=False)
+    assert watcher.phases == ["embedding", "writing the results"]
+    assert any(line.startswith("No comparison was made. ") for line in watcher.lines)
+    assert done.record is not None
+    assert "switched off" in done.record.no_comparison
+    assert (tmp_path / "r" / "model.safetensors").read_bytes() == model
+    assert not RunFolder(tmp_path / "r").pending
+    assert "was switched off" in (tmp_path / "r" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "[{", "{}", "[1]", '[{"adapted": [true], "baseline": [true]}]'])
+def test_a_damaged_comparison_starts_again(place: dict[str, Any], tmp_path: Path, content: str) -> None:
+    config = small_config("none")
+    with pytest.raises(KilledError):
+        run(place, tmp_path / "r", Watcher("comparison 2 of 3, adapted", 3), config=config)
+    (tmp_path / "r" / "comparison.json").write_text(content)
+    watcher = Watcher()
+    done = run(place, tmp_path / "r", watcher, config=config, resume=True)
+    assert "What was kept of the comparison is damaged, so it starts again." in watcher.lines
+    assert "comparison 1 of 3, adapted" in watcher.phases
+    assert done.record is not None
+    assert done.record.comparison is not None
+
+
+def test_a_forced_run_keeps_the_old_one_until_it_is_whole(place: dict[str, Any], tmp_path: Path) -> None:
+    old, new = small_config("balanced"), small_config("balanced", seed=5)
+    run(place, tmp_path / "whole", config=new)
+    whole = contents(tmp_path / "whole")
+    for number, kill_at in enumerate(
+        (("embedding", 42), ("pre-training", 7), ("round 2 of 2", 3), ("writing the results", 0))
+    ):
+        out = tmp_path / f"r{number}"
+        run(place, out, config=old, compare=False)
+        (out / "model.onnx").write_bytes(b"an export")
+        (out / "my notes.txt").write_text("keep")
+        before = contents(out)
+        with pytest.raises(KilledError):
+            run(place, out, Watcher(*kill_at), config=new, force=True)
+        assert contents(out) == before, kill_at
+        qurate.load(out)
+        if number:
+            with pytest.raises(RunError, match="a run and an unfinished one that would replace it"):
+                run(place, out, config=new)
+        with pytest.raises(RunError, match="other settings") if number else nullcontext():
+            run(place, out, config=old, resume=True)
+        run(place, out, config=new, resume=bool(number), force=not number)
+        assert (out / "my notes.txt").read_text() == "keep"
+        (out / "my notes.txt").unlink()
+        assert contents(out) == whole, kill_at
+        assert not (out / ".new").exists()
+
+
+def test_a_forced_run_that_is_refused_touches_nothing(place: dict[str, Any], tmp_path: Path) -> None:
+    fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
+    run(place, tmp_path / "r", **fast)
+    before = contents(tmp_path / "r")
+    for wrong in ({"source": tmp_path / "nowhere"}, {"unlabeled": place["labeled"]}, {"weights": "nowhere.pth"}):
+        with pytest.raises(QurateError):
+            run({**place, **wrong}, tmp_path / "r", force=True, **fast)
+    assert contents(tmp_path / "r") == before
+
+
+def test_two_runs_do_not_share_a_folder(place: dict[str, Any], tmp_path: Path) -> None:
+    fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
+    (tmp_path / "r").mkdir()
+    with hold(tmp_path / "r"), pytest.raises(RunError, match="another process is at work here"):
+        run(place, tmp_path / "r", **fast)
+    run(place, tmp_path / "r", **fast)
+
+
+def test_a_run_says_where_it_stands(place: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    for kill_at, said in (
+        (("embedding", 42), f"Nothing in {out} is half done. Re-run the command to begin again."),
+        (
+            ("pre-training", 3),
+            "Pre-training was not finished and will begin again. Re-run the command with `resume=True`",
+        ),
+        (("round 1 of 2", 3), f"Pre-training is kept in {out}. Re-run"),
+        (("round 2 of 2", 3), f"Pre-training and 1 of the rounds are kept in {out}. Re-run"),
+        (
+            ("comparison 1 of 3, S+T", 1),
+            f"The model in {out} is finished and can be used; the comparison is not. Re-run",
+        ),
+    ):
+        with pytest.raises(KilledError):
+            run(place, out, Watcher(*kill_at), config=small_config("balanced"), resume=True)
+        assert RunFolder(out).standing().startswith(said)
 
 
 def test_a_run_is_not_overwritten_by_chance(place: dict[str, Any], tmp_path: Path) -> None:
     fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
-    with pytest.raises(RunError, match=r"unfinished run\. Pass --resume"):
+    with pytest.raises(RunError, match=r"unfinished run\. Pass `resume=True`"):
         run(place, tmp_path / "r", **fast)
     other = {**fast, "config": small_config("none", seed=5)}
     watcher = Watcher()
@@ -96,7 +200,7 @@ def test_a_run_is_not_overwritten_by_chance(place: dict[str, Any], tmp_path: Pat
     assert watcher.phases == []  # before any work
     run(place, tmp_path / "r", resume=True, **fast)
     before = contents(tmp_path / "r")
-    with pytest.raises(RunError, match=r"finished run\. Choose another --out, or pass --force"):
+    with pytest.raises(RunError, match=r"finished run\. Choose another `out`, or pass `force=True`"):
         run(place, tmp_path / "r", **fast)
     watcher = Watcher()
     again = run(place, tmp_path / "r", watcher, resume=True, **fast)
@@ -163,7 +267,7 @@ def test_a_disk_that_fills_up_loses_nothing(
     config = small_config("balanced")
     with monkeypatch.context() as patch:
         patch.setattr("qurate.runs.folder.write_atomically", full)
-        with pytest.raises(RunError, match=r"disk is full\. Make room and re-run the command with --resume"):
+        with pytest.raises(RunError, match=r"disk is full\. Make room and re-run with `resume=True`"):
             run(place, tmp_path / "r", config=config, compare=False)
     watcher = Watcher()
     run(place, tmp_path / "r", watcher, resume=True, config=config, compare=False)
@@ -174,10 +278,17 @@ def test_a_disk_that_fills_up_loses_nothing(
 def test_a_damaged_checkpoint_says_so(place: dict[str, Any], tmp_path: Path) -> None:
     fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
     with pytest.raises(KilledError):
-        run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
-    (tmp_path / "r" / "checkpoint.safetensors").write_bytes(b"\x80\x04 a pickle, perhaps")
-    with pytest.raises(RunError, match=r"damaged .* --force"):
-        run(place, tmp_path / "r", resume=True, **fast)
+        run(place, tmp_path / "r", Watcher("writing the results", 0), **fast)
+    checkpoint = tmp_path / "r" / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-9] ^= 4
+    for content in (b"\x80\x04 a pickle, perhaps", whole[:-10], bytes(flipped)):
+        checkpoint.write_bytes(content)
+        with pytest.raises(RunError, match=r"checkpoint.safetensors: damaged .*`force=True`"):
+            run(place, tmp_path / "r", resume=True, **fast)
+    checkpoint.write_bytes(whole)
+    run(place, tmp_path / "r", resume=True, **fast)
 
 
 def test_the_settings_are_kept_with_the_run(place: dict[str, Any], tmp_path: Path) -> None:

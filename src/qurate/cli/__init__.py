@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tyro
 
 import qurate
 from qurate.cli import benchmarks, own_images
+from qurate.cli.signals import Stopped, stoppable
 from qurate.cli.terminal import say, tell
-from qurate.errors import QurateError
+from qurate.errors import ConfigError, QurateError
 
 VERBS: dict[str, Callable[..., Any]] = {
     "check": own_images.check,
@@ -34,18 +36,62 @@ _DESCRIPTION = (
 
 
 def main() -> None:
-    """Entry point of `qurate`; exit code 2 for an error of ours, 130 for Ctrl-C."""
+    """Entry point of `qurate`; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
     words = sys.argv[1:] or ["--help"]
     if words == ["--version"]:
         say(f"qurate {qurate.__version__}")
         return
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: tell(f"warning: {message}", "yellow")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name need not be valid text
+    with stoppable() as stopped, warnings.catch_warnings():
+        warnings.showwarning = _Warner()
         try:
+            _refuse_empty(words)
             tyro.extras.subcommand_cli_from_dict(VERBS, args=words, prog="qurate", description=_DESCRIPTION)
-        except QurateError as error:
-            tell(str(error), "red")
-            sys.exit(2)
-        except KeyboardInterrupt as stop:
-            tell(" ".join(["stopped.", *map(str, stop.args)]), "red")
-            sys.exit(130)
+        except BaseException as error:
+            sys.exit(_explain(error, stopped))
+
+
+def _explain(error: BaseException, stopped: Stopped) -> int:
+    """Say in a line what happened, for people.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        BaseException: If it is none of ours, or no error at all.
+    """
+    if stopped.by is not None or isinstance(error, KeyboardInterrupt):
+        said = [str(word) for word in error.args] if isinstance(error, KeyboardInterrupt) else []
+        tell(" ".join(["stopped.", *(said or [stopped.advice])]), "red")
+        return stopped.code
+    if isinstance(error, QurateError):
+        tell(str(error), "red")
+        return 2
+    if isinstance(error, OSError) and error.strerror:
+        named = f"{error.filename}: " if error.filename else ""
+        tell(f"{named}cannot be read or written ({error.strerror}). Check the disk and the permissions.", "red")
+        return 2
+    raise error
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """An empty word is a variable that is not set; as a path it would mean the current folder."""
+    for before, word in zip(["", *words], words, strict=False):
+        option, equals, value = word.partition("=")
+        if word == "" or (option.startswith("--") and equals and not value):
+            named = option or (before if before.startswith("--") else "an argument")
+            raise ConfigError(f"{named} is empty; is a variable unset?")
+
+
+class _Warner:
+    """Says each warning once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in self._said:
+            self._said.add(str(message))
+            tell(f"warning: {message}", "yellow")

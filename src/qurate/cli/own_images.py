@@ -11,12 +11,16 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.terminal import begin, say, tell, write
-from qurate.cli.words import check_words, understand
-from qurate.errors import ConfigError
+from qurate.cli.results import helping, print_metrics
+from qurate.cli.signals import on_stop
+from qurate.cli.terminal import begin, check_output, say, tell, write
+from qurate.cli.words import check_numbers, check_words, understand
+from qurate.data.places import LABELED, check_places, existing, is_file
+from qurate.errors import ConfigError, DataError
+from qurate.runs.about import read_about
+from qurate.runs.staging import EXPORT_FILE
 
 if TYPE_CHECKING:
-    from qurate.evaluation import Metrics
     from qurate.report.run.record import Comparison
 
 
@@ -62,56 +66,47 @@ def adapt(
         missing: What to do with a class that source or labelled target lacks.
         device: Where to train.
         resume: Continue an interrupted run.
-        force: Overwrite a run in RUN.
+        force: Replace a run in RUN; it stays until the new one is finished.
     """
     words = {"method": method, "selector": selector, "preset": preset, "train": train}
     given = check_words({name: word for name, word in words.items() if word is not None}, config)
-    numbers = {"seed": seed, "steps": steps, "rounds": rounds, "device": device}
-    network = {"backbone": backbone, "weights": weights}
+    numbers = {"seed": seed, "steps": steps, "rounds": rounds}
+    network = {"device": device, "backbone": backbone, "weights": weights}
     given |= {name: value for name, value in {**numbers, **network}.items() if value is not None}
+    check_numbers(numbers)
+    check_places(source, labeled, unlabeled, missing, prefix="--")
+    on_stop(functools.partial(_standing, out))
     begin()
     from qurate.runs.adaptation import run_adaptation
 
     run = understand(given, config)
-    try:
-        done = run_adaptation(
-            source,
-            labeled,
-            unlabeled,
-            out=out,
-            compare=compare,
-            missing=missing,
-            resume=resume,
-            force=force,
-            **run,
-        )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Re-run the command with --resume to continue.") from None
+    done = run_adaptation(
+        source,
+        labeled,
+        unlabeled,
+        out=out,
+        compare=compare,
+        missing=missing,
+        resume=resume,
+        force=force,
+        **run,
+    )
     _say_outcome(out, None if done.record is None else done.record.comparison)
 
 
+def _standing(out: Path) -> str:
+    """How far a stopped run is; its code may be half loaded."""
+    folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
+    return "Nothing was begun." if folder is None else str(folder(out).standing())
+
+
 def _say_outcome(out: Path, comparison: Comparison | None) -> None:
-    from qurate.runs.folder import REPORT_FILE
+    from qurate.runs.staging import REPORT_FILE
 
     if comparison is not None:
         say(helping(comparison))
     say(f"Model, predictions and tables: {out}")
     say(f"Open {out / REPORT_FILE} in a browser to see what was learned.")
-
-
-def helping(found: Comparison) -> str:
-    """Whether adaptation helps, in two sentences."""
-    verdict = {
-        "helps": "Adaptation helps.",
-        "unclear": "It is not clear whether adaptation helps.",
-        "harms": "Adaptation HARMS here: prefer --method source_target --selector none.",
-    }[found.verdict]
-    difference = found.adapted - found.baseline
-    return (
-        f"{verdict} On {found.images} labelled target images that neither model saw ({found.how}): adapted "
-        f"{found.adapted:.1%}, S+T (trained on the labelled images alone) {found.baseline:.1%}, difference "
-        f"{100 * difference:+.1f} points (95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f})."
-    )
 
 
 def predict(
@@ -128,59 +123,57 @@ def predict(
         out: CSV table to write: file, label, probability, problem.
         force: Overwrite FILE if it is there.
     """
-    if out.exists() and not force:
-        raise ConfigError(f"{out} exists. Choose another --out, or pass --force to overwrite it.")
+    check_output(out, "--out", force=force)
+    read_about(run)
+    on_stop(_nothing_written)
     begin()
-    from qurate.runs.folder import as_csv
     from qurate.runs.model import load_model
     from qurate.runtime.progress import PhaseBars
+    from qurate.runtime.tables import to_csv
 
     with PhaseBars(Console()) as bars:
         table = load_model(run).predict(images, functools.partial(bars.show, "predicting"))
-    write(out, as_csv(table), "--out")
+    write(out, to_csv(table), "--out")
     unreadable = int((table["problem"] != "").sum())
     say(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
 
 
-def evaluate(run: options.RunDir, labeled: options.Folder, confusion: options.AnyFile = None) -> None:
+def _nothing_written() -> str:
+    return "Nothing was written. Re-run the command to start again."
+
+
+def evaluate(
+    run: options.RunDir, labeled: options.Folder, confusion: options.AnyFile = None, force: options.Flag = False
+) -> None:
     """Measure the model of a run on labelled images: accuracy, balanced accuracy, per class, confusion.
 
     Args:
         run: Folder of a finished run.
         labeled: Class folders, a list file ('path class' per line) or a CSV table.
         confusion: CSV table to write: counts, a row for each true class and a column for each predicted one.
+        force: Overwrite the confusion table if it is there.
     """
+    if confusion is not None:
+        check_output(confusion, "--confusion", force=force)
+    existing(labeled, "--labeled", LABELED)
+    read_about(run)
+    on_stop(_nothing_written)
     begin()
     import pandas as pd
 
-    from qurate.runs.folder import as_csv
     from qurate.runs.model import load_model
     from qurate.runtime.progress import PhaseBars
+    from qurate.runtime.tables import to_csv
 
     model = load_model(run)
     with PhaseBars(Console()) as bars:
         found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
-    _print_metrics(found, model.classes)
+    print_metrics(found, model.classes)
     if confusion is not None:
         counted = pd.DataFrame(found.confusion.numpy(), columns=list(model.classes))
-        counted.insert(0, "true class", model.classes)
-        write(confusion, as_csv(counted), "--confusion")
+        counted.insert(0, "true class", model.classes, allow_duplicates=True)
+        write(confusion, to_csv(counted), "--confusion")
         say(f"Confusion table: {confusion}")
-
-
-def _print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
-    from qurate.runtime.display import make_table
-
-    counts = found.confusion.sum(dim=1).tolist()
-    say(f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images.")
-    rows = []
-    for label, (name, count) in enumerate(zip(classes, counts, strict=True)):
-        if count:
-            row = found.confusion[label].clone()
-            right, row[label] = int(row[label]), 0
-            taken_for = [f"{classes[k]} ({int(row[k])})" for k in row.argsort(descending=True)[:3] if row[k]]
-            rows.append((name, str(count), str(right), f"{right / count:.1%}", ", ".join(taken_for)))
-    Console().print(make_table("Per class", ("class", "images", "right", "accuracy", "mistaken for"), rows))
 
 
 def export(
@@ -194,6 +187,9 @@ def export(
         format: Format of the file.
         force: Overwrite FILE if it is there.
     """
+    check_output(run / EXPORT_FILE if out is None else out, "--out", force=force)
+    read_about(run)
+    on_stop(_nothing_written)
     begin()
     from qurate.runs.export import export_run
 
@@ -219,6 +215,9 @@ def embed(
     """
     if not images:
         raise ConfigError("embed needs one or more IMAGES: folders, globs in quotes, list files or images.")
+    if cache is not None and is_file(cache):
+        raise ConfigError(f"--cache must be a folder, got {cache} (a file).")
+    on_stop(lambda: "What was embedded is kept in the cache. Re-run the command to continue.")
     begin()
     from qurate.data.domains import list_some
     from qurate.data.embedding.embed import default_cache, embed_files
@@ -235,9 +234,12 @@ def embed(
             found,
             freeze_backbone(name, find_weights(name, weights or "auto")),
             cache=cache,
+            required=True,
             device=device or "auto",
             on_progress=functools.partial(bars.show, "embedding"),
         )
+    if not done.rows:
+        raise DataError(f"none of the {len(found)} images can be read: {list_some(done.unreadable.values(), 3)}")
     if done.unreadable:
         lost = f"{len(done.unreadable)} of {len(found)} images cannot be read and are left out"
         tell(f"{lost}: {list_some(done.unreadable, 3)}.", "yellow")
@@ -264,6 +266,7 @@ def check(
     parts = [part for part in (source, labeled, unlabeled) if part is not None]
     if len(parts) != (3 if suite is None else 0) or (suite is None and data is not None):
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
+    on_stop(lambda: "Nothing was changed.")
     begin()
     from qurate.data.catalog import load_suite
     from qurate.data.checks.images import check_data

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from qurate.data.places import is_file, is_folder, shorten
+from qurate.errors import ConfigError
 from qurate.runtime.files import write_atomically
+
+_ARGUMENT = re.compile(r"`([a-z][a-z_]*)(?:=([^`]*))?`")
 
 
 def say(line: str) -> None:
@@ -17,8 +23,25 @@ def say(line: str) -> None:
 
 def tell(message: str, style: str = "") -> None:
     """One line on standard error, likewise."""
-    line = " ".join(f"qurate: {message}".split())
+    line = " ".join(f"qurate: {speak_of_options(message)}".split())
     Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def speak_of_options(message: str) -> str:
+    """A message of the library with its arguments, such as `force=True`, as options: --force.
+
+    Example:
+        >>> speak_of_options("Pass `missing='drop'`, or choose another `out`.")
+        'Pass --missing drop, or choose another --out.'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1].replace("_", "-"), found[2]
+        if value in (None, "True"):
+            return f"--{name}"
+        return f"--no-{name}" if value == "False" else f"--{name} {value.strip(chr(39))}"
+
+    return _ARGUMENT.sub(option, message)
 
 
 def begin() -> None:
@@ -35,11 +58,26 @@ def announce(title: str, module: str) -> None:
         tell(f"loading {title} ...", "dim")
 
 
+def check_output(path: Path, option: str, *, force: bool) -> None:
+    """Make sure, before any work begins, that a file may be written.
+
+    Raises:
+        ConfigError: If it is there and may not be overwritten, is a folder, or is nowhere where one could be.
+    """
+    if is_folder(path):
+        raise ConfigError(f"{option} must be a file, got {path} (a folder). Name a file in it.")
+    if is_file(path) and not force:
+        raise ConfigError(f"{path} exists. Choose another {option}, or pass --force to overwrite it.")
+    there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    name_fits = all(len(os.fsencode(part)) <= 255 for part in path.parts)
+    if not name_fits or not is_folder(there) or not os.access(there, os.W_OK | os.X_OK):
+        reason = "its name is too long" if not name_fits else f"{there} is no folder that can be written"
+        raise ConfigError(f"{option} {shorten(path)} cannot be written, for {reason}. Choose another {option}.")
+
+
 def write(path: Path, content: bytes, option: str) -> None:
     """Write a file that an option named."""
-    from qurate.runs.folder import RunError
-
     try:
         write_atomically(path, content)
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}). Choose another {option}.") from error
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}). Choose another {option}.") from error

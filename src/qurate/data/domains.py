@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qurate.data.images import ImageFiles
+from qurate.data.places import shorten
 from qurate.data.samples import DataError, Inputs, describe, take
 from qurate.runtime.checked import show
 
@@ -25,12 +26,21 @@ class DataWarning(UserWarning):
     """Data that was left out or cut short; the message counts and names it."""
 
 
+HIDDEN, NO_IMAGE, REPEATED = "hidden", "no image by its name", "named more than once"
+"""Reasons for which a file is passed over that has no fault."""
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A file that was found but is no sample, and why."""
 
     path: Path
     reason: str
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it is an image that cannot be used."""
+        return self.reason not in (HIDDEN, NO_IMAGE, REPEATED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +108,7 @@ class Domain:
 
 def list_some(names: Iterable[object], limit: int = 8) -> str:
     """Names for a message: the first few quoted, the rest counted."""
-    quoted = [f"'{name}'" for name in names]
+    quoted = [f"'{shorten(name)}'" for name in names]
     rest = len(quoted) - limit
     return ", ".join(quoted[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -193,12 +203,14 @@ def match_classes(
     if findings and (missing == "error" or not common):
         raise DataError(
             f"match_classes: '{source.name}' and '{target.name}' must have the same class names, but "
-            f"{'; '.join(findings)}. Rename the classes alike, or pass missing='drop' to keep the "
-            f"{len(common)} common ones."
+            f"{'; '.join(findings)}. Rename the classes alike{', or pass ' + _DROP if len(common) > 1 else ''}."
         )
     if findings:
         warnings.warn(f"match_classes: dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
     return _relabel(source, common), _relabel(target, common)
+
+
+_DROP = "`missing='drop'` to keep those that both have"
 
 
 def _only_here(domain: Domain, common: tuple[str, ...]) -> str | None:

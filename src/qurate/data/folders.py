@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from qurate.data.domains import DataWarning, Domain, Skipped, compose_name, list_some
-from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
+from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.images import ImageFiles
+from qurate.data.places import IMAGE_SUFFIXES, as_path, is_file, is_folder, shorten
 from qurate.data.samples import DataError
 
 
@@ -28,17 +29,17 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing, has no class folders or no readable image.
     """
-    root = _existing_folder(path, "read_folder")
+    root = _existing_folder(path)
     images, skipped = _scan(root, in_class_folders=True)
     folders = [child.name for child in root.iterdir() if child.is_dir()]
     classes = sorted({compose_name(folder) for folder in folders if not folder.startswith(".")})
     if not classes:
         raise DataError(
-            f"read_folder: path {root} must hold one folder for each class, got none. Sort the images into "
-            "class folders, or read a folder without classes with read_unlabeled_folder."
+            f"{root} must hold one folder for each class, got none. Sort the images into class folders, or give the "
+            "folder that holds those."
         )
     if not images:
-        raise _no_images("read_folder", root, skipped)
+        raise _no_images(root, skipped)
     labels = [classes.index(compose_name(image.relative_to(root).parts[0])) for image in images]
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), torch.tensor(labels), tuple(classes), skipped)
 
@@ -53,26 +54,26 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing or has no readable image.
     """
-    root = _existing_folder(path, "read_unlabeled_folder")
+    root = _existing_folder(path)
     images, skipped = _scan(root, in_class_folders=False)
     if not images:
-        raise _no_images("read_unlabeled_folder", root, skipped)
+        raise _no_images(root, skipped)
     labels = torch.full((len(images),), -1, dtype=torch.int64)
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), labels, (), skipped)
 
 
-def _existing_folder(path: Path | str, caller: str) -> Path:
-    folder = Path(path)
-    if not folder.is_dir():
-        came = "a file" if folder.is_file() else "nothing there"
-        raise DataError(f"{caller}: path must be an existing folder, got {folder} ({came}). Check the path.")
+def _existing_folder(path: Path | str) -> Path:
+    folder = as_path(path, "path", "a folder")
+    if not is_folder(folder):
+        came = "a file" if is_file(folder) else "nothing there"
+        raise DataError(f"path must be an existing folder, got {shorten(folder)} ({came}). Check the path.")
     return folder
 
 
-def _no_images(caller: str, root: Path, skipped: tuple[Skipped, ...]) -> DataError:
+def _no_images(root: Path, skipped: tuple[Skipped, ...]) -> DataError:
     reasons = f": {list_some((f'{s.path.name}: {s.reason}' for s in skipped), 3)}" if skipped else ""
     return DataError(
-        f"{caller}: path {root} must hold at least one readable image "
+        f"{root} must hold at least one readable image "
         f"({', '.join(sorted(IMAGE_SUFFIXES))}), got none among {len(skipped)} files{reasons}."
     )
 
@@ -82,9 +83,9 @@ def _scan(root: Path, *, in_class_folders: bool) -> tuple[list[Path], tuple[Skip
     for file in _sorted_files(root):
         parts = file.relative_to(root).parts
         if any(part.startswith(".") for part in parts):
-            skipped.append(Skipped(file, "hidden"))
+            skipped.append(Skipped(file, HIDDEN))
         elif file.suffix.lower() not in IMAGE_SUFFIXES:
-            skipped.append(Skipped(file, "no image by its name"))
+            skipped.append(Skipped(file, NO_IMAGE))
         elif in_class_folders and len(parts) == 1:
             skipped.append(Skipped(file, "image outside the class folders"))
         elif reason := _why_broken(file):

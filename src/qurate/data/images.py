@@ -16,8 +16,6 @@ from torch import Tensor
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.machine import available_cores
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-
 OnProgress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.data.domains import DataWarning, Domain, Skipped, compose_name, list_some
-from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
-from qurate.data.samples import DataError
+from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.images import ImageFiles
+from qurate.data.places import IMAGE_SUFFIXES, as_path, is_file, shorten
+from qurate.errors import DataError
+from qurate.runtime.tables import TableError, is_text, read_csv
 
-_INTEGER = re.compile(r"-?[0-9]+")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+"""A class by number; a longer word of digits is a name."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def read_list(path: Path | str, root: Path | str, name: str | None = None) -> Do
         DataError: If the list or a listed file is missing, or a line has no class.
     """
     rows = parse_list(path)
-    domain = _from_rows(rows, Path(root), name or Path(path).stem, f"read_list: {path}")
+    domain = _from_rows(rows, Path(root), name or Path(path).stem, str(path))
     return Domain(domain.name, domain.inputs, domain.labels, name_classes(rows, domain.classes), domain.skipped)
 
 
@@ -68,7 +71,7 @@ def read_table(
         DataError: If the table, a column or a listed file is missing.
     """
     rows = parse_table(path, path_column, label_column)
-    return _from_rows(rows, Path(root), name or Path(path).stem, f"read_table: {path}")
+    return _from_rows(rows, Path(root), name or Path(path).stem, str(path))
 
 
 def read_unlabeled_list(path: Path | str, root: Path | str, name: str | None = None) -> Domain:
@@ -103,22 +106,22 @@ def parse_table(path: Path | str, path_column: str | None, label_column: str | N
         DataError: If the table or a column is missing, or a row has no path.
     """
     try:
-        # As strings, with nothing read as missing: "NA" and "007" are class names.
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise DataError(f"read_table: {path} cannot be read as a UTF-8 CSV table ({error}).") from error
+        table = read_csv(as_path(path, "path", "a CSV table"))
+    except TableError as error:
+        raise DataError(str(error)) from error
     columns = set(table.columns)
     files = path_column or ("file" if "file" in columns and "path" not in columns else "path")
-    for argument, column in (("path_column", files), ("label_column", label_column)):
+    for column, holds in ((files, "the paths"), (label_column, "the classes")):
         if column is not None and column not in columns:
             raise DataError(
-                f"read_table: {argument} must be a column of {path} ({list_some(table.columns)}), got '{column}'."
+                f"{path} must have a column '{column}' with {holds}, got {list_some(table.columns)}. Rename one."
             )
     labels = [""] * len(table) if label_column is None else table[label_column].tolist()
     cells = zip(table[files].tolist(), labels, strict=True)
-    rows = [Row(f"row {i}", str(file).strip(), str(label).strip()) for i, (file, label) in enumerate(cells, 1)]
-    if nameless := [row.place for row in rows if not row.path]:
-        raise DataError(f"read_table: {path} has no path in {list_some(nameless)}. Fill in or remove the rows.")
+    rows = [Row(f"row {i}", file, label.strip()) for i, (file, label) in enumerate(cells, 1)]
+    if nameless := [row.place for row in rows if not row.path.strip()]:
+        raise DataError(f"{path} has no path in {list_some(nameless)}. Fill in or remove the rows.")
+    _check_text(rows, path)
     return rows
 
 
@@ -132,10 +135,11 @@ def parse_list(path: Path | str, *, need_class: bool = True) -> list[Row]:
     Raises:
         DataError: If the list is missing, is not UTF-8, or has a line without the class that it needs.
     """
+    file = as_path(path, "path", "a list file")
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"read_list: {path} cannot be read as a UTF-8 text file ({error}).") from error
+        lines = file.read_bytes().decode("utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError as error:
+        raise DataError(f"{shorten(file)}: cannot be read ({error.strerror}).") from error
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -144,12 +148,19 @@ def parse_list(path: Path | str, *, need_class: bool = True) -> list[Row]:
         if len(words) < 2 or PurePath(words[1]).suffix.lower() in IMAGE_SUFFIXES:
             if need_class:
                 raise DataError(
-                    f"read_list: {path}, line {number}: a line must be 'path class' with an integer or a name as "
-                    f"class, got '{line.strip()}'. Append the class, or -1 if it is unknown."
+                    f"{path}, line {number}: a line must be 'path class' with an integer or a name as class, got "
+                    f"'{shorten(line.strip())}'. Append the class, or -1 if it is unknown."
                 )
             words = [line, ""]
         rows.append(Row(f"line {number}", words[0].strip(), words[1]))
+    _check_text(rows, path)
     return rows
+
+
+def _check_text(rows: Sequence[Row], path: Path | str) -> None:
+    """A path may be any bytes, for files are called so; another encoding shows by the classes, or finds no file."""
+    if strange := [row.place for row in rows if not is_text(row.label) or "\0" in row.path + row.label]:
+        raise DataError(f"{path}: not a UTF-8 text file, as {strange[0]} shows. Save it as UTF-8.")
 
 
 def index_classes(rows: Sequence[Row], where: str) -> tuple[Tensor, tuple[str, ...]]:
@@ -186,18 +197,25 @@ def move_rows(rows: Sequence[Row], folders: Mapping[str, str]) -> list[Row]:
     return moved
 
 
+def place_of(row: Row, root: Path) -> Path:
+    """The file that a row names; blanks around the name belong to it only if there is such a file."""
+    exact = root / row.path
+    return exact if row.path == row.path.strip() or is_file(exact) else root / row.path.strip()
+
+
 def locate(rows: Sequence[Row], root: Path, where: str) -> list[Path]:
     """The listed files below root.
 
     Raises:
         DataError: If any is missing.
     """
-    paths = [root / row.path for row in rows]
-    missing = [f"{path} ({row.place})" for path, row in zip(paths, rows, strict=True) if not path.is_file()]
+    paths = [place_of(row, root) for row in rows]
+    missing = [f"{shorten(path)} ({row.place})" for path, row in zip(paths, rows, strict=True) if not is_file(path)]
     if missing:
+        hint = "" if all(map(is_text, missing)) else " Is it saved as UTF-8?"
         raise DataError(
-            f"{where}: {len(missing)} of {len(rows)} listed files do not exist: {list_some(missing, 3)}. "
-            f"Check root ({root}): listed paths are relative to it."
+            f"{where}: {len(missing)} of {len(rows)} listed files do not exist: {list_some(missing, 3)}. Listed paths "
+            f"are relative to {root}.{hint}"
         )
     return paths
 
@@ -205,24 +223,32 @@ def locate(rows: Sequence[Row], root: Path, where: str) -> list[Path]:
 def _from_rows(rows: list[Row], root: Path, name: str, where: str) -> Domain:
     if not rows:
         raise DataError(f"{where} names no samples; at least one is needed.")
-    first: dict[str, Row] = {}
+    paths = locate(rows, root, where)
+    first: dict[str, int] = {}
     repeated = []
-    for row in rows:
-        earlier = first.setdefault(row.path, row)
-        if earlier.label != row.label:
+    for i, (row, file) in enumerate(zip(rows, _resolve(paths), strict=True)):
+        earlier = rows[first.setdefault(file, i)]
+        if compose_name(earlier.label) != compose_name(row.label):
             raise DataError(
-                f"{where}: '{row.path}' must have one class, got '{earlier.label}' in {earlier.place} and "
-                f"'{row.label}' in {row.place}. Remove the wrong one."
+                f"{where}: '{shorten(row.path)}' must have one class, got '{shorten(earlier.label)}' in "
+                f"{earlier.place} and '{shorten(row.label)}' in {row.place}. Remove the wrong one."
             )
         if earlier is not row:
-            repeated.append(Skipped(root / row.path, f"{row.place} repeats {earlier.place}"))
+            repeated.append((paths[i], f"{row.place} repeats {earlier.place}"))
     if repeated:
         warnings.warn(
             f"{where} names {len(repeated)} samples again, which are left out: "
-            f"{list_some(f'{skip.path} ({skip.reason})' for skip in repeated)}.",
+            f"{list_some(f'{path} ({why})' for path, why in repeated)}.",
             DataWarning,
             stacklevel=3,
         )
-    unique = list(first.values())
-    labels, classes = index_classes(unique, where)
-    return Domain(name, ImageFiles(tuple(locate(unique, root, where))), labels, classes, tuple(repeated))
+    labels, classes = index_classes([rows[i] for i in first.values()], where)
+    files = ImageFiles(tuple(paths[i] for i in first.values()))
+    return Domain(name, files, labels, classes, tuple(Skipped(path, REPEATED) for path, _ in repeated))
+
+
+def _resolve(paths: Sequence[Path]) -> list[str]:
+    """The one true path of each file, however it is spelt and whatever links lead to it."""
+    folders = {folder: os.path.realpath(folder) for folder in {path.parent for path in paths}}
+    plain = [os.path.join(folders[path.parent], path.name) for path in paths]  # noqa: PTH118  # faster, for long lists
+    return [os.path.realpath(file) if os.path.islink(file) else file for file in plain]  # noqa: PTH114  # likewise

@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 
@@ -17,12 +18,16 @@ from qurate.data.domains import DataWarning, Domain, leave_out, list_some, match
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.embed import digest_memory
 from qurate.data.folders import read_folder, read_unlabeled_folder
-from qurate.data.images import IMAGE_SUFFIXES, ImageFiles
-from qurate.data.lists import parse_paths, read_list, read_table, read_unlabeled_list
-from qurate.data.samples import DataError, Labeled, Split
+from qurate.data.images import ImageFiles
+from qurate.data.lists import parse_paths, place_of, read_list, read_table, read_unlabeled_list
+from qurate.data.places import IMAGE_SUFFIXES, LABELED, UNLABELED, as_path, existing, is_file, is_folder, shorten
+from qurate.data.places import Place as Place
+from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
+from qurate.errors import DataError
 
-Place: TypeAlias = Path | str
+Missing = Literal["error", "drop"]
+"""What is done with a class that one side lacks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class Parts:
 
     domains: Mapping[str, Domain]
     contents: Mapping[Path, Content]
-    missing: Literal["error", "drop"]
+    missing: Missing
     split: Split
     notes: tuple[str, ...]
 
@@ -85,7 +90,14 @@ class Parts:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # the notes say it
             domains = {name: leave_out(domain, everywhere) for name, domain in self.domains.items()}
-        return _match(domains, self.contents, self.missing)
+        return match_parts(domains, self.contents, self.missing)
+
+    def twins(self) -> dict[Path, Path]:
+        """The unlabelled images that are no part of the split, each with the labelled image that it is the same as."""
+        labeled = {self.contents[path].digest: path for path in reversed(paths_of(self.split.target_labeled))}
+        kept = set(paths_of(self.split.target_unlabeled))
+        left_out = [path for path in paths_of(self.domains["unlabeled"]) if path not in kept]
+        return {path: labeled[self.contents[path].digest] for path in left_out}
 
 
 def read_parts(
@@ -93,7 +105,7 @@ def read_parts(
     labeled: Place,
     unlabeled: Place,
     *,
-    missing: Literal["error", "drop"] = "error",
+    missing: Missing = "error",
     cache: Path | None = None,
 ) -> Parts:
     """Read the parts of a run. Files are hashed, but no image is decoded: `Parts.without` leaves out what breaks later.
@@ -116,15 +128,15 @@ def read_parts(
             "labeled": read_labeled(labeled, "labeled"),
             "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
         }
-        paths = [path for domain in domains.values() for path in _paths(domain)]
+        paths = [path for domain in domains.values() for path in paths_of(domain)]
         contents, unreadable = read_contents(paths, digest_memory(cache))
         domains = {name: leave_out(domain, unreadable) for name, domain in domains.items()}
-    return _match(domains, contents, missing)
+    return match_parts(domains, contents, missing)
 
 
 def read_labeled(where: Place, argument: str) -> Domain:
     """A labelled domain from a folder of class folders, a list file or a CSV table, by what is there."""
-    path = _existing(where, argument, "a folder of class folders, a list file ('path class' per line) or a CSV table")
+    path = existing(where, argument, LABELED)
     if path.is_dir():
         return read_folder(path)
     return read_table(path, path.parent) if path.suffix.lower() == ".csv" else read_list(path, path.parent)
@@ -132,7 +144,7 @@ def read_labeled(where: Place, argument: str) -> Domain:
 
 def read_unlabeled(where: Place, argument: str) -> Domain:
     """A domain without labels from any folder, list or table; labels that a list has are not read."""
-    path = _existing(where, argument, "a folder, a list file or a CSV table")
+    path = existing(where, argument, UNLABELED)
     return read_unlabeled_folder(path) if path.is_dir() else read_unlabeled_list(path, path.parent)
 
 
@@ -142,42 +154,51 @@ def find_images(images: Place | Sequence[Place]) -> list[Path]:
     Raises:
         DataError: If there is none.
     """
-    if not isinstance(images, str | Path):
-        found = [Path(image) for image in images]
-    elif Path(images).is_dir():
-        root = Path(images)
-        below = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and not file.is_dir())
-        found = [file for file in below if not any(part.startswith(".") for part in file.relative_to(root).parts)]
-    elif Path(images).is_file():
-        found = [Path(images)] if Path(images).suffix.lower() in IMAGE_SUFFIXES else _listed(Path(images))
+    allowed = f"a folder, a glob, a list file or paths with at least one image ({', '.join(sorted(IMAGE_SUFFIXES))})"
+    if isinstance(images, str | os.PathLike):
+        place = as_path(images, "images", allowed)
+        found = _images_below(place) if is_folder(place) else _images_named(place)
+    elif isinstance(images, Iterable):
+        found = [as_path(image, "images", allowed) for image in images]
     else:
-        found = sorted(Path(name) for name in glob.glob(os.fspath(images), recursive=True))  # noqa: PTH207  # any pattern
+        raise DataError(f"images must be {allowed}, got {type(images).__name__}.")
     if not found:
-        raise DataError(
-            f"images must be a folder, a glob, a list file or paths with at least one image "
-            f"({', '.join(sorted(IMAGE_SUFFIXES))}), got none at {images}."
-        )
+        raise DataError(f"images must be {allowed}, got none at {shorten(images)}.")
     return found
 
 
-def _existing(where: Place, argument: str, allowed: str) -> Path:
-    path = Path(where)
-    if not path.exists():
-        raise DataError(f"{argument} must be {allowed}, got {path} (nothing there). Check the path.")
-    return path
+def _images_below(root: Path) -> list[Path]:
+    try:
+        below = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and not file.is_dir())
+    except OSError as error:
+        raise DataError(f"{root} cannot be listed ({error.strerror}). Check who may read it.") from error
+    return [file for file in below if not any(part.startswith(".") for part in file.relative_to(root).parts)]
 
 
-def _listed(path: Path) -> list[Path]:
-    return [path.parent / row.path for row in parse_paths(path)]
+def _images_named(place: Path) -> list[Path]:
+    """One image, or the files that a list or a glob names."""
+    if is_file(place):
+        is_image = place.suffix.lower() in IMAGE_SUFFIXES
+        return [place] if is_image else [place_of(row, place.parent) for row in parse_paths(place)]
+    try:
+        named = glob.glob(os.fspath(place), recursive=True)  # noqa: PTH207  # any pattern
+    except (OSError, re.error):
+        return []
+    return [file for file in sorted(map(Path, named)) if not is_folder(file)]
 
 
-def _paths(domain: Domain) -> tuple[Path, ...]:
-    assert isinstance(domain.inputs, ImageFiles), "parts are read from files"
-    return domain.inputs.paths
+def paths_of(part: Domain | Labeled | Unlabeled) -> tuple[Path, ...]:
+    """The image files of a part."""
+    assert isinstance(part.inputs, ImageFiles), "parts are read from files"
+    return part.inputs.paths
 
 
-def _match(domains: Mapping[str, Domain], contents: Mapping[Path, Content], missing: Literal["error", "drop"]) -> Parts:
-    """The parts of one split, with notes on what is no part of it."""
+def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, Content], missing: Missing) -> Parts:
+    """The parts of one split, with notes on what is no part of it.
+
+    Raises:
+        DataError: If they are not enough to adapt with.
+    """
     notes = [note for name, domain in domains.items() for note in _skipped(name, domain)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
@@ -185,13 +206,14 @@ def _match(domains: Mapping[str, Domain], contents: Mapping[Path, Content], miss
     notes += [str(warning.message) for warning in caught]
     unlabeled = _without_labeled(domains["unlabeled"], labeled, contents)
     if left_out := len(domains["unlabeled"]) - len(unlabeled):
-        notes.append(f"unlabeled: {left_out} images are also in labeled, by content, and are left out.")
+        images = "1 image is" if left_out == 1 else f"{left_out} images are"
+        notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
     return Parts(domains, contents, missing, split_parts(source, labeled, unlabeled), tuple(notes))
 
 
 def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, Content]) -> Domain:
-    known = {contents[path].digest for path in _paths(labeled)}
-    kept = [i for i, path in enumerate(_paths(unlabeled)) if contents[path].digest not in known]
+    known = {contents[path].digest for path in paths_of(labeled)}
+    kept = [i for i, path in enumerate(paths_of(unlabeled)) if contents[path].digest not in known]
     if len(kept) < 2:
         raise DataError(
             f"unlabeled ('{unlabeled.name}') must hold at least two images that labeled ('{labeled.name}') does not, "

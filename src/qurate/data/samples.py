@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from qurate.data.images import ImageFiles
-from qurate.errors import QurateError
+from qurate.errors import DataError as DataError
 
 Inputs: TypeAlias = Tensor | ImageFiles
 """Tensors in memory (arrays or embeddings, sample first) or image files on disk."""
-
-
-class DataError(QurateError, ValueError):
-    """Data that cannot be used as given; the message says where, what is allowed and what to do."""
 
 
 def take(inputs: Inputs, indices: Tensor) -> Inputs:

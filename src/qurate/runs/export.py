@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from qurate.data.images import Transform
 from qurate.networks.heads import Network
-from qurate.runs.folder import RunError
 from qurate.runs.model import load_model
+from qurate.runs.staging import EXPORT_FILE, RunError
 from qurate.runtime.files import write_atomically
 from qurate.runtime.randomness import generator
 
@@ -52,7 +52,7 @@ def export_run(
     """
     if format != "onnx":
         raise ExportError(f"export_run: format must be 'onnx', got {format!r}.")
-    path = Path(run) / "model.onnx" if out is None else Path(out)
+    path = Path(run) / EXPORT_FILE if out is None else Path(out)
     _check_possible(path, force)  # before a large model is read
     model = load_model(run)
     return export_onnx(model.network, model.classes, model.transform, path, force=force)
@@ -89,7 +89,7 @@ def export_onnx(
         write_atomically(target, content)
     except OSError as error:
         raise ExportError(
-            f"{target}: cannot be written ({error.strerror}). Make room there, or choose another --out."
+            f"{target}: cannot be written ({error.strerror}). Make room there, or choose another `out`."
         ) from error
     return target
 
@@ -179,6 +179,6 @@ def _check_possible(path: Path, force: bool) -> None:
             "pip install 'qurate[onnx]'."
         )
     if path.is_dir():
-        raise ExportError(f"{path} is a folder. Name a file, such as {path / 'model.onnx'}.")
+        raise ExportError(f"{path} is a folder. Name a file, such as {path / EXPORT_FILE}.")
     if path.exists() and not force:
-        raise ExportError(f"{path} exists. Choose another --out, or pass --force to overwrite it.")
+        raise ExportError(f"{path} exists. Choose another `out`, or pass `force=True` to overwrite it.")

@@ -1,13 +1,15 @@
-"""A run folder: every file whole or absent, and a finished run never overwritten by chance.
+"""A run folder: every file whole or absent, and a run never lost by chance.
 
 - config.json: the settings and the digest of the data, written first
-- checkpoint.safetensors, comparison.json: progress; gone when the run is finished
-- predictions.csv: file, label, probability of each unlabelled image
+- checkpoint.safetensors: progress; gone when the run is finished
+- predictions.csv: file, label, probability, problem of each unlabelled image
 - positives.csv: the pseudo-labels that were trusted, and why
 - metrics.csv: rounds, and the comparison with S+T
 - report.html: the page to look at
 - model.safetensors: the network
-- model.json: how to use it; written last, so that its presence means "finished"
+- model.json: how to use it; written last, so that its presence means that the model is finished
+- comparison.json: the comparison so far; while it is there, the verdict is still to come
+- .new: a run that will replace this one when its model is finished; see `runs.staging`
 """
 
 from __future__ import annotations
@@ -17,41 +19,41 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import safetensors.torch
+from safetensors import safe_open
 
-from qurate.errors import QurateError
+from qurate.data.places import is_file
 from qurate.report.run.record import RunRecord
-from qurate.runs.model import ABOUT_FILE, WEIGHTS_FILE, AdaptedModel
-from qurate.runtime.files import write_atomically
-from qurate.selection.checkpoint import Progress
-
-CONFIG_FILE, CHECKPOINT_FILE, COMPARISON_FILE = "config.json", "checkpoint.safetensors", "comparison.json"
-PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
-CURVES_FOLDER = "tensorboard"
-REPORT_FILE = "report.html"
-_FILES = (
-    ABOUT_FILE,  # first to go: without it a run is not finished
-    WEIGHTS_FILE,
-    REPORT_FILE,
+from qurate.runs.about import ABOUT_FILE
+from qurate.runs.comparison import Fold
+from qurate.runs.model import AdaptedModel
+from qurate.runs.staging import (
+    CHECKPOINT_FILE,
+    COMPARISON_FILE,
+    CONFIG_FILE,
     METRICS_FILE,
     POSITIVES_FILE,
     PREDICTIONS_FILE,
-    CHECKPOINT_FILE,
-    COMPARISON_FILE,
-    "model.onnx",  # an export of the model that goes
-    CONFIG_FILE,
+    REPORT_FILE,
+    Stage,
+    hold,
+    holds_run,
 )
+from qurate.runs.staging import CURVES_FOLDER as CURVES_FOLDER
+from qurate.runs.staging import RunError as RunError
+from qurate.runtime.checksums import not_finite, tensor_digest
+from qurate.runtime.files import write_atomically
+from qurate.runtime.tables import to_csv
+from qurate.selection.checkpoint import Progress
+
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
-
-
-class RunError(QurateError, RuntimeError):
-    """A run folder cannot be used as asked; the message says why and what to pass."""
 
 
 class RunFolder:
@@ -63,147 +65,232 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.work = self.path
+        """Where this run is written: the stage, as long as an earlier run must stay."""
+        self._stage = Stage(self.path)
+        self._resume = self._force = False
 
     @property
     def finished(self) -> bool:
-        """Whether the run is done."""
-        return (self.path / ABOUT_FILE).is_file()
+        """Whether the model is done."""
+        return is_file(self.work / ABOUT_FILE)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the comparison is still to be finished."""
+        return is_file(self.work / COMPARISON_FILE)
 
     def claim(self, *, resume: bool, force: bool) -> None:
-        """Make sure that this run may be written here, before anything is trained.
+        """Make sure that this run may be written here, before anything is read or trained.
 
         Args:
             resume: Continue what is there.
-            force: Remove an earlier run's files; others are never touched.
+            force: Replace an earlier run when this one is finished.
 
         Raises:
             RunError: If an earlier run would be lost, the folder is not a run's, or it cannot be written.
         """
-        there = [name for name in _FILES if (self.path / name).exists()] if self._is_run() else []
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path}: the run folder must be a folder, and this is a file. Choose another --out.")
-        if there and not (resume or force):
-            if self.finished:
-                raise RunError(
-                    f"{self.path} holds a finished run. Choose another --out, or pass --force to overwrite it."
-                )
-            raise RunError(
-                f"{self.path} holds an unfinished run. Pass --resume to continue it, or --force to start again."
-            )
-        if not there and self.path.is_dir() and any(self.path.iterdir()):
-            raise RunError(f"{self.path} is not empty and not a run of qurate. Choose another --out.")
-        self._check_writable()
-        if force and not resume:
-            for name in _FILES:
-                (self.path / name).unlink(missing_ok=True)
-            shutil.rmtree(self.path / CURVES_FOLDER, ignore_errors=True)
+        self._resume, self._force = resume, force
+        with _told(self.path):
+            if self._stage.whole:  # a kill came in between
+                with hold(self.path):
+                    self._stage.replace_run()
+            self._judge()
+            self._check_writable()
 
-    def _is_run(self) -> bool:
-        """Whether files of our names are ours: models of other programs have a config.json too."""
-        try:
-            kept = json.loads((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        except OSError:
-            return (self.path / ABOUT_FILE).is_file() or (self.path / CHECKPOINT_FILE).is_file()
-        except ValueError:
-            return True  # ours, damaged, as far as one can tell
-        return isinstance(kept, dict) and "qurate" in kept
+    def _judge(self) -> None:
+        there = holds_run(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path}: the run folder must be a folder, and this is a file. Choose another `out`.")
+        if not there and self.path.is_dir() and any(self.path.iterdir()):
+            raise RunError(f"{self.path} is not empty and not a run of qurate. Choose another `out`.")
+        if there and not (self._resume or self._force):
+            raise RunError(f"{self.path} holds {self._what_is_there()}")
+        is_fresh = self._force and not self._resume
+        self.work = self._stage.path if there and (is_fresh or self._stage.begun) else self.path
+
+    def _what_is_there(self) -> str:
+        if self._stage.begun:
+            return (
+                "a run and an unfinished one that would replace it. Pass `resume=True` to continue that one, or "
+                f"`force=True` to start again. Without {self._stage.path} the earlier run stays."
+            )
+        if self.finished and self.pending:
+            return (
+                "a run whose comparison is not finished. Pass `resume=True` to continue it, with `compare=False` to do "
+                "without it, or `force=True` to start again."
+            )
+        if self.finished:
+            return "a finished run. Choose another `out`, or pass `force=True` to overwrite it."
+        return "an unfinished run. Pass `resume=True` to continue it, or `force=True` to start again."
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Make sure that an interrupted run has these settings; there may be others."""
-        path = self.path / CONFIG_FILE
-        if not path.is_file():
+        path = self.work / CONFIG_FILE
+        if not path.is_file() or not self._resume:
             return
         wanted = json.loads(json.dumps(settings))
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path}: damaged ({error}). Pass --force to start again.") from error
-        if differing := sorted(found for name in wanted for found in _differences(name, kept.get(name), wanted[name])):
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
+        names = [name for name in wanted if name != "check_helping"]  # a comparison may be done without at any time
+        if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(
                 f"{self.path} was started with other settings, so it cannot be resumed with these: "
-                f"{'; '.join(differing[:4])}. Repeat its settings, or pass --force to start again."
+                f"{'; '.join(differing[:4])}. Repeat its settings, or pass `force=True` to start again."
             )
 
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings, or make sure that a resumed run has the same ones."""
-        self.check(settings)
-        if not (self.path / CONFIG_FILE).is_file():
-            self._write(CONFIG_FILE, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    @contextmanager
+    def begin(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Write the settings, or make sure that a resumed run has the same ones; nobody else may for this block.
+
+        Raises:
+            RunError: If another process is at work here, or what `claim` and `check` say.
+        """
+        with _told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with hold(self.path):
+            self.check(settings)
+            with _told(self.path):
+                self._judge()  # again, for the images took a while
+                if not self._resume:
+                    self._stage.clear()
+                self.work.mkdir(exist_ok=True)
+            if not (self.work / CONFIG_FILE).is_file():
+                self._write(CONFIG_FILE, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            yield
 
     def load(self) -> Progress | None:
         """Where Algorithm 1 was when the run was killed, or None."""
-        path = self.path / CHECKPOINT_FILE
+        path = self.work / CHECKPOINT_FILE
         if not path.is_file():
             return None
         try:
-            return Progress.of_tensors(safetensors.torch.load_file(path))
+            with safe_open(path, framework="pt") as file:
+                about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            if about.get("sha256") not in (None, tensor_digest(tensors)):
+                raise ValueError("its numbers are not those that were written")
+            if strange := not_finite({name: tensors[name] for name in tensors if name.startswith("trainer.")}):
+                raise ValueError(f"NaN in {strange[0]}")
+            return Progress.of_tensors(tensors)
         except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
-            raise RunError(f"{path}: damaged ({type(error).__name__}). Pass --force to start again.") from error
+            raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
 
     def save(self, progress: Progress) -> None:
         """Keep where Algorithm 1 is."""
-        self._write(CHECKPOINT_FILE, safetensors.torch.save(progress.tensors()))
+        tensors = progress.tensors()
+        about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
+        self._write(CHECKPOINT_FILE, safetensors.torch.save(tensors, metadata=about))
 
-    def load_folds(self) -> list[dict[str, list[bool]]]:
-        """The folds of the comparison that are done."""
-        path = self.path / COMPARISON_FILE
-        return list(json.loads(path.read_text())) if path.is_file() else []
+    def load_folds(self, sizes: Sequence[int]) -> list[Fold] | None:
+        """The folds of the comparison that are done; None where the file does not say.
 
-    def save_folds(self, folds: list[dict[str, list[bool]]]) -> None:
+        Args:
+            sizes: Images of each fold.
+        """
+        path = self.work / COMPARISON_FILE
+        if not path.is_file():
+            return []
+        try:
+            folds = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        fits = isinstance(folds, list) and len(folds) <= len(sizes) and all(map(_is_fold, folds, sizes))
+        return folds if fits else None
+
+    def save_folds(self, folds: Sequence[Fold]) -> None:
         """Keep the folds of the comparison that are done."""
-        self._write(COMPARISON_FILE, json.dumps(folds))
+        self._write(COMPARISON_FILE, json.dumps(list(folds)))
 
-    def finish(self, model: AdaptedModel, record: RunRecord) -> None:
-        """Write results, page and model; then forget the progress."""
+    def write_results(
+        self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame, *, pending: bool
+    ) -> None:
+        """Write tables, page and model; then an earlier run goes.
+
+        Args:
+            model: The adapted model.
+            record: What the page shows.
+            predictions: A row for every unlabelled image that was given.
+            pending: Whether a comparison follows.
+        """
+        if pending and not self.pending:
+            self.save_folds([])
+        self._write(PREDICTIONS_FILE, to_csv(predictions))
+        self._write(POSITIVES_FILE, to_csv(record.positives))
+        self.write_page(record)
+        with _told(self.path):
+            model.save(self.work)
+            if self.work != self.path:
+                self._stage.replace_run()
+        self.work = self.path
+
+    def write_page(self, record: RunRecord) -> None:
+        """Write what says whether it helped: metrics.csv and the page."""
         from qurate.report.run.gather import metrics_table  # both draw, and predicting need not load what draws
         from qurate.report.run.page import write_report
 
-        self._write(PREDICTIONS_FILE, as_csv(record.predictions))
-        self._write(POSITIVES_FILE, as_csv(record.positives))
-        self._write(METRICS_FILE, as_csv(metrics_table(record)))
-        try:
-            write_report(record, self.path / REPORT_FILE)
-            model.save(self.path)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-        for name in (CHECKPOINT_FILE, COMPARISON_FILE):
-            (self.path / name).unlink(missing_ok=True)
+        self._write(METRICS_FILE, to_csv(metrics_table(record)))
+        with _told(self.path):
+            write_report(record, self.work / REPORT_FILE)
+
+    def forget(self) -> None:
+        """Remove the progress of a run that is finished: first what says that something is still to come."""
+        with _told(self.path):
+            for name in (COMPARISON_FILE, CHECKPOINT_FILE):
+                (self.work / name).unlink(missing_ok=True)
+
+    def standing(self) -> str:
+        """How far the run is, from what is on the disk, and how to go on."""
+        work = self._stage.path if self._stage.begun else self.path
+        if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_file(work / COMPARISON_FILE)):
+            return f"Nothing in {self.path} is half done. Re-run the command to begin again."
+        said = "Pre-training was not finished and will begin again."
+        with suppress(Exception), safe_open(work / CHECKPOINT_FILE, framework="pt") as file:
+            rounds = int((file.metadata() or {})["rounds"])
+            done = "Pre-training is" if not rounds else f"Pre-training and {rounds} of the rounds are"
+            said = f"{done} kept in {self.path}."
+        if is_file(work / ABOUT_FILE):
+            said = f"The model in {self.path} is finished and can be used; the comparison is not."
+        return f"{said} Re-run the command with `resume=True` to continue."
 
     def _write(self, name: str, content: str | bytes) -> None:
-        try:
-            write_atomically(self.path / name, content)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        with _told(self.path):
+            write_atomically(self.work / name, content)
 
     def _check_writable(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
-            free = shutil.disk_usage(self.path).free
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+        free = shutil.disk_usage(there).free
         if free < _LEAST_FREE:
             raise RunError(
                 f"{self.path}: {free // 2**20} MiB are free on this disk and a run needs about "
-                f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another --out."
+                f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another `out`."
             )
 
 
-def as_csv(table: pd.DataFrame) -> bytes:
-    """A table for a file; names that are no valid text keep their bytes."""
-    text: str = table.to_csv(index=False)
-    return text.encode("utf-8", errors="surrogateescape")
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Errors of the disk as errors of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(
+                f"{path}: the disk is full. Make room and re-run with `resume=True` to continue; nothing that was "
+                "written is lost."
+            ) from error
+        reason = error.strerror or os.strerror(error.errno or 0)
+        raise RunError(
+            f"{path}: cannot be written ({reason}). Choose another `out`, or check its permissions."
+        ) from error
 
 
-def _unwritable(path: Path, error: OSError) -> RunError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunError(
-            f"{path}: the disk is full. Make room and re-run the command with --resume to continue; nothing that was "
-            "written is lost."
-        )
-    reason = error.strerror or os.strerror(error.errno or 0)
-    return RunError(f"{path}: cannot be written ({reason}). Choose another --out, or check its permissions.")
+def _is_fold(fold: Any, size: int) -> bool:
+    """Whether it says of so many images whether either model was right."""
+    right = [fold.get(who) for who in ("adapted", "baseline")] if isinstance(fold, dict) else [None]
+    return all(isinstance(one, list) and len(one) == size and {*map(type, one)} <= {bool} for one in right)
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

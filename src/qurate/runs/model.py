@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,12 @@ from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
 from qurate.data.samples import DataError
-from qurate.errors import QurateError
 from qurate.evaluation import Metrics, measure
 from qurate.networks.heads import Network, build_network
+from qurate.runs.about import ABOUT_FILE, FORMAT, WEIGHTS_FILE, file_of, read_about
+from qurate.runs.about import ModelError as ModelError
+from qurate.runtime.checksums import not_finite, tensor_digest
 from qurate.runtime.files import write_atomically
-
-WEIGHTS_FILE, ABOUT_FILE = "model.safetensors", "model.json"
-_FORMAT = "qurate-model-1"
-
-
-class ModelError(QurateError, ValueError):
-    """A model that cannot be read; the message says what is wrong with which file."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,14 +124,15 @@ class AdaptedModel:
         """Write model.safetensors and model.json, each whole or not at all."""
         tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
         path = Path(folder)
-        write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": _FORMAT}))
-        write_atomically(path / ABOUT_FILE, json.dumps(self.about(), indent=2, ensure_ascii=False) + "\n")
+        about = {**self.about(), "sha256": tensor_digest(tensors)}
+        write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": FORMAT}))
+        write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
     def about(self) -> dict[str, Any]:
         """How to use the model, with or without qurate."""
         crop = self.transform.crop
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             **self.origin,
             "network": asdict(self.config),
             "classes": list(self.classes),
@@ -175,39 +171,35 @@ def load_model(folder: Place) -> AdaptedModel:
     Raises:
         ModelError: If a file is missing, damaged or not qurate's.
     """
+    about = read_about(folder)
     path = Path(folder)
-    about = _read_about(path)
+    classes = tuple(about["classes"])
     try:
-        config = NetworkConfig(**about["network"])
-        transform = Transform(**{name: _exact(value) for name, value in about["transform"].items()})
-        classes = tuple(str(name) for name in about["classes"])
+        config = replace(NetworkConfig(**about["network"]), weights="none")  # they are in the other file
+        transform = _read_transform(about["transform"])
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
-    except (KeyError, TypeError, ValueError) as error:
+        if network.transform is None:
+            raise ValueError("its backbone takes no image files")
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     network.transform = transform
-    _load_tensors(network, path / WEIGHTS_FILE)
+    _load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
     origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
     return AdaptedModel(network.eval(), config, classes, origin)
 
 
-def _read_about(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir() or not (folder / ABOUT_FILE).is_file():
-        came = "a file" if folder.is_file() else "a folder without it" if folder.is_dir() else "nothing there"
-        raise ModelError(
-            f"{folder}: must be the folder of a finished run with {ABOUT_FILE} and {WEIGHTS_FILE}, got {came}. "
-            "Models of other programs cannot be read; pass their weights to adapt with --weights FILE."
-        )
-    try:
-        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder / ABOUT_FILE}: cannot be read as JSON ({error}).") from error
-    if not isinstance(about, dict) or about.get("format") != _FORMAT:
-        found = about.get("format") if isinstance(about, dict) else None
-        raise ModelError(f"{folder / ABOUT_FILE}: format must be '{_FORMAT}', got {found!r}. Is it a model of qurate?")
-    return about
+def _read_transform(said: dict[str, Any]) -> Transform:
+    """How images are prepared, as model.json says it."""
+    transform = Transform(int(said["resize"]), int(said["crop"]), tuple(said["mean"]), tuple(said["std"]))
+    numbers = [float(number) for number in (*transform.mean, *transform.std)]
+    if len(transform.mean) != 3 or len(transform.std) != 3 or not all(map(math.isfinite, numbers)):
+        raise ValueError("transform.mean and transform.std must be three numbers each")
+    if min(transform.std) <= 0:
+        raise ValueError("transform.std must be positive")
+    return transform
 
 
-def _load_tensors(network: Network, path: Path) -> None:
+def _load_tensors(network: Network, path: Path, checksum: str | None) -> None:
     try:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
@@ -220,8 +212,8 @@ def _load_tensors(network: Network, path: Path) -> None:
             f"{path}: must hold the {len(own)} tensors that {ABOUT_FILE} describes, but {len(wrong)} are missing, "
             f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
         )
+    damaged = checksum is not None and tensor_digest(tensors) != checksum  # models of version 0.1 carry none
+    if damaged or (strange := not_finite(tensors)):
+        why = f"its numbers are not those that {ABOUT_FILE} was written with" if damaged else f"NaN in {strange[0]}"
+        raise ModelError(f"{path}: damaged ({why}). Copy it again, or adapt again.")
     network.load_state_dict(tensors)
-
-
-def _exact(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

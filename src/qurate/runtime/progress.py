@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qurate.runtime.display import RateColumn
 
@@ -47,9 +47,10 @@ class PhaseBars:
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        # One task for all phases: Ctrl-C may come in the middle of adding or removing one.
+        self._task = self._progress.add_task("", start=False, total=1, visible=False)
         self._notebook = NotebookLine() if console.is_jupyter else None
         self._phase = ""
-        self._task: TaskID | None = None
         self._began = 0.0
 
     def __enter__(self) -> Self:
@@ -72,17 +73,16 @@ class PhaseBars:
         if phase != self._phase:
             self._end(said=True)
             self._phase, self._began = phase, time.perf_counter()
-            self._task = self._progress.add_task(phase, total=total)
-        if self._task is not None:
-            self._progress.update(self._task, completed=done, total=total)
+            self._progress.reset(self._task, description=phase, total=total, visible=True)
+        self._progress.update(self._task, completed=done, total=total)
         if self._notebook is not None:
             self._notebook.draw(f"{phase} {draw_bar(done, total)} {done}/{total}")
 
     def _end(self, *, said: bool) -> None:
-        task, phase, self._task, self._phase = self._task, self._phase, None, ""  # first: Ctrl-C may come in between
-        if task is None:
+        phase, self._phase = self._phase, ""  # first: Ctrl-C may come in between
+        if not phase:
             return
-        self._progress.remove_task(task)
+        self._progress.update(self._task, visible=False)
         line = f"{phase}: {time.perf_counter() - self._began:.0f} s"
         if self._notebook is not None:
             self._notebook.end(line if said else f"{line}, stopped")

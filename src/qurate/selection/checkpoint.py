@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qurate.config import SelectionConfig
 from qurate.selection.callbacks import RoundRecord
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.positives import Positives
 from qurate.selection.selectors.base import Selector
 from qurate.training import Trainer
 

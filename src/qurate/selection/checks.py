@@ -8,7 +8,8 @@ from qurate.config import RunConfig
 from qurate.data.samples import DataError, Split, check_positions, describe
 from qurate.errors import ConfigError
 from qurate.selection.callbacks import Callback
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 
 
 def check_fit(

@@ -18,9 +18,11 @@ from qurate.data.samples import take
 from qurate.losses import entropy
 from qurate.selection import reward
 from qurate.selection.candidates import draw_candidates
-from qurate.selection.pseudo_labels import Positives, Round, view
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import RELATIONS, State, build_state, project, relate, state_size
+from qurate.selection.views import view
 from qurate.training import Trainer
 
 Observation = NDArray[np.float32]

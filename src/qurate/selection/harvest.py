@@ -6,7 +6,8 @@ import math
 
 from torch import Tensor
 
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 
 
 def harvest(round: Round, scores: Tensor, share: float) -> Positives:

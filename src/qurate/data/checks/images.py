@@ -12,9 +12,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from qurate.data.domains import DataWarning, Domain, Skipped, list_some
+from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, Skipped, leave_out, list_some
+from qurate.data.embedding.contents import read_contents
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, look_at_all
-from qurate.data.parts import Place, read_labeled, read_unlabeled
+from qurate.data.parts import Place, match_parts, paths_of, read_labeled, read_unlabeled
 from qurate.data.samples import DataError
 
 FEW_LABELS = 3
@@ -101,6 +102,7 @@ def check_data(
     by_part = {part: [picture for picture in pictures if picture.part == part] for part in domains}
     summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
     problems += _class_problems(domains, by_part)
+    problems += [] if problems else _refusals(domains, unreadable)
     found = [
         *_skipped_warnings(domains, unreadable),
         *_duplicate_warnings(by_part),
@@ -117,6 +119,20 @@ def _read(part: str, given: Place | Domain) -> Domain:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         return read_unlabeled(given, part) if part == "unlabeled" else read_labeled(given, part)
+
+
+def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> list[str]:
+    """What `adapt` would say and refuse: it is asked itself."""
+    broken = {skip.path: skip.reason for skips in unreadable.values() for skip in skips}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        try:
+            sound = {part: leave_out(domain, broken) for part, domain in domains.items()}
+            contents, _ = read_contents(path for domain in sound.values() for path in paths_of(domain))
+            match_parts(sound, contents, "error")
+        except DataError as error:
+            return [str(error)]
+    return []
 
 
 def _look_at_all(
@@ -136,7 +152,7 @@ def _look_at_all(
 
 def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]]:
     if not isinstance(domain.inputs, ImageFiles):
-        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays. Use audit for arrays.")
+        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays.")
     for path, label in zip(domain.inputs.paths, domain.labels.tolist(), strict=True):
         yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
 
@@ -190,7 +206,7 @@ def _plain(name: str) -> str:
 
 
 def _is_passed_over(skip: Skipped) -> bool:
-    return skip.reason in ("hidden", "no image by its name")
+    return skip.reason in (HIDDEN, NO_IMAGE)
 
 
 def _skipped_warnings(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> Iterator[str]:

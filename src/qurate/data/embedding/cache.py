@@ -8,7 +8,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from qurate.errors import QurateError
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import torch_threads
 
@@ -34,6 +35,10 @@ _LEFTOVER_SECONDS = 24 * 3600
 
 class EmbeddingCacheWarning(UserWarning):
     """Something in the cache is damaged or not ours; the message says what is done about it."""
+
+
+class EmbeddingCacheError(QurateError, RuntimeError):
+    """The cache cannot be used; the message says why and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +61,16 @@ class EmbeddingCache:
         space: The identity of backbone, weights and transform.
         width: Length of a row.
         about: The same identity in words, kept beside the shards for people.
+        required: Whether rows that cannot be written are an error; otherwise a warning says so, and they are kept for
+            as long as this object is.
     """
 
-    def __init__(self, folder: Path, space: str, width: int, about: str = "") -> None:
+    def __init__(self, folder: Path, space: str, width: int, about: str = "", *, required: bool = False) -> None:
         self.folder = folder
         self.space = space
         self.width = width
         self.about = about
+        self.required = required
         self._seen: set[str] = set()
         self._shards: list[_Shard] = []
         self._sound: set[int] = set()
@@ -115,9 +123,13 @@ class EmbeddingCache:
             "vectors": _checksum(vectors),
         }
         content = safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=about)
-        if self.about and not (self.folder / _ABOUT).exists():
-            write_atomically(self.folder / _ABOUT, self.about)
-        write_atomically(self.folder / f"{_name(keys)}.safetensors", content)
+        path = self.folder / f"{_name(keys)}.safetensors"
+        try:
+            if self.about and not (self.folder / _ABOUT).exists():
+                write_atomically(self.folder / _ABOUT, self.about)
+            write_atomically(path, content)
+        except OSError as error:
+            self._keep(_Shard(path, list(keys), vectors, about["vectors"]), error)
 
     @contextmanager
     def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
@@ -126,12 +138,16 @@ class EmbeddingCache:
         Yields:
             Whether the claim is ours. With `wait` it always is, once the other process has finished.
         """
-        if fcntl is None:
+        path = self.folder / f".{_name(keys)}.lock"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = path.open("w") if fcntl is not None else None
+        except OSError:  # what cannot be locked cannot be written either; `add` says so
+            lock = None
+        if lock is None:
             yield True
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f".{_name(keys)}.lock"
-        with path.open("w") as file:
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -144,10 +160,26 @@ class EmbeddingCache:
             finally:
                 path.unlink(missing_ok=True)
 
+    def _keep(self, shard: _Shard, error: OSError) -> None:
+        """Do without the disk, if that is allowed."""
+        said = f"{self.folder}: the embedding cache cannot be written ({error.strerror})"
+        if self.required:
+            raise EmbeddingCacheError(f"{said}. Make room, or pass another `cache`.") from error
+        _warn(f"{said}. Embeddings are made without it, and the next run makes them again.")
+        self._sound.add(len(self._shards))
+        self._add_shard(shard)
+
+    def _add_shard(self, shard: _Shard) -> None:
+        number = len(self._shards)
+        self._shards.append(shard)
+        self._places.update((key, (number, row)) for row, key in enumerate(shard.keys))
+
     def _find_shards(self) -> None:
-        if not self.folder.is_dir():
+        try:
+            found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        except OSError:  # a cache that may not be read holds nothing for us
             return
-        for path in sorted(self.folder.iterdir()):
+        for path in found:
             if path.name in self._seen or path.name == _ABOUT or path.name.startswith("."):
                 continue
             if not _SHARD_NAME.fullmatch(path.name):
@@ -156,9 +188,7 @@ class EmbeddingCache:
                 continue
             shard = self._open(path)
             if shard is not None:
-                number = len(self._shards)
-                self._shards.append(shard)
-                self._places.update((key, (number, row)) for row, key in enumerate(shard.keys))
+                self._add_shard(shard)
 
     def _open(self, path: Path) -> _Shard | None:
         try:
@@ -171,6 +201,9 @@ class EmbeddingCache:
                 keys, vectors = file.get_tensor("keys"), file.get_tensor("vectors")
         except FileNotFoundError:  # another process found it damaged first
             return None
+        except PermissionError:
+            self._seen.add(path.name)
+            return None
         except Exception as error:  # a damaged file fails in many ways
             self._remove_damaged(path, str(error))
             return None
@@ -181,9 +214,14 @@ class EmbeddingCache:
         return _Shard(path, [bytes(key) for key in keys.numpy()], vectors, about.get("vectors", ""))
 
     def _remove_damaged(self, path: Path, why: str) -> None:
-        _warn(f"{path}: damaged ({why}); it is removed and its images are embedded again.")
-        path.unlink(missing_ok=True)
-        self._seen.discard(path.name)
+        try:
+            path.unlink(missing_ok=True)
+            self._seen.discard(path.name)
+            done = "it is removed and its images are embedded again"
+        except OSError as error:
+            self._seen.add(path.name)
+            done = f"its images are embedded again, but it cannot be removed ({error.strerror})"
+        _warn(f"{path}: damaged ({why}); {done}.")
 
 
 class EmbeddingMemory:
@@ -229,9 +267,8 @@ def _warn(message: str) -> None:
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove what killed writers left: temporary files and locks that nobody has touched for a day."""
-    for path in folder.glob(".*"):
-        try:
-            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-                path.unlink()
-        except OSError:  # gone already, or not ours to remove
-            continue
+    with suppress(OSError):  # a folder that may not be read
+        for path in folder.glob(".*"):
+            with suppress(OSError):  # gone already, or not ours to remove
+                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                    path.unlink()

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -50,20 +50,22 @@ def stamp_of(path: Path) -> Stamp:
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def read_contents(paths: Iterable[Path], memory: Path) -> tuple[dict[Path, Content], dict[Path, str]]:
+def read_contents(paths: Iterable[Path], memory: Path | None = None) -> tuple[dict[Path, Content], dict[Path, str]]:
     """Digests of files by path; a file whose stamp is the remembered one is not read again.
 
     Args:
         paths: The files.
-        memory: The SQLite file that remembers; made where it is absent, replaced where it is damaged.
+        memory: The SQLite file that remembers; made where it is absent, replaced where it is damaged. None remembers
+            nothing.
 
     Returns:
         The contents, and for files that cannot be read the reason.
     """
     stamps, unreadable = _try_all(stamp_of, dict.fromkeys(paths))
-    known = _recall(memory, stamps)
+    known = {} if memory is None else _recall(memory, stamps)
     fresh, more = _try_all(_digest, [path for path in stamps if path not in known])
-    _remember(memory, ((path, stamps[path], digest) for path, digest in fresh.items()))
+    if memory is not None:
+        _remember(memory, ((path, stamps[path], digest) for path, digest in fresh.items()))
     contents = {path: Content(path, stamps[path], digest) for path, digest in (known | fresh).items()}
     return contents, unreadable | more
 
@@ -100,7 +102,7 @@ def _digest(path: Path) -> bytes:
 
 
 def _recall(memory: Path, stamps: dict[Path, Stamp]) -> dict[Path, bytes]:
-    if not memory.exists():
+    if not os.path.exists(memory):  # noqa: PTH110  # no error where it may not be looked at
         return {}
     query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND modified_ns = ? AND changed_ns = ?"
     known: dict[Path, bytes] = {}
@@ -114,7 +116,8 @@ def _recall(memory: Path, stamps: dict[Path, Stamp]) -> dict[Path, bytes]:
         return {}
     except sqlite3.DatabaseError:
         warnings.warn(f"{memory}: damaged; it is replaced and all files are read again.", stacklevel=2)
-        memory.unlink(missing_ok=True)
+        with suppress(OSError):
+            memory.unlink(missing_ok=True)
         return {}
     return known
 

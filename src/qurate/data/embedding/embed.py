@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.frozen import FrozenBackbone, choose_device, freeze_backbone
 from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, find_broken
+from qurate.data.places import is_file
 from qurate.data.samples import Labeled, Split, Unlabeled
 
 
@@ -24,12 +26,15 @@ def default_cache() -> Path:
     """The cache of this user: `QURATE_CACHE`, or `qurate/embeddings` in the user's cache folder."""
     if named := os.environ.get("QURATE_CACHE"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qurate" / "embeddings"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qurate" / "embeddings"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"qurate-{os.getuid()}" / "embeddings"
 
 
 def digest_memory(cache: Path | None) -> Path:
     """The file that remembers what image files contain."""
-    return (cache or default_cache()) / "digests.sqlite"
+    return Path(cache or default_cache()) / "digests.sqlite"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +71,7 @@ def embed_files(
     *,
     cache: Path | None = None,
     cached: bool = True,
+    required: bool = False,
     strict: bool = False,
     device: str = "auto",
     batch_size: int | None = None,
@@ -78,6 +84,7 @@ def embed_files(
         frozen: The backbone.
         cache: Folder of the cache; `default_cache()` unless given.
         cached: Whether to use the cache; not for a backbone that no other run will have.
+        required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work goes on.
         strict: Raise if a file cannot be read: where its header shows it, before the work on the others begins.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         batch_size: Images per forward pass; chosen for the device unless given.
@@ -86,11 +93,13 @@ def embed_files(
     Raises:
         UnreadableImageError: If a file changes in the meantime, or with `strict` cannot be read; what was embedded
             before is kept.
-        EmbeddingError: If the cache cannot be used.
+        EmbeddingError: If the cache is no folder.
+        EmbeddingCacheError: If the cache is required and cannot be written.
     """
     if batch_size is not None and batch_size < 1:
         raise EmbeddingError(f"batch_size must be 1 or more, got {batch_size}.")
-    store: Store = _open_cache(cache or default_cache(), frozen) if cached else EmbeddingMemory(frozen.width)
+    opened = _open_cache(Path(cache or default_cache()), frozen, required) if cached else None
+    store: Store = opened or EmbeddingMemory(frozen.width)
     contents, unreadable = read_contents(paths, digest_memory(cache))
     wanted: dict[bytes, Content] = {}
     for path in paths:
@@ -211,9 +220,10 @@ def _parts(split: Split) -> dict[str, Labeled | Unlabeled]:
     return parts if split.validation is None else {**parts, "validation": split.validation}
 
 
-def _open_cache(root: Path, frozen: FrozenBackbone) -> EmbeddingCache:
-    if root.exists() and not root.is_dir():
-        raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another path.")
+def _open_cache(root: Path, frozen: FrozenBackbone, required: bool) -> EmbeddingCache:
+    if is_file(root):
+        raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
     space = hashlib.sha256(frozen.identity.encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
-    return EmbeddingCache(root / f"{readable}-{space[:16]}", space, frozen.width, frozen.identity)
+    folder = root / f"{readable}-{space[:16]}"
+    return EmbeddingCache(folder, space, frozen.width, frozen.identity, required=required)

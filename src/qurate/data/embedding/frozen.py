@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from qurate.data.embedding.contents import Content, stamp_of
 from qurate.data.images import Transform, UnreadableImageError, read_image
 from qurate.networks.backbones import BackboneError, build_backbone
+from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.machine import available_cores, torch_threads
 
 _MOST_WORKERS = 16  # each holds the activations of a batch
@@ -60,8 +60,8 @@ def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
     """
     if weights == "none":
         raise BackboneError(
-            "weights='none' would embed with random weights. Use 'pretrained' or the path of a weight file, or "
-            "train the backbone on the images themselves."
+            "`weights='none'` would embed with random weights. Pass `weights='pretrained'`, `weights='offline'` or "
+            "`weights=FILE`."
         )
     backbone = build_backbone(name, weights, input_width=1)
     if backbone.transform is None:
@@ -151,9 +151,5 @@ def _prepare(batch: Sequence[Content], transform: Transform) -> tuple[list[Tenso
 
 
 def _digest(module: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, values in sorted(module.state_dict().items()):
-        if not name.endswith("num_batches_tracked"):  # counts training steps; no output depends on it
-            digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
-            digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    counts = "num_batches_tracked"  # of training steps; no output depends on it
+    return tensor_digest({name: values for name, values in module.state_dict().items() if not name.endswith(counts)})

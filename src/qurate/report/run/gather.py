@@ -16,7 +16,7 @@ from qurate.methods import Method
 from qurate.report.run.picture import draw_picture
 from qurate.report.run.record import Comparison, RunRecord
 from qurate.selection.algorithm import Adaptation
-from qurate.selection.pseudo_labels import view
+from qurate.selection.views import view
 
 
 def gather_record(

@@ -1,0 +1,256 @@
+"""One adaptation at work: embed, train, write the results, then compare and add the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from qurate.config import RunConfig, to_dict
+from qurate.data.embedding.embed import embed_files, embed_images, image_paths, put_embeddings
+from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.images import find_unreadable
+from qurate.data.parts import Parts
+from qurate.data.samples import Inputs, Split
+from qurate.expectation import expect, say_time
+from qurate.methods import Method
+from qurate.networks.heads import Network
+from qurate.report.run.gather import gather_record
+from qurate.report.run.record import Comparison, RunRecord
+from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
+from qurate.runs.folder import CURVES_FOLDER, RunFolder
+from qurate.runs.model import AdaptedModel
+from qurate.runs.predictions import predict_all
+from qurate.runs.settings import Train
+from qurate.runs.tracking import Tracker
+from qurate.runtime.progress import Audience
+from qurate.selection.algorithm import Adaptation, fit
+from qurate.selection.callbacks import Callback
+from qurate.selection.q_learning.memory import readable_size
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run leaves.
+
+    Args:
+        model: The adapted model.
+        record: What its page shows; None where the run was finished before and its model only loaded.
+    """
+
+    model: AdaptedModel
+    record: RunRecord | None
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One adaptation, after its arguments were understood.
+
+    Args:
+        config: The run.
+        train: What is trained.
+        weights: Where the backbone's weights come from.
+        frozen: The backbone as it came.
+        check_helping: Whether to compare with S+T.
+        cache: Folder of the embedding cache; the user's unless given.
+        folder: Where the run is written, if anywhere.
+        audience: Told what the run does.
+    """
+
+    config: RunConfig
+    train: Train
+    weights: str
+    frozen: FrozenBackbone
+    check_helping: bool
+    cache: Path | None
+    folder: RunFolder | None
+    audience: Audience
+
+    def run(self, parts: Parts) -> Outcome:
+        """Do it."""
+        if self.folder is not None:
+            known = self._settings(parts)
+            del known["data"]  # an image may turn out to be unreadable
+            self.folder.check(known)  # before the work begins
+        expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
+        self.audience.say(f"Expected time: {say_time(expected)}.")
+        parts, split = self._prepare(parts)
+        with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
+            return self._work(parts, split)
+
+    def _work(self, parts: Parts, split: Split) -> Outcome:
+        """Train and write the results; then compare, and add the verdict."""
+        plan, folder = self._plan(parts), self.folder
+        tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
+        callbacks = (tracker, _Phases(self.audience, self.config))
+        result = fit(split, self.config, checkpoint=folder, callbacks=callbacks)
+        tracker.close()
+        self.audience.show("writing the results", 0, 1)
+        record = self._record(parts, split, result, plan)
+        predictions = predict_all(record, parts, split, result.method)
+        model = self._model(result.method, split.classes)
+        if folder is not None and not folder.finished:
+            folder.write_results(model, record, predictions, pending=bool(plan.folds))
+        elif folder is not None and not plan.folds:
+            folder.write_page(record)
+        self.audience.show("writing the results", 1, 1)
+        if plan.folds:
+            record = dataclasses.replace(record, comparison=self._compare(split, plan), no_comparison="")
+            if folder is not None:
+                folder.write_page(record)
+        else:
+            self.audience.say(f"No comparison was made. {self._why_not_compared()}")
+        if folder is not None:
+            folder.forget()
+        return Outcome(model, record)
+
+    def _plan(self, parts: Parts) -> Plan:
+        plan = plan_comparison(parts.split.target_labeled.labels, seed=self.config.seed)
+        return Plan(plan.how, ()) if not self.check_helping or is_baseline(self.config) else plan
+
+    def _why_not_compared(self) -> str:
+        if not self.check_helping:
+            return _SWITCHED_OFF
+        return _IS_BASELINE if is_baseline(self.config) else _TOO_FEW
+
+    def _prepare(self, parts: Parts) -> tuple[Parts, Split]:
+        """What training is given, and the parts without the images that turned out to be unreadable."""
+        paths = image_paths(parts.split)
+        if self.train == "full":
+            sound = parts.without(find_unreadable(paths, partial(self.audience.show, "checking images")))
+            split = sound.split
+        else:
+            found = embed_files(
+                paths,
+                self.frozen,
+                cache=self.cache,
+                device=self.config.training.device,
+                on_progress=partial(self.audience.show, "embedding"),
+            )
+            sound = parts.without(found.unreadable)
+            split = put_embeddings(sound.split, found)
+        for line in sound.lines():
+            if line not in parts.lines():
+                self.audience.say(line)
+        return sound, split
+
+    def _settings(self, parts: Parts) -> dict[str, Any]:
+        """What a resumed run must have in common with the interrupted one."""
+        return {
+            "qurate": version("qurate"),
+            "train": self.train,
+            "backbone": self.frozen.name,
+            "weights": self.weights,
+            "backbone_sha256": self._fingerprint(),
+            "check_helping": self.check_helping,
+            "data": parts.digest,
+            "run": to_dict(self.config),
+        }
+
+    def _fingerprint(self) -> str:
+        return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
+
+    def _compare(self, split: Split, plan: Plan) -> Comparison | None:
+        done = [] if self.folder is None else self.folder.load_folds([len(fold) for fold in plan.folds])
+        if done is None:
+            self.audience.say("What was kept of the comparison is damaged, so it starts again.")
+        return compare(
+            split,
+            self.config,
+            plan,
+            done=done or (),
+            on_fold=None if self.folder is None else self.folder.save_folds,
+            listen=lambda phase, total: _Count(self.audience, phase, total),
+        )
+
+    def _model(self, method: Method, classes: tuple[str, ...]) -> AdaptedModel:
+        network = method.network.to("cpu")
+        config = dataclasses.replace(self.config.network, backbone=self.frozen.name, weights="none")
+        if self.train == "head":
+            network = Network(
+                self.frozen.module.to("cpu"),
+                network.bottleneck,
+                network.classifier,
+                pretrained=True,
+                transform=self.frozen.transform,
+            )
+        origin = {
+            "qurate": version("qurate"),
+            "trained": self.train,
+            "weights": self.weights,
+            "backbone_sha256": self._fingerprint(),
+        }
+        return AdaptedModel(network.eval(), config, classes, origin, cache=self.cache)
+
+    def _record(self, parts: Parts, split: Split, result: Adaptation, plan: Plan) -> RunRecord:
+        """What the page shows, the comparison still to come."""
+        why = _STILL_TO_COME if plan.folds else self._why_not_compared()
+        return gather_record(
+            parts.split,
+            split,
+            result,
+            None,
+            self.config,
+            parts.notes,
+            title=f"{parts.name}, {split.n_classes} classes",
+            before=self._before,
+            no_comparison="" if why == _TOO_FEW else why,  # the page has words of its own for that
+        )
+
+    def _before(self, inputs: Inputs) -> Tensor:
+        if isinstance(inputs, Tensor):
+            return inputs
+        return embed_images(inputs, self.frozen, cache=self.cache, device=self.config.training.device)
+
+
+class _Phases(Callback):
+    """Shows pre-training and each round as a phase."""
+
+    def __init__(self, audience: Audience, config: RunConfig) -> None:
+        self._audience = audience
+        self._selection = config.selection
+        self._phase, self._total = "pre-training", config.training.steps
+
+    def on_memory(self, peak: int) -> None:
+        """Say it once."""
+        self._audience.say(f"Expected memory: about {readable_size(peak)}.")
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """Move on."""
+        self._audience.show(self._phase, step, self._total)
+
+    def on_round_start(self, number: int) -> None:
+        """A new phase."""
+        self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
+        self._audience.show(self._phase, 0, self._total)
+
+
+class _Count(Callback):
+    """Counts all steps of one training, whatever its rounds."""
+
+    def __init__(self, audience: Audience, phase: str, total: int) -> None:
+        self._audience, self._phase, self._total = audience, phase, total
+        self._done = itertools.count(1)
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """One more."""
+        self._audience.show(self._phase, next(self._done), self._total)
+
+
+_TOO_FEW = "No class has two labelled target images, so none can be held out. Label a few more and adapt again."
+_IS_BASELINE = "This run is plain training (S+T) itself, so there is nothing to compare it with."
+_SWITCHED_OFF = (
+    "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
+)
+_STILL_TO_COME = (
+    "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
+    "--resume to finish it, or with --resume --no-compare to do without."
+)

@@ -1,0 +1,55 @@
+"""predictions.csv: a row for every unlabelled image that was given, also for those that were no part of training."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from qurate.data.parts import Parts, paths_of
+from qurate.data.samples import Split
+from qurate.methods import Method
+from qurate.report.run.record import RunRecord
+from qurate.selection.views import view
+
+Row = tuple[str, float, str]
+"""Label, probability and problem."""
+
+
+def predict_all(record: RunRecord, parts: Parts, split: Split, method: Method) -> pd.DataFrame:
+    """What the model says of each image, and why some were no part of training.
+
+    Args:
+        record: Holds the predictions of D_u.
+        parts: What was given, without the images that turned out to be unreadable.
+        split: The same parts as the network was given them.
+        method: The trained F and C.
+
+    Returns:
+        Columns file, label, probability and problem: first the images that can be read, in their order.
+    """
+    predicted = record.predictions[["file", "label", "probability"]].itertuples(index=False, name=None)
+    rows: dict[str, Row] = {file: (label, probability, "") for file, label, probability in predicted}
+    unlabeled = parts.domains["unlabeled"]
+    rows |= _twins(parts, split, method)
+    rows |= {str(skip.path): ("", math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
+    readable = [str(path) for path in paths_of(unlabeled)]
+    files = [*readable, *(file for file in rows if file not in set(readable))]
+    return pd.DataFrame([(file, *rows[file]) for file in files], columns=["file", "label", "probability", "problem"])
+
+
+def _twins(parts: Parts, split: Split, method: Method) -> dict[str, Row]:
+    """Rows of images that are labelled ones too: what the model says of those."""
+    twins = parts.twins()
+    if not twins:
+        return {}
+    sure, labels = view(method, split.target_labeled.inputs).probabilities.max(dim=1)
+    place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
+    return {
+        str(path): (
+            split.classes[int(labels[place[twin]])],
+            float(sure[place[twin]]),
+            f"same image as the labelled {twin}; left out of training",
+        )
+        for path, twin in twins.items()
+    }

@@ -1,0 +1,122 @@
+"""How one run replaces another: written beside it in a stage, and moved into place when it is whole.
+
+The stage is the folder .new in the run's own. Its model.json is written last, and moved last: while it is in the stage,
+the stage is whole, and each file that is not in it was moved already. So a kill at any moment leaves one usable model,
+the old one or the new one, and `file_of` finds its files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qurate.data.places import is_file, is_folder
+from qurate.errors import QurateError
+from qurate.runs.about import ABOUT_FILE, STAGE, WEIGHTS_FILE
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs in one folder are then not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+CONFIG_FILE, CHECKPOINT_FILE, COMPARISON_FILE = "config.json", "checkpoint.safetensors", "comparison.json"
+PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
+REPORT_FILE = "report.html"
+CURVES_FOLDER = "tensorboard"
+EXPORT_FILE = "model.onnx"
+_FILES = (
+    CONFIG_FILE,  # first to be moved: while it is in the stage, nothing was
+    EXPORT_FILE,  # of the model that goes; no stage has one
+    COMPARISON_FILE,
+    CHECKPOINT_FILE,
+    PREDICTIONS_FILE,
+    POSITIVES_FILE,
+    METRICS_FILE,
+    REPORT_FILE,
+    WEIGHTS_FILE,
+    ABOUT_FILE,  # last to be moved
+)
+
+
+class RunError(QurateError, RuntimeError):
+    """A run folder cannot be used as asked; the message says why and what to pass."""
+
+
+class Stage:
+    """Where a run is written that will replace another.
+
+    Args:
+        run: The folder of the other.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.path = run / STAGE
+
+    @property
+    def begun(self) -> bool:
+        """Whether an unfinished run is in it."""
+        return is_folder(self.path) and not self.whole
+
+    @property
+    def whole(self) -> bool:
+        """Whether a finished run is in it, to be moved."""
+        return is_file(self.path / ABOUT_FILE)
+
+    def clear(self) -> None:
+        """Remove it."""
+        if is_folder(self.path):
+            shutil.rmtree(self.path)
+
+    def replace_run(self) -> None:
+        """Move what is in it into place, in the order that a kill can be mended in. Files of others stay."""
+        curves = self.run / CURVES_FOLDER
+        if is_file(self.path / CONFIG_FILE):
+            for name in _FILES:
+                if not is_file(self.path / name):
+                    (self.run / name).unlink(missing_ok=True)
+            if is_folder(self.path / CURVES_FOLDER):
+                shutil.rmtree(curves, ignore_errors=True)
+                (self.path / CURVES_FOLDER).rename(curves)
+        for name in _FILES:
+            if is_file(self.path / name):
+                (self.path / name).replace(self.run / name)
+        self.clear()
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether files of our names are there and are ours: models of other programs have a config.json too."""
+    try:
+        kept = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except OSError:
+        return is_file(folder / ABOUT_FILE) or is_file(folder / CHECKPOINT_FILE)
+    except ValueError:
+        return True  # ours, damaged, as far as one can tell
+    return isinstance(kept, dict) and "qurate" in kept
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder for the length of the block; the system ends it if this one dies.
+
+    Raises:
+        RunError: If another process is at work there.
+    """
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunError(f"{folder}: another process is at work here. Wait for it, or choose another `out`.") from None
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -1,0 +1,109 @@
+"""Models are what they were when they were written, or are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from tests.own_images import BACKBONE
+
+import qurate
+from qurate.config import NetworkConfig
+from qurate.networks.heads import build_network
+from qurate.runs.model import AdaptedModel, ModelError
+
+CLASSES = ("blue", "green", "red")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    config = NetworkConfig(BACKBONE, "none", "normalized", features=8)
+    network = build_network(config, n_classes=3, input_width=None, seed=0)
+    AdaptedModel(network.eval(), config, CLASSES, {"trained": "head"}).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(folder: Path, **values: Any) -> None:
+    about = json.loads((folder / "model.json").read_text()) | values
+    (folder / "model.json").write_text(json.dumps({name: value for name, value in about.items() if value is not None}))
+
+
+def test_a_flipped_bit_is_found_anywhere(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    whole = path.read_bytes()
+    for place in range(-1, -len(whole) + 600, -4999):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1
+        path.write_bytes(bytes(flipped))
+        with pytest.raises(ModelError, match=r"model.safetensors"):
+            qurate.load(saved)
+    path.write_bytes(whole)
+    assert qurate.load(saved).classes == CLASSES
+
+
+def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -> None:
+    change(saved, sha256=None)
+    assert qurate.load(saved).classes == CLASSES  # as those of version 0.1 are
+    tensors = safetensors.torch.load_file(saved / "model.safetensors")
+    tensors["classifier.weight"][0, 0] = torch.nan
+    safetensors.torch.save_file(tensors, saved / "model.safetensors")
+    with pytest.raises(ModelError, match=r"damaged \(NaN in classifier.weight\)"):
+        qurate.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"classes": ["a"] * 3}, "two or more names that differ"),
+        ({"classes": "abc"}, "must be a list of names, got 'abc'"),
+        ({"classes": ["a", "b", 3]}, "must be a list of names"),
+        ({"classes": ["a", "b", ""]}, "must be a list of names"),
+        ({"classes": ["a", "b"]}, "of another shape: 'classifier.weight'"),
+        ({"classes": ["a", "b", "\udc80"]}, "must be valid text"),
+        ({"classes": []}, "two or more names"),
+        ({"classes": None}, "got None"),
+        ({"network": 5}, "does not describe a model"),
+        ({"network": {"backbone": "digits"}}, "takes no image files"),
+        ({"network": {"backbone": "timm/nothing"}}, "does not describe a model"),
+        ({"transform": {"resize": 9}}, "does not describe a model"),
+        ({"transform": {"resize": 9, "crop": 8, "mean": [0, 0], "std": [1, 1, 1]}}, "three numbers each"),
+        ({"transform": {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [0, 1, 1]}}, "must be positive"),
+        ({"sha256": 5}, "not those that"),
+    ],
+)
+def test_a_description_of_no_model_is_refused(saved: Path, values: dict[str, Any], said: str) -> None:
+    change(saved, **values)
+    with pytest.raises(ModelError, match=said):
+        qurate.load(saved)
+
+
+def test_weights_are_never_fetched_by_a_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = json.loads((saved / "model.json").read_text())["network"] | {"weights": "pretrained"}
+    change(saved, network=network)
+    assert qurate.load(saved).config.weights == "none"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.unlink(),
+    ],
+)
+def test_a_damaged_description_is_a_model_error(saved: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(saved / "model.json")
+    with pytest.raises(ModelError):
+        qurate.load(saved)
+
+
+@pytest.mark.parametrize("run", [5, None, "", "x" * 5000])
+def test_what_is_no_path_is_a_model_error(run: Any) -> None:
+    with pytest.raises(ModelError):
+        qurate.load(run)

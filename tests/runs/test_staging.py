@@ -1,0 +1,82 @@
+"""A run replaces another so that a kill at any moment leaves a usable model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qurate.runs.about import STAGE, file_of
+from qurate.runs.staging import RunError, Stage, hold, holds_run
+
+NEW = ("config.json", "checkpoint.safetensors", "predictions.csv", "report.html", "model.safetensors", "model.json")
+OLD = (*NEW, "comparison.json", "model.onnx", "notes.txt")
+
+
+class KilledError(Exception):
+    """Raised where a process would have been killed."""
+
+
+def two_runs(root: Path) -> Stage:
+    for names, place, text in ((OLD, root, "old"), (NEW, root / STAGE, "new")):
+        (place / "tensorboard").mkdir(parents=True)
+        (place / "tensorboard" / "events").write_text(text)
+        for name in names:
+            (place / name).write_text(text)
+    return Stage(root)
+
+
+@pytest.mark.parametrize("moment", range(30))
+def test_a_kill_at_any_moment_is_mended(tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, left = two_runs(tmp_path), [moment]
+
+    def killed(method: str) -> None:
+        real = getattr(Path, method)
+
+        def act(path: Path, *arguments: object, **options: object) -> object:
+            if left[0] == 0:
+                raise KilledError
+            left[0] -= 1
+            return real(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, method, act)
+
+    for method in ("replace", "rename", "unlink"):
+        killed(method)
+    try:
+        stage.replace_run()
+    except KilledError:
+        assert stage.whole
+    monkeypatch.undo()
+    model = {file_of(tmp_path, name).read_text() for name in ("model.json", "model.safetensors")}
+    assert model == {"new"}
+    if stage.whole:
+        stage.replace_run()
+    assert {file.name for file in tmp_path.iterdir()} == {*NEW, "tensorboard", "notes.txt"}
+    assert {(tmp_path / name).read_text() for name in (*NEW, "tensorboard/events")} == {"new"}
+
+
+def test_a_stage_that_is_not_whole_is_not_looked_at(tmp_path: Path) -> None:
+    stage = two_runs(tmp_path)
+    (stage.path / "model.json").unlink()
+    assert (stage.begun, stage.whole) == (True, False)
+    assert file_of(tmp_path, "model.safetensors").read_text() == "old"
+    stage.clear()
+    assert (stage.begun, stage.whole) == (False, False)
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with hold(tmp_path), pytest.raises(RunError, match="another process is at work here"), hold(tmp_path):
+        pass
+    with hold(tmp_path):
+        pass
+
+
+def test_a_folder_of_another_program_is_no_run(tmp_path: Path) -> None:
+    assert not holds_run(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": []}')
+    assert not holds_run(tmp_path)
+    (tmp_path / "config.json").write_text('{"qurate": "0.2"}')
+    assert holds_run(tmp_path)
+    (tmp_path / "config.json").write_text('{"qur')
+    assert holds_run(tmp_path)
