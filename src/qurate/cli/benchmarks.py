@@ -17,6 +17,7 @@ from qurate.cli.arguments import check_count, check_folder, check_seed
 from qurate.cli.terminal import announce, begin, say
 from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_some
 from qurate.errors import ConfigError
+from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
     from qurate.benchmark.cells import Cell
@@ -37,7 +38,7 @@ def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, fo
         force: Overwrite DIR/results.csv if it is there.
     """
     check_seed("seed", seed)
-    check_count("steps", steps)
+    check_count("steps", steps, MOST_STEPS)
     check_folder("out", out)
     with stopped_with("Re-run the command with --force."):
         begin()
@@ -119,8 +120,8 @@ def benchmark(
     chosen_rules = split_some("model-selection", model_selection)
     chosen_scenarios = () if scenarios == "all" else split_some("scenarios", scenarios)
     chosen_shots, chosen_seeds = split_numbers("shots", shots, least=1), split_numbers("seeds", seeds)
-    for option, count in (("steps", steps), ("processes", processes)):
-        check_count(option, count)
+    check_count("steps", steps, MOST_STEPS)
+    check_count("processes", processes)
     check_folder("out", out)
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data must be a folder, got {data}, where there is none.")

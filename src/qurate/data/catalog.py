@@ -25,7 +25,7 @@ from qurate.data.samples import DataError, Split
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
 from qurate.networks.backbones import check_backbone
-from qurate.runtime.checked import AT_MOST, Allowed, Checked, Count, Positive, show
+from qurate.runtime.checked import AT_MOST, Allowed, Checked, Count, Positive, StepsOrDefault, show
 from qurate.runtime.files import is_file
 
 BUILT_IN = Path(__file__).parent / "suites"
@@ -91,7 +91,7 @@ class Suite(Checked):
     published_lists: str = ""
     lists: tuple[Title, ...] = ()
     whole_classes: Count = 0
-    steps: Count = 0
+    steps: StepsOrDefault = 0
     generated: Literal["", "digits"] = ""
 
     def __post_init__(self) -> None:

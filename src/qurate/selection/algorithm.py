@@ -24,6 +24,7 @@ from qurate.runtime.randomness import stream_seed
 from qurate.selection.agents import build_agent
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
 from qurate.selection.checkpoint import Checkpoint, Progress, restore, save
+from qurate.selection.checks import check_fit, check_positives
 from qurate.selection.episode import SelectionEnv, relations_of_all
 from qurate.selection.harvest import harvest
 from qurate.selection.positives import Positives
@@ -79,6 +80,7 @@ def fit(
         >>> result.stopped
         'the budget of 2 rounds is used up'
     """
+    check_fit(split, config, selector, callbacks, checkpoint, pretrained)
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)
     selector = selector or build_selector(config, trainer, data, tell)
@@ -98,6 +100,7 @@ def fit(
         round = pseudo_label(trainer, data, done.positives, number, config, done.neighbors)
         # 6-18: which of them to trust
         positives = selector.select(round)
+        check_positives(positives, selector, round)
         # 20: update F and C with D_s, D_t, D_u and D_p
         trainer.run(
             data.with_positives(positives.indices, positives.labels),

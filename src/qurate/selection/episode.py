@@ -270,7 +270,8 @@ class _Standard:
     @classmethod
     def of(cls, round: Round) -> _Standard:
         relations = _relate_all(round)
-        return cls(relations.mean(dim=0), relations.std(dim=0).clamp_min(1e-6))
+        correction = min(1, len(relations) - 1)  # a single row has no deviation, and Bessel's would be 0 / 0
+        return cls(relations.mean(dim=0), relations.std(dim=0, correction=correction).clamp_min(1e-6))
 
     def __call__(self, relations: Tensor) -> Tensor:
         return (relations - self.mean) / self.deviation

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from qurate.config import DQNConfig, RewardConfig, RunConfig
 from qurate.data.batches import TrainingData
+from qurate.data.samples import check_positions
 from qurate.runtime.randomness import generator
 from qurate.selection import reward
 from qurate.selection.positives import Positives
@@ -136,7 +137,12 @@ class Round:
         return torch.cat(chosen)
 
     def positives_at(self, indices: Tensor, rewards: Tensor | None = None) -> Positives:
-        """These samples of D_u as positives of this round, with their quality by the network of the round."""
+        """These samples of D_u as positives of this round, with their quality by the network of the round.
+
+        Raises:
+            DataError: If the indices are no positions in D_u.
+        """
+        check_positions(indices, len(self.pseudo_labels), "positives_at: indices")
         n = len(indices)
         return Positives(
             indices=indices,
