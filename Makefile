@@ -68,7 +68,7 @@ docs-picture: install
 	$(BIN)/python examples/digit_images.py out/digits
 	$(BIN)/qurate adapt --source out/digits/typeset --labeled out/digits/handwritten-labelled --unlabeled out/digits/handwritten \
 	  --out out/digits/run --force
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1480 --screenshot=docs/images/report.png \
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1212 --screenshot=docs/images/report.png \
 	  "file://$(CURDIR)/out/digits/run/report.html"
 
 format: install

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.report.benchmark.grids import D, W, row, rows, write_failed, write_grid
+from tests.report.benchmark.grids import D, W, in_rounds, row, rows, write_failed, write_grid
 
 from qurate.benchmark.outcome import ReportError, read_outcome
 from qurate.report.benchmark.tables import make_tables
@@ -48,5 +50,38 @@ def test_facts_are_read_without_machine_paths_and_old_files_without_facts_too(tm
 def test_a_cell_whose_config_is_broken_is_said(tmp_path: Path) -> None:
     write_grid(tmp_path, rows(W, "tml", "none", 0.7))
     write_failed(tmp_path, W, "mme", "none", 0, config={})
-    with pytest.raises(ReportError, match="cannot be read"):
+    with pytest.raises(ReportError, match=r"lacks 'method'.*Re-run `qurate benchmark`"):
         read_outcome(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("results.csv", lambda text: text[:-30], r"results\.csv: is cut off: its last row has no end"),
+        ("results.csv", lambda text: text[:-30] + "\n", r"results\.csv: row 3 has \d+ of 13 values"),
+        ("results.csv", lambda text: text.replace("0.7", "99999"), "accuracy in row 2 must be a number from 0 to 1"),
+        ("results.csv", lambda text: text.replace("0.7", "nan"), "accuracy in row 2 must be a number from 0 to 1"),
+        ("results.csv", lambda text: text.replace(",3,", ",three,"), "shots in row 2 must be a whole number"),
+        ("results.csv", lambda text: text.replace("tml", ""), "method in row 2 must be text, got ''"),
+        ("results.csv", lambda text: "", "is cut off"),
+        ("results.csv", lambda text: '"' + text, "cannot be read as CSV"),
+        ("rounds.csv", lambda text: text[:-5], r"rounds\.csv: is cut off"),
+        ("rounds.csv", lambda text: "a,b\n1,2\n", r"rounds\.csv: lacks the columns scenario"),
+        ("rounds.csv", lambda text: text + text.splitlines()[1] + "\n", r"rounds\.csv: two results for .*round 0"),
+        ("benchmark.json", lambda text: text[:-5], r"benchmark\.json: cannot be read as JSON"),
+        ("benchmark.json", lambda text: "[]", r"benchmark\.json: must hold a table, got list"),
+        ("benchmark.json", lambda text: "[" * 10**5, r"benchmark\.json: cannot be read as JSON"),
+        ("benchmark.json", lambda text: '{"cells": 5}', "must have a list of names under 'cells'"),
+        ("benchmark.json", lambda text: '{"suite": ["a"]}', "must have text under 'suite'"),
+        ("benchmark.json", lambda text: '{"suite_title": "\\ud800"}', r"benchmark\.json: cannot be read as JSON"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_to_do(
+    tmp_path: Path, name: str, damage: Callable[[str], str], said: str
+) -> None:
+    write_grid(tmp_path, rows(W, "tml", "dqn", 0.7, 0.6), in_rounds(W, "dqn", 0, 0.5, 0.6))
+    assert len(read_outcome(tmp_path).results) == 2
+    (tmp_path / name).write_text(damage((tmp_path / name).read_text()))
+    with pytest.raises(ReportError, match=said) as caught:
+        read_outcome(tmp_path)
+    assert re.search(r"Re-run `qurate benchmark` with this --out|Remove the one that is out of date", str(caught.value))

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
+import re
+import shutil
+import warnings
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -11,9 +16,10 @@ from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables,
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import RETRIES
-from qurate.benchmark.results import read_results
+from qurate.benchmark.results import BenchmarkError, read_results
 from qurate.benchmark.run import next_cell
 from qurate.config import RunConfig
+from qurate.runtime.files import write_atomically
 
 GRID = tiny_grid()
 
@@ -95,6 +101,80 @@ def test_a_cell_whose_rows_were_not_written_yet_is_not_finished(whole: Path, tmp
     assert not folder.is_finished(cell)
     run_grid(GRID, tmp_path)
     assert tables(tmp_path) == tables(whole)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _no_row(path: Path) -> None:
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+
+
+def _too_good(path: Path) -> None:
+    path.write_text(re.sub(r"0\.\d+", "99999", path.read_text()))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rounds.csv"])
+@pytest.mark.parametrize("damage", [_cut, _no_row, _too_good, Path.unlink, lambda path: path.write_bytes(b"\xff\0")])
+def test_a_damaged_cell_is_told_of_once_and_run_again(
+    whole: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    cell = GRID.cells()[1]
+    damage(tmp_path / "cells" / cell.name / name)
+    lane = InlineLane()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert run_grid(GRID, tmp_path, [lane]) == []
+    assert lane.ran == [cell]
+    assert tables(tmp_path) == tables(whole)
+    expected = 0 if (name, damage) == ("rows.csv", Path.unlink) else 1  # without rows it had never ended
+    assert [str(w.message).endswith("The cell is run again.") for w in said] == [True] * expected
+
+
+def test_results_that_cannot_be_written_stop_the_benchmark_and_a_second_try_goes_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def full_disk(path: Path, content: str | bytes) -> None:
+        written.append(path)
+        if len(written) == 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomically(path, content)
+
+    monkeypatch.setattr("qurate.benchmark.results.write_atomically", full_disk)
+    with pytest.raises(BenchmarkError, match=r"cannot be written \(No space left on device\)\. Make room"):
+        run_grid(GRID, tmp_path)
+    lane = InlineLane()
+    run_grid(GRID, tmp_path, [lane])
+    assert 0 < len(lane.ran) < 4
+    assert tables(tmp_path) == tables(whole)
+
+
+def claim(path: Path) -> None:
+    with BenchmarkFolder(path).claimed():
+        pass
+
+
+def test_a_folder_is_one_benchmarks_at_a_time(tmp_path: Path) -> None:
+    with (
+        BenchmarkFolder(tmp_path).claimed(),
+        pytest.raises(BenchmarkError, match="in use by another"),
+    ):
+        claim(tmp_path)
+    claim(tmp_path)
+
+
+def test_a_folder_that_is_a_file_or_somebody_elses_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
+        with pytest.raises(BenchmarkError, match="--out must be a folder that can be written"):
+            claim(path)
+    (tmp_path / "results.csv").touch()
+    with pytest.raises(BenchmarkError, match="was not written by `qurate benchmark`"):
+        claim(tmp_path)
 
 
 class LostLane(InlineLane):

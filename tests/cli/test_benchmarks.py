@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import sys
@@ -14,7 +13,6 @@ from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
 from qurate.benchmark.cells import CellResult
-from qurate.benchmark.demo import run_demo
 from qurate.benchmark.estimate import Estimate, estimate
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import Lane
@@ -42,11 +40,8 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     return 0
 
 
-def test_demo_prints_a_table_and_writes_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qurate.benchmark.demo.run_demo", functools.partial(run_demo, steps=12))
-    demo(out=tmp_path / "out", seed=1)
+def test_demo_prints_a_table_and_writes_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo(out=tmp_path / "out", seed=1, steps=12)
     printed = capsys.readouterr().out
     assert "30 labelled (3 per class)" in " ".join(printed.split())
     for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL"):
@@ -113,7 +108,7 @@ def test_control_c_says_how_to_resume(
             raise KeyboardInterrupt
 
     assert command(monkeypatch, *WORDS, "--selectors", "none", "--out", str(tmp_path), worker=Stopped()) == 130
-    assert capsys.readouterr().err == "qurate: stopped. Re-run the command to resume.\n"
+    assert capsys.readouterr().err == "qurate: stopped. Finished: 0 of 1 cell. Re-run the command to resume.\n"
 
 
 def test_a_dry_run_lists_cells_and_runs_none(
@@ -185,7 +180,19 @@ def test_results_of_others_are_left_alone(
             ("--suite", "digits", "--presets", "print"),
             "preset must be one of qurate, paper, got 'p",
         ),
-        (("--suite", "digits", "--presets", ","), "presets must name at least one"),
+        (("--suite", "digits", "--presets", ","), "--presets must be words with commas between them, got ','"),
+        (("--suite", "digits", "--scenarios", ""), "--scenarios must be words with commas between them, got ''"),
+        (("--suite", "digits", "--methods", ""), "--methods must be words with commas between them, got ''"),
+        (("--suite", "digits", "--shots", "0"), "--shots must be between 1 and 4294967295, got '0'"),
+        (("--suite", "digits", "--shots", "500"), "shots must be an integer between 1 and 173, got 500"),
+        (("--suite", "digits", "--seeds", "0,-1"), "--seeds must be between 0 and 4294967295, got '0,-1'"),
+        (("--suite", "digits", "--seeds", "9" * 5000), "--seeds must be integers with commas between them"),
+        (("--suite", "digits", "--steps", "-5"), "--steps must be between 1 and 1000000, got -5"),
+        (("--suite", "digits", "--steps", "0"), "--steps must be between 1 and 1000000, got 0"),
+        (("--suite", "digits", "--processes", "-1"), "--processes must be between 1 and 1000000000, got -1"),
+        (("--suite", "digits", "--processes", "0"), "--processes must be between 1 and 1000000000, got 0"),
+        (("--suite", "office31", "--data", "nowhere"), "--data must be a folder, got nowhere, where there is none"),
+        (("--suite", "office31", "--data", ".", "--backbone", "timm/x"), "There is no backbone 'timm/x'"),
         (("--suite", "digits", "--selectors", "dqn_paper"), "is chosen by --selectors dqn --presets paper"),
     ],
 )
@@ -220,3 +227,27 @@ def test_check_takes_folders_or_a_suite(monkeypatch: pytest.MonkeyPatch, capsys:
     assert load_suite("office31").published in capsys.readouterr().out
     assert command(monkeypatch, "check", "--suite", "digits", "--source", "x") == 2
     assert "together, or --suite with its --data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["demo", "benchmark", "report"])
+def test_a_file_in_place_of_a_folder_is_refused_before_anything_is_loaded(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    words = {"report": (str(tmp_path),), "benchmark": ("--suite", "digits"), "demo": ()}[verb]
+    for module in ("begin", "announce"):
+        monkeypatch.setattr(f"qurate.cli.benchmarks.{module}", lambda *_: pytest.fail("loaded"))
+    assert command(monkeypatch, verb, *words, "--out", str(tmp_path / "file")) == 2
+    assert "--out must be a folder, got" in capsys.readouterr().err
+    assert command(monkeypatch, verb, *words, "--out", str(tmp_path / "file" / "below")) == 2
+    assert command(monkeypatch, verb, *words, "--out", "x" * 5000) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
+def test_a_seed_out_of_range_is_refused_by_the_demo(
+    seed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "demo", "--out", str(tmp_path / "out"), "--seed", seed) == 2
+    assert f"--seed must be between 0 and 4294967295, got {seed}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

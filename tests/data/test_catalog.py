@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.data.tiny_suite import LISTED, make_listed, make_own
@@ -56,22 +59,71 @@ def test_ones_own_suite_is_folders_and_a_small_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("change", "said"),
     [
-        ("title = 'x'", "lacks 'domains'"),
-        ("title = ", "Invalid value"),
-        ("colour = 1\n", "unexpected keyword argument 'colour'"),
-        ("scenarios = ['a:c']\n", "two different domains of 'a', 'b', got 'a:c'"),
+        ({"domains": {}}, "lacks 'domains': at least two tables [domains.NAME], got 0"),
+        ({"domains": 5}, "Suite.domains must be tables [domains.NAME], got 5"),
+        ({"domains": {"a": 1, "b": 2}}, "Suite.domains must be tables [domains.NAME]"),
+        ({"domains": {"a": {"image": 3}, "b": {}}}, "SuiteDomain has no 'image'. Did you mean 'images'?"),
+        ({"domains": {"a": {"images": -3}, "b": {}}}, "SuiteDomain.images must be positive"),
+        ({"domains": {"a": {"folders": "x"}, "b": {}}}, "SuiteDomain.folders must be a tuple, got 'x'"),
+        ({"domains": {"=a": {}, "b": {}}}, "SuiteDomain.name must be letters, digits"),
+        ({"title": None}, "Suite lacks 'title'"),
+        ({"title": 5}, "Suite.title must be text, got 5"),
+        ({"title": " "}, "Suite.title must be text that is not empty"),
+        ({"classes": 1}, "Suite.classes must be at least 2, got 1"),
+        ({"classes": "2"}, "Suite.classes must be an integer, got '2'"),
+        ({"steps": -5}, "Suite.steps must be 0 or more, got -5"),
+        ({"steps": 1.5}, "Suite.steps must be an integer, got 1.5"),
+        ({"generated": "foo"}, "Suite.generated must be one of '', 'digits', got 'foo'"),
+        ({"generated": "digits"}, "Suite.classes must be 10 where generated is 'digits'"),
+        ({"bottleneck": "foo"}, "Suite.bottleneck must be one of 'none', 'linear', 'normalized', got 'foo'"),
+        ({"backbone": "vgg16"}, "There is no backbone 'vgg16'. Allowed: 'timm/NAME.TAG'"),
+        ({"scenarios": []}, "Suite.scenarios must have at least one 'source:target', got none"),
+        ({"scenarios": "a:b"}, "Suite.scenarios must be a tuple, got 'a:b'"),
+        ({"scenarios": [1]}, "Suite.scenarios must be a tuple in which each is text"),
+        ({"scenarios": ["a:c"]}, "two different domains of 'a', 'b', got 'a:c'"),
+        ({"colour": 1}, "Suite has no 'colour'"),
+        ({"scenario": 1}, "Suite has no 'scenario'. Did you mean 'scenarios'?"),
+        ({"name": "x"}, "Suite has no 'name'"),
     ],
 )
-def test_a_wrong_file_says_what_a_suite_needs(tmp_path: Path, text: str, said: str) -> None:
-    whole = "title = 'T'\nclasses = 2\nbackbone = 'none'\n" + ("" if "scen" in text else "scenarios = []\n")
+def test_a_wrong_file_says_what_a_suite_needs(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    sound: dict[str, Any] = {"title": "T", "classes": 2, "backbone": "timm/test_resnet", "scenarios": ["a:b"]}
     path = tmp_path / "s.toml"
-    path.write_text(text if text.startswith("title") else whole + text + "[domains.a]\n[domains.b]\n")
-    with pytest.raises(DataError, match=said.replace("(", r"\(")):
+    path.write_text(to_toml(sound | {"domains": {"a": {}, "b": {}}}))
+    assert load_suite(str(path)).domains["a"].folders == ("a",)
+    path.write_text(to_toml({**sound, "domains": {"a": {}, "b": {}}, **change}))
+    with pytest.raises(DataError, match=re.escape(said)) as caught:
         load_suite(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).endswith("see docs/benchmark.md.")
+
+
+def to_toml(values: dict[str, Any]) -> str:
+    """Numbers, texts, lists and inline tables; None is left out."""
+    lines = [f"{json.dumps(key)} = {_inline(value)}\n" for key, value in values.items() if value is not None]
+    return "".join(lines)
+
+
+def _inline(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("content", [b"title = ", b"\xff\xfe", b"", b"[" * 5000, b"classes = " + b"9" * 5000])
+def test_any_bytes_are_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "s.toml").write_bytes(content)
+    with pytest.raises(DataError, match="A suite needs title, classes"):
+        load_suite(str(tmp_path / "s.toml"))
+
+
+def test_a_suite_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(DataError, match="digits, domainnet126, office31, office_home"):
         load_suite("office-31")
+    with pytest.raises(DataError, match="or the path of a TOML file"):
+        load_suite("x" * 5000 + ".toml")
 
 
 def test_missing_domains_and_lists_are_named_with_where_they_are_published(tmp_path: Path) -> None:

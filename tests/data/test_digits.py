@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
@@ -11,8 +12,9 @@ import torch
 from PIL import ImageFont
 from torch import Tensor
 
-from qurate.data.digits import CLASSES, FONTS, digits_split, handwritten_digits, typeset_digits
+from qurate.data.digits import CLASSES, FONTS, SMALLEST, digits_split, handwritten_digits, typeset_digits
 from qurate.data.samples import Inputs, Labeled, Split
+from qurate.errors import ConfigError
 
 
 def rows(inputs: Inputs) -> Tensor:
@@ -154,11 +156,11 @@ def test_shots_are_nested_and_validation_stays() -> None:
 @pytest.mark.parametrize(
     ("shots", "validation_shots", "message"),
     [
-        (0, 0, "shots must be between 1 and 173 with validation_shots=0, got 0"),
-        (174, 0, "shots must be between 1 and 173 with validation_shots=0, got 174"),
-        (164, 10, "shots must be between 1 and 163 with validation_shots=10, got 164"),
-        (3, -1, "validation_shots must be 0 or more, got -1"),
-        (3, 173, "validation_shots must be at most 172, got 173"),
+        (0, 0, "shots must be an integer between 1 and 173, got 0"),
+        (174, 0, "shots must be an integer between 1 and 173, got 174"),
+        (164, 10, "shots must be an integer between 1 and 163, got 164"),
+        (3, -1, "validation_shots must be an integer between 0 and 172, got -1"),
+        (3, 173, "validation_shots must be an integer between 0 and 172, got 173"),
     ],
 )
 def test_counts_out_of_range_say_what_is_allowed(shots: int, validation_shots: int, message: str) -> None:
@@ -167,5 +169,15 @@ def test_counts_out_of_range_say_what_is_allowed(shots: int, validation_shots: i
 
 
 def test_no_typeset_digits_is_an_error() -> None:
-    with pytest.raises(ValueError, match="per_class must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="per_class must be an integer between 1 and 1000000000, got 0"):
         typeset_digits(0, seed=0)
+
+
+def test_the_smallest_class_is_as_small_as_the_checks_say() -> None:
+    assert int(torch.bincount(handwritten_digits().labels).min()) == SMALLEST
+
+
+@pytest.mark.parametrize("seed", [-1, 10**20, 1.5, "0", None, True])
+def test_a_wrong_seed_is_refused_before_anything_is_drawn(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="digits_split: seed must be an integer between 0 and 4294967295, got"):
+        digits_split(shots=3, seed=seed)

@@ -17,19 +17,17 @@ from qurate.runtime.display import StepBar, make_table, step_bar
 from qurate.selection.callbacks import Callback
 
 SHOTS = 3
-STEPS = 400
-"""Training steps before selection. Our choice: more than the suite's own, whose grids are larger."""
 ROWS = ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL")
 """As the paper's tables call them."""
 
 
-def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int = STEPS) -> list[Row]:
+def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int) -> list[Row]:
     """Run every row on the same split, show progress, print a table, write `out/results.csv`.
 
     Args:
         out: Folder for results.csv.
         seed: Decides data, weights and batches.
-        force: Overwrite the file if it is there.
+        force: Overwrite the file if it exists.
         console: Where to write.
         steps: Training steps before selection.
 

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from qurate.benchmark.cells import Cell, CellResult
-from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, BenchmarkError, read_results, rounds_to_csv, rows_to_csv
-from qurate.runtime.files import write_atomically
+from qurate.benchmark.lock import hold
+from qurate.benchmark.results import (
+    COLUMNS,
+    ROUND_COLUMNS,
+    BenchmarkError,
+    BenchmarkWarning,
+    read_results,
+    read_rounds,
+    rounds_to_csv,
+    rows_to_csv,
+    write_file,
+)
 
-RESULTS, ROUNDS, FACTS, CELLS = "results.csv", "rounds.csv", "benchmark.json", "cells"
+RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
 """What the folder holds."""
 ROWS, CONFIG, ERROR = "rows.csv", "config.json", "error.txt"
 """What the folder of a cell holds, beside its own `ROUNDS`."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """A finished cell: the text of its rows and rounds, without headers, and how long it took."""
+
+    rows: str
+    rounds: str
+    seconds: float
+
+
 class BenchmarkFolder:
-    """Where cells are kept: a cell is finished if its rows are there, and they are written last.
+    """Where cells are kept: a cell is finished if its rows are there and whole, and they are written last.
 
     Args:
         path: The folder; made when something is written.
@@ -26,26 +48,38 @@ class BenchmarkFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._texts: dict[str, tuple[str, str]] = {}  # rows and rounds of finished cells, without headers
+        self._kept: dict[str, _Kept] = {}
+        self._damaged: set[str] = set()
 
     def is_finished(self, cell: Cell) -> bool:
-        """Whether there is a result."""
-        return cell.name in self._texts or (self._of(cell) / ROWS).is_file()
+        """Whether there is a whole result; one that is damaged is told of in a warning, once."""
+        if cell.name not in self._kept and (self._of(cell) / ROWS).exists():
+            try:
+                self._kept[cell.name] = self._read(cell)
+            except BenchmarkError as error:
+                if cell.name not in self._damaged:
+                    warnings.warn(f"{error} The cell is run again.", BenchmarkWarning, stacklevel=2)
+                self._damaged.add(cell.name)
+        return cell.name in self._kept
 
     def error(self, cell: Cell) -> str:
         """The traceback of a failed cell, else empty."""
         path = self._of(cell) / ERROR
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def keep(self, cell: Cell, result: CellResult) -> None:
-        """Write what came of a cell."""
+        """Write what came of a cell.
+
+        Raises:
+            BenchmarkError: If that cannot be written.
+        """
         folder = self._of(cell)
-        write_atomically(folder / CONFIG, json.dumps(dataclasses.asdict(cell), indent=1, sort_keys=True) + "\n")
+        write_file(folder / CONFIG, json.dumps(dataclasses.asdict(cell), indent=1, sort_keys=True) + "\n")
         if result.error:
-            write_atomically(folder / ERROR, result.error)
+            write_file(folder / ERROR, result.error)
             return
-        write_atomically(folder / ROUNDS, rounds_to_csv(result.rounds))
-        write_atomically(folder / ROWS, rows_to_csv(result.rows))
+        write_file(folder / ROUNDS, rounds_to_csv(result.rounds))
+        write_file(folder / ROWS, rows_to_csv(result.rows))
         (folder / ERROR).unlink(missing_ok=True)
 
     def write_tables(self, cells: Sequence[Cell]) -> None:
@@ -53,34 +87,68 @@ class BenchmarkFolder:
         rows, rounds = [",".join(COLUMNS) + "\n"], [",".join(ROUND_COLUMNS) + "\n"]
         for cell in cells:
             if self.is_finished(cell):
-                if cell.name not in self._texts:
-                    self._texts[cell.name] = _body(self._of(cell) / ROWS), _body(self._of(cell) / ROUNDS)
-                rows.append(self._texts[cell.name][0])
-                rounds.append(self._texts[cell.name][1])
-        write_atomically(self.path / RESULTS, "".join(rows))
-        write_atomically(self.path / ROUNDS, "".join(rounds))
+                rows.append(self._kept[cell.name].rows)
+                rounds.append(self._kept[cell.name].rounds)
+        write_file(self.path / RESULTS, "".join(rows))
+        write_file(self.path / ROUNDS, "".join(rounds))
 
-    def check_own(self) -> None:
-        """Make sure that no one else's results are overwritten.
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """For the length of the block this process alone writes here, and can.
 
         Raises:
-            BenchmarkError: If there is a results.csv that no benchmark wrote.
+            BenchmarkError: If the folder cannot be written, is another benchmark's at the moment, or has a results.csv
+                that no benchmark wrote.
         """
+        check_writable(self.path, "--out")
         if (self.path / RESULTS).exists() and not (self.path / FACTS).is_file():
             raise BenchmarkError(f"{self.path / RESULTS} was not written by `qurate benchmark`. Choose another --out.")
+        with hold(self.path / LOCK) as alone:
+            if not alone:
+                raise BenchmarkError(
+                    f"{self.path} is in use by another `qurate benchmark`. Wait until it ends, or choose another --out."
+                )
+            yield
 
     def write_facts(self, facts: Mapping[str, object]) -> None:
         """benchmark.json: what is compared."""
-        write_atomically(self.path / FACTS, json.dumps(facts, indent=1) + "\n")
+        write_file(self.path / FACTS, json.dumps(facts, indent=1) + "\n")
 
     def seconds(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
         """The finished ones of some cells, and how long each took."""
         for cell in cells:
             if self.is_finished(cell):
-                yield cell, float(read_results(self._of(cell) / ROWS)["seconds"].iloc[0])
+                yield cell, self._kept[cell.name].seconds
 
     def _of(self, cell: Cell) -> Path:
         return self.path / CELLS / cell.name
+
+    def _read(self, cell: Cell) -> _Kept:
+        """What was kept of a cell, if it is whole and its own."""
+        places = self._of(cell) / ROWS, self._of(cell) / ROUNDS
+        rows, rounds = read_results(places[0]), read_rounds(places[1])
+        if list(rows["model_selection"]) != list(cell.rules) or set(rows["config"]) != {cell.name}:
+            raise BenchmarkError(f"{places[0]}: must have a row for each of {', '.join(cell.rules)}.")
+        if rows[["accuracy", "seconds"]].isna().any(axis=None) or rounds["accuracy"].isna().any():
+            raise BenchmarkError(f"{places[0]}: a result is missing.")
+        if list(rounds["round"]) != list(range(len(rounds))) or (cell.selector != "none") != (len(rounds) > 0):
+            raise BenchmarkError(f"{places[1]}: must have a row for each round.")
+        return _Kept(_body(places[0]), _body(places[1]), float(rows["seconds"].iloc[0]))
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Make a folder, and make sure that files can be written in it.
+
+    Raises:
+        BenchmarkError: If not.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        problem = "" if os.access(path, os.W_OK | os.X_OK) else "no permission to write"
+    except OSError as error:
+        problem = "it is a file" if isinstance(error, FileExistsError) else str(error.strerror)
+    if problem:
+        raise BenchmarkError(f"{option} must be a folder that can be written, got {path} ({problem}).")
 
 
 def _body(path: Path) -> str:

@@ -11,10 +11,13 @@ from typing import Literal
 from qurate.benchmark.cells import Cell
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import Device, NetworkConfig, RunConfig, TrainingConfig
-from qurate.data.catalog import Protocol, Suite, check_scenario
+from qurate.data.catalog import VALIDATION_SHOTS, Protocol, Suite, check_scenario
+from qurate.data.digits import check_shots
 from qurate.model_selection import RULES
+from qurate.networks.backbones import check_backbone
 from qurate.presets import Preset, check_preset, make_config
 from qurate.registry import METHODS, ORACLE, PRINTED_AGENT, SELECTOR_ORDER, SELECTORS, resolve_pair
+from qurate.runtime.checked import Checked, Positive, Seed, StepsOrDefault
 from qurate.selection.selectors.oracle import OracleConfig
 
 DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
@@ -24,7 +27,7 @@ DIGITS_ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Checked):
     """What a benchmark compares.
 
     Args:
@@ -46,7 +49,8 @@ class Grid:
         device: Where to train.
 
     Raises:
-        BenchmarkError: If a name is none of those allowed.
+        ConfigError: If a value is not of its type, or a name none of those allowed.
+        BenchmarkError: If values do not go together.
     """
 
     suite: Suite
@@ -55,25 +59,25 @@ class Grid:
     methods: tuple[str, ...] = ("all",)
     selectors: tuple[str, ...] = ("none",)
     presets: tuple[Preset, ...] = ("qurate",)
-    shots: tuple[int, ...] = (3,)
-    seeds: tuple[int, ...] = (0,)
+    shots: tuple[Positive, ...] = (3,)
+    seeds: tuple[Seed, ...] = (0,)
     backbone: str = ""
     weights: str = "pretrained"
     train: Literal["head", "full"] = "head"
     protocol: Protocol = "mme"
     rules: tuple[str, ...] = ("last",)
-    steps: int = 0
+    steps: StepsOrDefault = 0
     device: Device = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         suite = self.suite
-        for argument, words in (("methods", self.methods), ("selectors", self.selectors), ("presets", self.presets)):
-            if not words:
+        for argument in ("methods", "selectors", "presets", "shots", "seeds"):
+            if not getattr(self, argument):
                 raise BenchmarkError(f"{argument} must name at least one, got none.")
         self.pairs()  # every word is one of those allowed
         for argument, values, allowed in (
             ("model-selection", self.rules, RULES),
-            ("train", (self.train,), ("head", "full")),
             ("protocol", (self.protocol,), suite.protocols),
         ):
             _check_names(argument, values, allowed)
@@ -81,9 +85,11 @@ class Grid:
             check_scenario(suite, scenario)
         if self.data is None and not suite.generated:
             raise BenchmarkError(f"data must be the folder of {suite.title}, got none. Pass --data DIR.")
-        for argument, numbers, least in (("shots", self.shots, 1), ("seeds", self.seeds, 0)):
-            if not numbers or min(numbers) < least:
-                raise BenchmarkError(f"{argument} must be integers of at least {least}, got {list(numbers)}.")
+        if suite.generated:
+            for shots in self.shots:
+                check_shots(shots, VALIDATION_SHOTS if "validation" in self.rules else 0)
+        else:
+            check_backbone(self.backbone or suite.backbone)
         if self.protocol != "drawn" and (other := set(self.shots) - {1, 3}):
             raise BenchmarkError(
                 f"shots must be 1 or 3 under protocol '{self.protocol}', for which lists were published; got "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.results import BenchmarkError
+from qurate.benchmark.signals import held_back
 from qurate.benchmark.worker import Worker
 from qurate.runtime.machine import keep_freed_memory
 
@@ -46,11 +48,12 @@ class ProcessLane:
 
     def submit(self, cell: Cell) -> Future[CellResult]:
         """Start a cell in the process."""
-        try:
-            return self._pool.submit(_run, cell)
-        except BrokenProcessPool:
-            self._pool = self._start()
-            return self._pool.submit(_run, cell)
+        with held_back():  # the first cell starts the process
+            try:
+                return self._pool.submit(_run, cell)
+            except BrokenProcessPool:
+                self._pool = self._start()
+                return self._pool.submit(_run, cell)
 
     def close(self) -> None:
         """Kill the process."""
@@ -125,11 +128,12 @@ def start_ray(address: str, processes: int, gpus: int = 0) -> int:
         ) from error
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        if address == "local":
-            ray.init(address="local", num_cpus=processes, include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError) as error:
+        with held_back():  # Ray leaves a handler of its own for SIGTERM behind, which ours replaces again
+            if address == "local":
+                ray.init(address="local", num_cpus=processes, include_dashboard=False, **quiet)
+            else:
+                ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:  # ConnectionError, and what Ray makes of bad addresses
         raise BenchmarkError(
             f"--ray must be 'local' or the address of a Ray cluster, got '{address}', where none answers ({error})."
         ) from error
@@ -151,10 +155,9 @@ def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
 
 
 def stop_ray() -> None:
-    """Leave the cluster; one that was started here ends."""
-    import ray
-
-    ray.shutdown()
+    """Leave the cluster, if there is one; one that was started here ends."""
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
 
 
 _worker: Worker | None = None

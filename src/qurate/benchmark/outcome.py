@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
-from qurate.benchmark.results import read_results
+from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
 from qurate.errors import QurateError
 from qurate.registry import row_rank, row_title
+from qurate.runtime.files import is_file
 
 CELL = ["scenario", "method", "selector", "shots", "seed"]
 """What names one run of the grid."""
@@ -56,46 +58,86 @@ def read_outcome(folder: Path) -> Outcome:
     """Read results.csv, rounds.csv, benchmark.json and the errors of failed cells.
 
     Raises:
-        ReportError: If there is nothing to report on, or a cell is there twice.
+        ReportError: If there is nothing to report on, a file is damaged, or a result is there twice.
     """
     for name in (RESULTS, FACTS):
-        if not (folder / name).is_file():
+        if not is_file(folder / name):
             raise ReportError(
                 f"{folder / name}: there is no such file. `qurate report` needs the --out folder of `qurate benchmark`."
             )
     try:
         results = read_results(folder / RESULTS)
-        rounds = pd.read_csv(folder / ROUNDS) if (folder / ROUNDS).is_file() else pd.DataFrame(columns=CELL)
-        stored = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        facts = _facts(stored)
-        results = _with_failed(results, folder, set(stored.get("cells", ())))
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ReportError(f"{folder}: cannot be read ({error}). Was it written by `qurate benchmark`?") from error
+        rounds = read_rounds(folder / ROUNDS) if (folder / ROUNDS).exists() else pd.DataFrame(columns=ROUND_COLUMNS)
+    except BenchmarkError as error:
+        raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it writes the tables anew.") from error
+    stored = _read_json(folder / FACTS)
+    _check_facts(stored, folder / FACTS)
+    results = _with_failed(results, folder, set(stored.get("cells", ())))
     if results.empty:
         raise ReportError(f"{folder / RESULTS}: no results yet. Let `qurate benchmark` finish a cell first.")
-    twice = results[results.duplicated(KEY)]
+    _check_once(results, KEY, folder / RESULTS)
+    _check_once(rounds, [*CELL, "round"], folder / ROUNDS)
+    return Outcome(_titled(results), _titled(rounds), _facts(stored))
+
+
+def _check_once(table: pd.DataFrame, key: list[str], path: Path) -> None:
+    twice = table[table.duplicated(key)]
     if len(twice):
-        cell = ", ".join(f"{name} {twice.iloc[0][name]}" for name in KEY)
-        raise ReportError(f"{folder / RESULTS}: two results for {cell}. Remove the one that is out of date.")
-    return Outcome(_titled(results), _titled(rounds), facts)
+        cell = ", ".join(f"{name} {twice.iloc[0][name]}" for name in key)
+        raise ReportError(f"{path}: two results for {cell}. Remove the one that is out of date.")
 
 
 def _with_failed(results: pd.DataFrame, folder: Path, names: set[str]) -> pd.DataFrame:
     """The results and, with accuracy NaN, the cells of the last command that ended with an error and have none."""
     failed = []
     for path in sorted(folder.glob(f"{CELLS}/*/{ERROR}")):
-        if path.parent.name not in names:  # of an earlier command
-            continue
-        cell = json.loads((path.parent / CONFIG).read_text(encoding="utf-8"))
-        found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
-        found.update({name: cell[name] for name in CELL if name not in found})
-        failed += [{**found, "model_selection": rule} for rule in cell["rules"]]
+        if path.parent.name in names:  # else of an earlier command
+            failed += _failed_rows(path.parent / CONFIG)
     known = set(results[KEY].itertuples(index=False, name=None))
     missing = [found for found in failed if tuple(found[name] for name in KEY) not in known]
     if not missing:
         return results
     table = pd.DataFrame(missing)
     return table.reindex(columns=results.columns) if results.empty else pd.concat([results, table], ignore_index=True)
+
+
+def _failed_rows(path: Path) -> list[dict[str, Any]]:
+    """What names the results that a failed cell should have had."""
+    cell = _read_json(path)
+    try:
+        found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
+        found.update({name: cell[name] for name in CELL if name not in found})
+        rules = cell["rules"]
+    except (KeyError, TypeError) as error:
+        raise _damaged(path, f"lacks {error}") from error
+    kinds = {"shots": int, "seed": int}
+    if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
+        raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
+    return [{**found, "model_selection": str(rule)} for rule in rules]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(stored, ensure_ascii=False).encode()  # half of a character can be read, but not be written
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, f"cannot be read as JSON ({error})") from error
+    if not isinstance(stored, dict):
+        raise _damaged(path, f"must hold a table, got {type(stored).__name__}")
+    return stored
+
+
+def _check_facts(stored: dict[str, Any], path: Path) -> None:
+    cells = stored.get("cells", [])
+    if not isinstance(cells, list) or not all(isinstance(name, str) for name in cells):
+        raise _damaged(path, "must have a list of names under 'cells'")
+    strange = [field.name for field in fields(Facts) if not isinstance(stored.get(field.name, ""), str | int)]
+    if strange:
+        raise _damaged(path, f"must have text under '{strange[0]}'")
+
+
+def _damaged(path: Path, what: str) -> ReportError:
+    return ReportError(f"{path}: {what}. Re-run `qurate benchmark` with this --out: it writes the file anew.")
 
 
 def _titled(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,8 +147,7 @@ def _titled(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(title=[row_title(*pair) for pair in pairs]).iloc[order].reset_index(drop=True)
 
 
-def _facts(stored: object) -> Facts:
-    known = stored if isinstance(stored, dict) else {}
-    texts = {field.name: str(known.get(field.name) or "") for field in fields(Facts)}
+def _facts(stored: dict[str, Any]) -> Facts:
+    texts = {field.name: str(stored.get(field.name) or "") for field in fields(Facts)}
     texts["weights"] = Path(texts["weights"]).name  # a path would tell about the machine, not about the comparison
     return Facts(**texts)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +18,10 @@ from qurate.runtime.files import write_atomically
 
 class BenchmarkError(QurateError, ValueError):
     """A benchmark that cannot be run as asked; the message says what is allowed."""
+
+
+class BenchmarkWarning(UserWarning):
+    """A result that was kept but cannot be used; the message says which, and what is done about it."""
 
 
 @dataclass(frozen=True)
@@ -95,24 +103,130 @@ def rounds_to_csv(rounds: Sequence[RoundRow]) -> str:
 
 
 def write_results(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows as CSV, replacing the file in one move."""
-    write_atomically(path, rows_to_csv(rows))
+    """Write the rows as CSV, replacing the file in one move.
+
+    Raises:
+        BenchmarkError: If it cannot be written.
+    """
+    write_file(path, rows_to_csv(rows))
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file of a benchmark or its report in one move.
+
+    Raises:
+        BenchmarkError: If it cannot be written, as on a full disk; what was there before stays.
+    """
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise BenchmarkError(
+            f"{path}: cannot be written ({error.strerror or error}). Make room, or allow writing there, then re-run "
+            "the command: what is finished is kept."
+        ) from error
 
 
 def read_results(path: Path) -> pd.DataFrame:
     """The table of a results file.
 
     Raises:
-        ValueError: If a column is missing.
+        BenchmarkError: If it is not whole, or a value is not what its column may hold.
     """
-    table = pd.read_csv(path, dtype={"config": str, "commit": str})
-    missing = [column for column in COLUMNS if column not in table.columns]
+    return read_table(path, COLUMNS)
+
+
+def read_rounds(path: Path) -> pd.DataFrame:
+    """The table of a file of rounds.
+
+    Raises:
+        BenchmarkError: As for `read_results`.
+    """
+    return read_table(path, ROUND_COLUMNS)
+
+
+def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A table of a benchmark, each column of its own type.
+
+    Args:
+        path: The file.
+        columns: That it must have; others are left out.
+
+    Raises:
+        BenchmarkError: If the file is cut off or is no such table; the message names the line and the value.
+    """
+    header, *lines = _read_lines(path)
+    missing = [column for column in columns if column not in header]
     if missing:
-        raise ValueError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
-    return table[list(COLUMNS)]
+        raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
+    found: dict[str, list[Any]] = {column: [] for column in columns}
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(header):
+            raise BenchmarkError(f"{path}: row {number} has {len(line)} of {len(header)} values. The file is damaged.")
+        for column in columns:
+            text = line[header.index(column)]
+            try:
+                found[column].append(_KINDS[column].read(text))
+            except ValueError:
+                allowed = _KINDS[column].words
+                raise BenchmarkError(f"{path}: {column} in row {number} must be {allowed}, got '{text}'.") from None
+    return pd.DataFrame({column: pd.Series(found[column], dtype=_KINDS[column].dtype) for column in columns})
+
+
+def _read_lines(path: Path) -> list[list[str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        lines = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BenchmarkError(f"{path}: cannot be read as CSV ({error}).") from error
+    if not lines or not text.endswith(("\n", "\r")):
+        raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
+    return lines
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a column may hold, in words; how its text is read; and its type in a table."""
+
+    words: str
+    read: Callable[[str], Any]
+    dtype: str
+
+
+def _number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = kind(text)
+        if not least <= value <= most or not math.isfinite(value):
+            raise ValueError
+        return value
+
+    return read
+
+
+def _or_empty(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text == "" else read(text)
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+_MOST = 2**53
+_SHARE = _Kind("a number from 0 to 1, or empty", _or_empty(_number(float, 0, 1)), "float64")
+_KINDS = {
+    **dict.fromkeys(
+        ("scenario", "method", "selector", "model_selection", "config", "commit"), _Kind("text", _text, "str")
+    ),
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
+    **dict.fromkeys(("seed", "round"), _Kind("a whole number from 0 on", _number(int, 0, _MOST), "int64")),
+    "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
+    "positives": _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64"),
+    "seconds": _Kind("a number from 0 on, or empty", _or_empty(_number(float, 0)), "float64"),
+}
 
 
 def _to_csv(records: Sequence[dict[str, object]], columns: tuple[str, ...]) -> str:
     table = pd.DataFrame(records, columns=list(columns))
     table["positives"] = table["positives"].astype("Int64")
-    return str(table.to_csv(index=False, float_format="%.6g"))
+    return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

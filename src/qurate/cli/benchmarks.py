@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,11 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
+from qurate.cli.arguments import check_count, check_folder, check_seed
 from qurate.cli.terminal import announce, begin, say
-from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_words
+from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_some
+from qurate.errors import ConfigError
+from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
     from qurate.benchmark.cells import Cell
@@ -24,18 +28,23 @@ if TYPE_CHECKING:
     from qurate.runtime.progress import PhaseBars
 
 
-def demo(out: options.Folder = Path("demo"), seed: int = 0, force: options.Flag = False) -> None:
+def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, force: options.Flag = False) -> None:
     """Compare six methods on adapting from typeset to handwritten digits, in minutes and without a download.
 
     Args:
         out: Folder for results.csv.
         seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
-        force: Overwrite DIR/results.csv if it is there.
+        steps: Training steps before selection.
+        force: Overwrite DIR/results.csv if it exists.
     """
-    begin()
-    from qurate.benchmark.demo import run_demo
+    check_seed("seed", seed)
+    check_count("steps", steps, MOST_STEPS)
+    check_folder("out", out)
+    with stopped_with("Re-run the command with --force."):
+        begin()
+        from qurate.benchmark.demo import run_demo
 
-    run_demo(out, seed=seed, force=force, console=Console())
+        run_demo(out, seed=seed, force=force, console=Console(), steps=steps)
 
 
 def report(
@@ -50,13 +59,16 @@ def report(
         out: Folder for the files; DIR/report unless given.
         reference: Row to compare the others with, such as TML_SPL; TML_DQNPL unless given, or else the best.
     """
-    announce("pandas and Matplotlib", "matplotlib")
-    from qurate.report.benchmark.report import write_report
-    from qurate.report.benchmark.terminal import print_report
+    if out is not None:
+        check_folder("out", out)
+    with stopped_with("Re-run the command."):
+        announce("pandas and Matplotlib", "matplotlib")
+        from qurate.report.benchmark.report import write_report
+        from qurate.report.benchmark.terminal import print_report
 
-    made, files = write_report(folder, out, reference=reference)
-    print_report(made, Console())
-    say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
+        made, files = write_report(folder, out, reference=reference)
+        print_report(made, Console())
+        say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
 
 
 def benchmark(
@@ -105,60 +117,73 @@ def benchmark(
     """
     chosen_methods, chosen_selectors = split_methods(methods), split_selectors(selectors)
     chosen_presets = split_presets(presets)
-    chosen_shots, chosen_seeds = split_numbers("shots", shots), split_numbers("seeds", seeds)
-    begin()
-    from qurate.benchmark.folder import BenchmarkFolder
-    from qurate.benchmark.grid import Grid
-    from qurate.benchmark.worker import Worker
-    from qurate.data.catalog import load_suite
-    from qurate.runs.settings import find_weights
-    from qurate.runtime.machine import available_cores
+    chosen_rules = split_some("model-selection", model_selection)
+    chosen_scenarios = () if scenarios == "all" else split_some("scenarios", scenarios)
+    chosen_shots, chosen_seeds = split_numbers("shots", shots, least=1), split_numbers("seeds", seeds)
+    check_count("steps", steps, MOST_STEPS)
+    check_count("processes", processes)
+    check_folder("out", out)
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data must be a folder, got {data}, where there is none.")
+    with stopped_with("Re-run the command to resume."):
+        begin()
+        from qurate.benchmark.folder import BenchmarkFolder
+        from qurate.benchmark.grid import Grid
+        from qurate.benchmark.worker import Worker
+        from qurate.data.catalog import load_suite
+        from qurate.runs.settings import find_weights
+        from qurate.runtime.machine import available_cores
 
-    found = load_suite(suite)
-    grid = Grid(
-        found,
-        data,
-        scenarios=() if scenarios == "all" else split_words(scenarios),
-        methods=chosen_methods,
-        selectors=chosen_selectors,
-        presets=chosen_presets,
-        shots=chosen_shots,
-        seeds=chosen_seeds,
-        backbone=backbone or "",
-        weights=find_weights(backbone or found.backbone, weights or "auto"),
-        train=train or "head",
-        protocol=protocol or found.protocols[0],
-        rules=split_words(model_selection),
-        steps=steps or 0,
-        device=device or "auto",
-    )
-    worker = Worker(found, None if data is None else data.resolve(), grid.weights)
-    if dry_run:
-        _print_plan(grid, BenchmarkFolder(out), worker, processes or available_cores())
-        return
-    try:
-        _run(grid, BenchmarkFolder(out), worker, processes, ray or "")
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Re-run the command to resume.") from None
+        found = load_suite(suite)
+        grid = Grid(
+            found,
+            data,
+            scenarios=chosen_scenarios,
+            methods=chosen_methods,
+            selectors=chosen_selectors,
+            presets=chosen_presets,
+            shots=chosen_shots,
+            seeds=chosen_seeds,
+            backbone=backbone or "",
+            weights=find_weights(backbone or found.backbone, weights or "auto"),
+            train=train or "head",
+            protocol=protocol or found.protocols[0],
+            rules=chosen_rules,
+            steps=steps or 0,
+            device=device or "auto",
+        )
+        worker = Worker(found, None if data is None else data.resolve(), grid.weights)
+        folder = BenchmarkFolder(out)
+        if dry_run:
+            _print_plan(grid, folder, worker, processes or available_cores())
+            return
+        with folder.claimed():
+            _run(grid, folder, worker, processes, ray or "")
 
 
 def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
-    from qurate.benchmark.lanes import start_ray
+    from qurate.benchmark.lanes import start_ray, stop_ray
     from qurate.runtime.machine import available_cores
     from qurate.runtime.progress import PhaseBars
 
     cells, gpus = grid.cells(), _gpus(grid.device)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    folder.check_own()
     say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
-    with PhaseBars(Console()) as bars:
-        _embed(worker, to_run, bars)
     lanes = processes or available_cores()
-    if ray and to_run:
-        lanes = start_ray(ray, lanes if ray == "local" else processes or 0, gpus)
-    folder.write_facts(_facts(grid, cells))
-    failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=gpus)
+    try:
+        if ray and to_run:
+            lanes = start_ray(ray, lanes if ray == "local" else processes or 0, gpus)
+        with PhaseBars(Console()) as bars:
+            _embed(worker, to_run, bars)
+        folder.write_facts(_facts(grid, cells))
+        failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=gpus)
+    except KeyboardInterrupt as stop:
+        done = sum(folder.is_finished(cell) for cell in cells)
+        raise type(stop)(f"Finished: {done} of {_count(cells)}. Re-run the command to resume.") from None
+    finally:
+        if ray and to_run:
+            stop_ray()
     say(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
     if failed:
         _print_failed(failed, folder, cells)
@@ -169,7 +194,7 @@ def _run_cells(
     cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, *, ray: bool, gpus: int
 ) -> list[Cell]:
     """Run the cells in so many lanes; the ones that failed."""
-    from qurate.benchmark.lanes import ProcessLane, RayLane, stop_ray
+    from qurate.benchmark.lanes import ProcessLane, RayLane
     from qurate.benchmark.progress import CellDisplay
     from qurate.benchmark.run import run_cells
 
@@ -180,8 +205,6 @@ def _run_cells(
     finally:
         for lane in lanes:
             lane.close()
-        if ray and count:
-            stop_ray()
 
 
 def _embed(worker: Worker, to_run: Sequence[Cell], bars: PhaseBars) -> None:
@@ -246,6 +269,15 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }
+
+
+@contextmanager
+def stopped_with(advice: str) -> Iterator[None]:
+    """What to do after Ctrl-C or SIGTERM in the block, where nothing within it said so."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise type(stop)(*(stop.args or (advice,))) from None
 
 
 def _count(cells: Sequence[Cell]) -> str:

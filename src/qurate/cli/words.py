@@ -10,7 +10,7 @@ from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
 from qurate.registry import ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
-from qurate.runtime.checked import Checked, Positive, Seed
+from qurate.runtime.checked import LARGEST_SEED, Checked, Positive, Seed, show
 
 
 def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -94,17 +94,36 @@ def split_words(given: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in given.split(",") if word.strip())
 
 
-def split_numbers(option: str, given: str) -> tuple[int, ...]:
-    """Integers with commas between them."""
+def split_some(option: str, given: str) -> tuple[str, ...]:
+    """Words with commas between them, at least one.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    words = split_words(given)
+    if not words:
+        raise ConfigError(f"--{option} must be words with commas between them, got {show(given)}.")
+    return words
+
+
+def split_numbers(option: str, given: str, least: int = 0) -> tuple[int, ...]:
+    """Integers with commas between them, at least one, each between `least` and the largest seed.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
     try:
-        return tuple(int(word) for word in split_words(given))
+        numbers = tuple(int(word) for word in split_some(option, given))
     except ValueError:
-        raise ConfigError(f"--{option} must be integers with commas between them, got '{given}'.") from None
+        raise ConfigError(f"--{option} must be integers with commas between them, got {show(given)}.") from None
+    if not all(least <= number <= LARGEST_SEED for number in numbers):
+        raise ConfigError(f"--{option} must be between {least} and {LARGEST_SEED}, got {show(given)}.")
+    return numbers
 
 
 def split_methods(given: str) -> tuple[str, ...]:
     """Methods and pairs, each of which there is."""
-    words = split_words(given)
+    words = split_some("methods", given)
     for word in words:
         if word.partition("+")[0] != "all":
             resolve_pair(word)
@@ -113,7 +132,7 @@ def split_methods(given: str) -> tuple[str, ...]:
 
 def split_selectors(given: str) -> tuple[str, ...]:
     """Selectors, each of which there is."""
-    words = split_words(given)
+    words = split_some("selectors", given)
     for word in words:
         if word == PRINTED_AGENT:
             raise ConfigError(f"selector '{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
@@ -124,5 +143,5 @@ def split_selectors(given: str) -> tuple[str, ...]:
 
 def split_presets(given: str) -> tuple[Preset, ...]:
     """Presets, each of which there is."""
-    words = [check_preset(word) for word in split_words(given)]
+    words = [check_preset(word) for word in split_some("presets", given)]
     return tuple(preset for preset in PRESETS if preset in words)

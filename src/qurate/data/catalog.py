@@ -1,18 +1,21 @@
 """Suites to compare methods on: domains, scenarios, the layout on disk, where the data are published.
 
-A suite is a small TOML file; those of the literature are in the folder `suites`, one's own can be anywhere.
+A suite is a small TOML file; those of the literature are in the folder `suites`, your own can be anywhere.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
+from qurate.config import Bottleneck
+from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
 from qurate.data.domains import Domain, list_some
 from qurate.data.folders import read_folder
@@ -20,16 +23,25 @@ from qurate.data.images import ImageFiles
 from qurate.data.lists import index_classes, locate, move_rows, name_classes, parse_list
 from qurate.data.samples import DataError, Split
 from qurate.data.splits import read_mme_split, split_target
+from qurate.errors import ConfigError
+from qurate.networks.backbones import check_backbone
+from qurate.runtime.checked import AT_MOST, Allowed, Checked, Count, Positive, StepsOrDefault, show
+from qurate.runtime.files import is_file
 
 BUILT_IN = Path(__file__).parent / "suites"
 Protocol = Literal["mme", "clean", "drawn"]
+Title = Annotated[str, Allowed("text that is not empty", lambda text: text.strip() != "")]
+Name = Annotated[
+    str, Allowed("letters, digits, spaces and . _ -, a letter or digit first", re.compile(r"[^\W_][\w .-]*").fullmatch)
+]
+Several = Annotated[int, Allowed("at least 2", lambda n: n >= 2), AT_MOST]
 PROTOCOLS: tuple[Protocol, ...] = ("mme", "clean", "drawn")
 VALIDATION_SHOTS = 3
 """Validation samples of each class under protocol 'drawn', if asked for; as many as the public lists have."""
 
 
 @dataclass(frozen=True)
-class SuiteDomain:
+class SuiteDomain(Checked):
     """One domain of a suite.
 
     Args:
@@ -38,9 +50,9 @@ class SuiteDomain:
         images: How many images it has; None where that is not known.
     """
 
-    name: str
-    folders: tuple[str, ...]
-    images: int | None = None
+    name: Name
+    folders: tuple[Title, ...]
+    images: Positive | None = None
 
     def find(self, data: Path) -> str | None:
         """The first of its folders that is there."""
@@ -48,7 +60,7 @@ class SuiteDomain:
 
 
 @dataclass(frozen=True)
-class Suite:
+class Suite(Checked):
     """What is compared on: pairs of domains of one data set.
 
     Args:
@@ -68,23 +80,37 @@ class Suite:
         generated: 'digits' for the pair that is made, not read; else empty.
     """
 
-    name: str
-    title: str
-    classes: int
+    name: Title
+    title: Title
+    classes: Several
     domains: Mapping[str, SuiteDomain]
     scenarios: tuple[str, ...]
-    backbone: str
-    bottleneck: Literal["none", "linear", "normalized"] = "linear"
+    backbone: Title
+    bottleneck: Bottleneck = "linear"
     published: str = ""
     published_lists: str = ""
-    lists: tuple[str, ...] = ()
-    whole_classes: int = 0
-    steps: int = 0
-    generated: str = ""
-    protocols: tuple[Protocol, ...] = field(init=False)
+    lists: tuple[Title, ...] = ()
+    whole_classes: Count = 0
+    steps: StepsOrDefault = 0
+    generated: Literal["", "digits"] = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "protocols", PROTOCOLS if self.lists else ("drawn",))
+        super().__post_init__()
+        if len(self.domains) < 2:
+            raise ConfigError(f"Suite lacks 'domains': at least two tables [domains.NAME], got {len(self.domains)}.")
+        if not self.scenarios:
+            raise ConfigError("Suite.scenarios must have at least one 'source:target', got none.")
+        for scenario in self.scenarios:
+            check_scenario(self, scenario)
+        if self.generated and self.classes != len(DIGITS):
+            raise ConfigError(f"Suite.classes must be {len(DIGITS)} where generated is 'digits', got {self.classes}.")
+        if not self.generated:
+            check_backbone(self.backbone)
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """How its targets can be split; lists allow all."""
+        return PROTOCOLS if self.lists else ("drawn",)
 
     def find_lists(self, data: Path) -> Path | None:
         """The folder of the lists, if it is there."""
@@ -106,31 +132,31 @@ def load_suite(name: str) -> Suite:
         >>> load_suite("office31").scenarios
         ('webcam:amazon', 'dslr:amazon')
     """
-    path = BUILT_IN / f"{name}.toml" if name in suite_names() else Path(name)
-    if path.suffix != ".toml" or not path.is_file():
-        raise DataError(f"suite must be one of {', '.join(suite_names())} or the path of a TOML file, got '{name}'.")
+    path = BUILT_IN / f"{name}.toml" if name in suite_names() else Path(str(name))
+    if path.suffix != ".toml" or not is_file(path):
+        known = ", ".join(suite_names())
+        raise DataError(f"suite must be one of {known} or the path of a TOML file, got {show(name)}.")
     try:
-        stored = tomllib.loads(path.read_text(encoding="utf-8"))
-        return _to_suite(path.stem, stored)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        return _to_suite(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{path}: {what}. A suite needs title, classes, backbone, scenarios = ['source:target', ...] and a table "
-            "[domains.NAME] for each domain; see docs/benchmark.md."
+            f"{path}: {str(reason).rstrip('.')}. A suite needs title, classes, backbone, scenarios = "
+            "['source:target', ...] and a table [domains.NAME] for each domain; see docs/benchmark.md."
         ) from error
 
 
 def _to_suite(name: str, stored: dict[str, Any]) -> Suite:
-    domains = {
-        domain: SuiteDomain(domain, tuple(about.pop("folders", [domain])), **about)
-        for domain, about in stored.pop("domains").items()
+    if "name" in stored:
+        raise ConfigError("Suite has no 'name': it is called as its file is. Give it a title")
+    domains = stored.get("domains", {})
+    if not isinstance(domains, dict) or not all(isinstance(about, dict) for about in domains.values()):
+        raise ConfigError(f"Suite.domains must be tables [domains.NAME], got {show(domains)}")
+    found = {
+        domain: SuiteDomain.from_dict({"folders": [domain], **about, "name": domain})
+        for domain, about in domains.items()
     }
-    scenarios, lists = tuple(stored.pop("scenarios")), tuple(stored.pop("lists", ()))
-    title, classes, backbone = stored.pop("title"), stored.pop("classes"), stored.pop("backbone")
-    suite = Suite(name, title, classes, domains, scenarios, backbone, lists=lists, **stored)
-    for scenario in scenarios:
-        check_scenario(suite, scenario)
-    return suite
+    return Suite.from_dict({**stored, "name": name, "domains": found})
 
 
 def check_scenario(suite: Suite, scenario: str) -> tuple[str, str]:
@@ -139,11 +165,11 @@ def check_scenario(suite: Suite, scenario: str) -> tuple[str, str]:
     Raises:
         DataError: If that is no pair of the suite's domains.
     """
-    pair = scenario.split(":")
+    pair = str(scenario).split(":")
     if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(suite.domains):
         raise DataError(
             f"a scenario of {suite.title} must be 'source:target' with two different domains of "
-            f"{list_some(suite.domains)}, got '{scenario}'."
+            f"{list_some(suite.domains)}, got {show(scenario)}."
         )
     return pair[0], pair[1]
 

@@ -8,6 +8,7 @@ the domains is one of shape, not of resolution or brightness.
 from __future__ import annotations
 
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 
 import matplotlib
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.errors import ConfigError
+from qurate.runtime.checked import LARGEST_SEED, MOST, show
 
 CLASSES = tuple("0123456789")
 
@@ -48,6 +50,9 @@ FONTS = (
     "cmtt10.ttf",
 )
 """The fonts in matplotlib's data folder that have lining figures for all ten digits."""
+
+SMALLEST = 174
+"""Handwritten digits of the smallest class."""
 
 CANVAS = 32  # pixels a side before the blocks are summed, as in the handwritten set
 BLOCK = 4
@@ -81,8 +86,9 @@ def digits_split(*, shots: int = 3, seed: int, source_per_class: int = 200, vali
         >>> len(split.source), len(split.target_labeled), len(split.target_unlabeled)
         (200, 30, 1767)
     """
+    check_shots(shots, validation_shots)
+    _check_integer("digits_split: seed", seed, 0, LARGEST_SEED)
     images, labels = _load_handwritten()
-    _check_shots(shots, validation_shots, smallest=int(torch.bincount(labels).min()))
     order = torch.from_numpy(np.random.default_rng((seed, _TARGET)).permutation(len(labels)))
     members = [order[labels[order] == k] for k in range(len(CLASSES))]
     # Labelled from the front and validation from the back of each class: neither moves when the other grows.
@@ -111,8 +117,8 @@ def typeset_digits(per_class: int, seed: int) -> Labeled:
     Returns:
         10 * per_class images, (N, 1, 8, 8) float32 in [0, 1], their labels running 0, 1, ..., 9, 0, 1, ...
     """
-    if per_class < 1:
-        raise ConfigError(f"typeset_digits: per_class must be at least 1, got {per_class}.")
+    _check_integer("typeset_digits: per_class", per_class, 1, MOST)
+    _check_integer("typeset_digits: seed", seed, 0, LARGEST_SEED)
     rng = np.random.default_rng((seed, _SOURCE))
     images = np.stack([_render(digit, rng) for _ in range(per_class) for digit in CLASSES])
     labels = torch.arange(len(CLASSES)).repeat(per_class)
@@ -134,21 +140,19 @@ def _load_handwritten() -> tuple[Tensor, Tensor]:
     return images, torch.from_numpy(digits.target).long()
 
 
-def _check_shots(shots: int, validation_shots: int, smallest: int) -> None:
-    """One sample of the smallest class must stay unlabelled."""
-    if validation_shots < 0:
-        raise ConfigError(f"digits_split: validation_shots must be 0 or more, got {validation_shots}.")
-    most = smallest - 1 - validation_shots
-    if most < 1:
-        raise ConfigError(
-            f"digits_split: validation_shots must be at most {smallest - 2}, got {validation_shots}; the "
-            f"smallest class has {smallest} samples and must leave one labelled and one unlabelled."
-        )
-    if not 1 <= shots <= most:
-        raise ConfigError(
-            f"digits_split: shots must be between 1 and {most} with validation_shots={validation_shots}, "
-            f"got {shots}; the smallest class has {smallest} samples and must leave one unlabelled."
-        )
+def check_shots(shots: int, validation_shots: int = 0) -> None:
+    """Whether so many handwritten digits of each class can be taken: one of the smallest class must stay unlabelled.
+
+    Raises:
+        ConfigError: If not.
+    """
+    _check_integer("digits_split: validation_shots", validation_shots, 0, SMALLEST - 2)
+    _check_integer("digits_split: shots", shots, 1, SMALLEST - 1 - validation_shots)
+
+
+def _check_integer(where: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise ConfigError(f"{where} must be an integer between {least} and {most}, got {show(value)}.")
 
 
 def _render(digit: str, rng: Generator) -> NDArray[np.float32]:

@@ -67,6 +67,21 @@ class DigitsCNN(nn.Module):
         return features
 
 
+def check_backbone(name: str) -> None:
+    """Whether there is such a backbone, without building it.
+
+    Raises:
+        BackboneError: If there is none, or if it is 'none' or 'digits', which are no backbones of photographs.
+    """
+    kind, _, model = name.partition("/")
+    known = kind == "timm" and (":" in model or timm.is_model(model))  # a colon: an address that only timm can read
+    if not known and name not in ("torchvision/vgg16", "torchvision/resnet34"):
+        raise BackboneError(
+            f"There is no backbone {name!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) lists them), "
+            "'torchvision/vgg16', 'torchvision/resnet34'."
+        )
+
+
 def build_backbone(name: str, weights: str = "none", input_width: int | None = None) -> Backbone:
     """A backbone by name, with weights.
 

@@ -42,8 +42,8 @@ class AdaptedModel:
         cache: Folder of the embedding cache; the user's unless given.
 
     Example:
-        >>> model = qurate.load("run")  # doctest: +SKIP
-        >>> model.predict("photos/phone")  # doctest: +SKIP
+        >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
+        >>> model.predict("photos/phone")  # needs images  # doctest: +SKIP
     """
 
     network: Network
@@ -114,7 +114,7 @@ class AdaptedModel:
 
         Args:
             path: File to write.
-            force: Overwrite it if it is there.
+            force: Overwrite it if it exists.
         """
         from qurate.runs.export import export_onnx  # an extra of its own
 

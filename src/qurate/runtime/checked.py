@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,15 +24,26 @@ class Allowed:
     test: Callable[[Any], bool]
 
 
-Positive = Annotated[int, Allowed("positive", lambda n: n > 0)]
-Count = Annotated[int, Allowed("0 or more", lambda n: n >= 0)]
+MOST = 10**9
+"""Steps, samples, widths: more of anything is a slip of the pen."""
+
+AT_MOST = Allowed(f"at most {MOST}", lambda n: n <= MOST)
+Positive = Annotated[int, Allowed("positive", lambda n: n > 0), AT_MOST]
+Count = Annotated[int, Allowed("0 or more", lambda n: n >= 0), AT_MOST]
+Size = Annotated[int, Allowed("positive", lambda n: n > 0), Allowed("at most 65536", lambda n: n <= 2**16)]
+MOST_STEPS = 10**6
+_FEW_ENOUGH = Allowed(f"at most {MOST_STEPS}", lambda n: n <= MOST_STEPS)
+Steps = Annotated[int, Allowed("positive", lambda n: n > 0), _FEW_ENOUGH]
+StepsOrDefault = Annotated[int, Allowed("0 or more", lambda n: n >= 0), _FEW_ENOUGH]
+Bytes = Annotated[int, Allowed("positive and below 2 ** 63", lambda n: 0 < n < 2**63)]
 Rate = Annotated[float, Allowed("positive", lambda x: x > 0)]
 Weight = Annotated[float, Allowed("0 or more", lambda x: x >= 0)]
 Share = Annotated[float, Allowed("in [0, 1]", lambda x: 0 <= x <= 1)]
 Inside = Annotated[float, Allowed("in (0, 1)", lambda x: 0 < x < 1)]
 Below1 = Annotated[float, Allowed("in [0, 1)", lambda x: 0 <= x < 1)]
 Angle = Annotated[float, Allowed("an angle in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2)]
-Seed = Annotated[int, Allowed("between 0 and 4294967295", lambda n: 0 <= n < 2**32)]
+LARGEST_SEED = 2**32 - 1
+Seed = Annotated[int, Allowed(f"between 0 and {LARGEST_SEED}", lambda n: 0 <= n <= LARGEST_SEED)]
 
 
 class Checked:
@@ -46,7 +58,7 @@ class Checked:
         cls: Any = type(self)
         for name, kind in _kinds(cls).items():
             if (problem := _problem(getattr(self, name), kind)) is not None:
-                raise ConfigError(f"{cls.__name__}.{name} must be {problem}, got {getattr(self, name)!r}.")
+                raise ConfigError(f"{cls.__name__}.{name} must be {problem}, got {show(getattr(self, name))}.")
             object.__setattr__(self, name, _plain(getattr(self, name), kind))
 
     @classmethod
@@ -59,7 +71,7 @@ class Checked:
         own: Any = cls
         kinds = _kinds(own)
         if not isinstance(data, Mapping):
-            raise ConfigError(f"{cls.__name__} must be a table of {', '.join(kinds)}, got {data!r}.")
+            raise ConfigError(f"{cls.__name__} must be a table of {', '.join(kinds)}, got {show(data)}.")
         fixed = {field.name: field.default for field in dataclasses.fields(cls) if not field.init}
         for key, value in data.items():
             if key not in kinds:
@@ -67,7 +79,10 @@ class Checked:
                     f"{cls.__name__} has no '{key}'.{nearest(key, kinds)} Known: {', '.join(kinds) or 'nothing'}."
                 )
             if key in fixed and value != fixed[key]:
-                raise ConfigError(f"{cls.__name__}.{key} must be {fixed[key]!r}, got {value!r}.")
+                raise ConfigError(f"{cls.__name__}.{key} must be {fixed[key]!r}, got {show(value)}.")
+        for field in dataclasses.fields(cls):
+            if field.init and field.name not in data and field.default is field.default_factory is dataclasses.MISSING:
+                raise ConfigError(f"{cls.__name__} lacks '{field.name}'.")
         return cls(**{key: _read(kinds[key], value) for key, value in data.items() if key not in fixed})
 
 
@@ -92,7 +107,7 @@ def _problem(value: Any, kind: Any) -> str | None:
         broken = (rule.words for rule in rules if not rule.test(value)) if problem is None else iter(())
         return problem or next(broken, None)
     if origin is Literal:
-        return None if value in arguments and type(value) is str else f"one of {', '.join(map(repr, arguments))}"
+        return None if type(value) is str and value in arguments else f"one of {', '.join(map(repr, arguments))}"
     if origin in (Union, types.UnionType):
         problems = [_problem(value, option) for option in arguments]
         return None if None in problems else " or ".join(text for text in problems if text)
@@ -101,6 +116,11 @@ def _problem(value: Any, kind: Any) -> str | None:
             return "a tuple"
         problems = [_problem(item, arguments[0]) for item in value]
         return next((f"a tuple in which each is {problem}" for problem in problems if problem), None)
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            return "a table"
+        problems = [_problem(item, arguments[1]) for item in value.values()]
+        return next((f"a table in which each is {problem}" for problem in problems if problem), None)
     return None if _is(value, kind) else _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
 
 
@@ -109,10 +129,19 @@ _WORDS = {int: "an integer", float: "a finite number", str: "text", bool: "true 
 
 def _is(value: Any, kind: Any) -> bool:
     if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     return isinstance(value, kind)
+
+
+def show(value: object, most: int = 200) -> str:
+    """A value for a message, cut short where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a very large number"
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _plain(value: Any, kind: Any) -> Any:

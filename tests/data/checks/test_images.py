@@ -234,7 +234,7 @@ def test_images_without_class_are_a_problem(data: Path) -> None:
     assert report.problems[0].startswith("labeled has 6 images without class:")
 
 
-def test_arrays_are_for_audit(data: Path) -> None:
+def test_arrays_are_refused(data: Path) -> None:
     arrays = from_arrays(np.zeros((2, 3)), ["cat", "dog"])
     with pytest.raises(DataError, match="must be image files, got arrays"):
         check_data(arrays, data / "labeled", data / "unlabeled")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,11 @@ SHOTS = [
 
 def check(line: pd.DataFrame, *points: tuple[float, float, float]) -> None:
     np.testing.assert_allclose(line[["x", "mean", "spread"]].to_numpy(), points, atol=1e-9)
+
+
+def test_many_lines_of_which_none_is_the_papers_are_the_first_ones() -> None:
+    many = {f"MME + {i}": i for i in range(MOST_LINES + 3)}
+    assert readable(many) == {f"MME + {i}": i for i in range(MOST_LINES)}
 
 
 def test_a_point_is_the_mean_over_scenarios_with_the_spread_over_seeds(tmp_path: Path) -> None:
@@ -73,3 +79,13 @@ def test_a_figure_of_too_many_rows_shows_plain_methods_and_tml() -> None:
     assert readable(few) == few
     many = few | dict.fromkeys(f"ENT + rule {i}" for i in range(MOST_LINES))
     assert list(readable(many)) == ["S+T", "TML", "TML_SPL", "TML + random"]
+
+
+def test_names_are_drawn_as_they_are_written(tmp_path: Path) -> None:
+    strange = [*rows("$a:b$", "_$x^{", "dqn", 0.5, 0.7, shots=1), *rows("$a:b$", "_$x^{", "dqn", 0.5, 0.7)]
+    rounds = [{**row, "method": "_$x^{"} for row in in_rounds("$a:b$", "dqn", 0, 0.5, 0.6)]
+    outcome = outcome_of(tmp_path, strange, rounds)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The label .* starts with '_'")
+        assert shots_figure(make_tables(outcome)) is not None
+        assert rounds_figure(outcome.rounds) is not None

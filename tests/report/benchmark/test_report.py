@@ -11,6 +11,7 @@ import pytest
 from tests.report.benchmark.grids import D, W, in_rounds, row, rows, write_grid
 
 from qurate.benchmark.outcome import ReportError
+from qurate.benchmark.results import BenchmarkError
 from qurate.cli import main
 from qurate.report.benchmark.report import write_report
 
@@ -174,6 +175,31 @@ def test_a_table_of_twelve_scenarios_comes_in_parts_that_fit(
     assert shown[:3] == ["R to C", "R to P", "R to A"]  # as the paper has them
     assert max(map(len, tables.splitlines())) <= 100
     assert "…" not in tables
+
+
+def test_files_that_no_report_left_are_not_overwritten_and_an_interrupted_report_is(folder: Path) -> None:
+    own = folder / "own"
+    own.mkdir()
+    (own / "tables.md").write_text("mine")
+    with pytest.raises(ReportError, match=r"tables\.md was not written by `qurate report`\. Choose another --out"):
+        write_report(folder, own)
+    assert (own / "tables.md").read_text() == "mine"
+    assert len(list(own.iterdir())) == 1
+    write_report(folder)
+    whole = {file.name: file.read_bytes() for file in (folder / "report").iterdir()}
+    for name in set(whole) - {"tables.html"}:  # which is written first
+        (folder / "report" / name).unlink()
+    write_report(folder)
+    assert {file.name: file.read_bytes() for file in (folder / "report").iterdir()} == whole
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_drawn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qurate.report.benchmark.report.make_report", lambda *_, **__: pytest.fail("drawn"))
+    (folder / "file").touch()
+    with pytest.raises(BenchmarkError, match="--out must be a folder that can be written"):
+        write_report(folder, folder / "file")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 
@@ -41,3 +42,13 @@ def test_it_takes_what_a_plain_loop_takes(threshold: str) -> None:
     chosen = QualitySelector(QualityConfig()).select(round)
     assert chosen.pairs() == expected
     assert 0 < len(chosen) < 80
+
+
+def test_the_threshold_itself_is_not_enough() -> None:
+    labels = torch.zeros(80, dtype=torch.int64)
+    labels[5] = 2  # alone in its class, it is the median
+    round = dataclasses.replace(make_round(RewardConfig(threshold="class_median")), pseudo_labels=labels)
+    assert float(round.phi[5]) == float(round.threshold[5])
+    chosen = QualitySelector(QualityConfig()).select(round).indices.tolist()
+    assert 5 not in chosen
+    assert len(chosen) > 30

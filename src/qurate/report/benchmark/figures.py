@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -58,10 +59,14 @@ def shots_lines(tables: Sequence[Table]) -> dict[str, pd.DataFrame]:
 
 
 def readable(lines: dict[str, Line]) -> dict[str, Line]:
-    """All lines by title, or where they are too many plain methods and TML with its selectors, as in the paper."""
+    """All lines by title, or where they are too many plain methods and TML with its selectors, as in the paper.
+
+    Where there are none of those either, the first ones.
+    """
     if len(lines) <= MOST_LINES:
         return lines
-    return {title: line for title, line in lines.items() if title.startswith("TML") or " + " not in title}
+    chosen = {title: line for title, line in lines.items() if title.startswith("TML") or " + " not in title}
+    return chosen or dict(list(lines.items())[:MOST_LINES])
 
 
 def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
@@ -146,12 +151,13 @@ def _finish(axes: Axes, across: str, up: str) -> None:
 
 def _legend(figure: Figure, lines: dict[str, pd.DataFrame], axes: Axes) -> None:
     """Beside the panels, in the order in which the lines end."""
-    handles = dict(zip(axes.get_legend_handles_labels()[1], axes.get_legend_handles_labels()[0], strict=True))
+    handles = {str(line.get_label()): line for line in axes.get_lines()}
     ordered = sorted(lines, key=lambda title: -float(lines[title]["mean"].iloc[-1]))
     figure.legend(handles=[handles[title] for title in ordered], loc="outside right upper", frameon=False, fontsize=9)
 
 
 def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": None})  # the same bytes with every version
+    with rc_context({"text.parse_math": False}):  # a name may hold dollar signs
+        figure.savefig(stream, format="png", metadata={"Software": None})  # the same bytes with every version
     return stream.getvalue()

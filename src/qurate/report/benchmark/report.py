@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qurate.benchmark.outcome import Outcome, read_outcome
+from qurate.benchmark.folder import check_writable
+from qurate.benchmark.outcome import Outcome, ReportError, read_outcome
+from qurate.benchmark.results import write_file
 from qurate.report.benchmark.comparisons import Comparisons, compare_rows
 from qurate.report.benchmark.figures import rounds_figure, shots_figure
 from qurate.report.benchmark.formats import to_latex, to_markdown
 from qurate.report.benchmark.page import Drawing, to_html
 from qurate.report.benchmark.tables import Table, make_tables
-from qurate.runtime.files import write_atomically
 
 FOLDER = "report"
 """Within the folder of the benchmark, unless another is asked for."""
-SHOTS, ROUNDS = "shots.png", "rounds.png"
+PAGE, SHOTS, ROUNDS = "tables.html", "shots.png", "rounds.png"
 CAPTIONS = {
     SHOTS: "Accuracy against labels per class; the band is one standard deviation over seeds.",
     ROUNDS: "Accuracy by round, and below it the share of the unlabelled images whose pseudo-label is trusted (the "
@@ -67,19 +68,38 @@ def write_report(folder: Path, out: Path | None = None, *, reference: str | None
         The report and the files.
 
     Raises:
-        ReportError: If there is nothing to report on.
+        ReportError: If there is nothing to report on, or `out` holds files that no report left.
+        BenchmarkError: If `out` cannot be written.
     """
-    report = make_report(read_outcome(folder), reference=reference)
     out = folder / FOLDER if out is None else out
+    outcome = read_outcome(folder)
+    _check_out(out)
+    report = make_report(outcome, reference=reference)
     files: dict[str, str | bytes] = {
         "tables.md": to_markdown(report.title, report.tables, report.comparisons, report.figures),
         "tables.tex": to_latex(report.tables),
-        "tables.html": to_html(report.title, report.tables, report.comparisons, report.figures),
+        PAGE: to_html(report.title, report.tables, report.comparisons, report.figures),
         **{figure.name: figure.png for figure in report.figures},
     }
+    for name in sorted(files, key=lambda name: name != PAGE):  # the page first: it marks the folder as a report's
+        write_file(out / name, files[name])
     for name in CAPTIONS:
-        if name not in files:
-            (out / name).unlink(missing_ok=True)  # of an earlier report, and no longer true
-    for name, content in files.items():
-        write_atomically(out / name, content)
+        if name not in files and (out / name).is_file():
+            (out / name).unlink()  # of an earlier report, and no longer true
     return report, [out / name for name in files]
+
+
+def _check_out(out: Path) -> None:
+    """A folder that can be written, with nothing of these names in it but the files of an earlier report."""
+    check_writable(out, "--out")
+    there = [name for name in (PAGE, "tables.md", "tables.tex", *CAPTIONS) if (out / name).exists()]
+    if there and not _is_ours(out / PAGE):
+        raise ReportError(f"{out / there[0]} was not written by `qurate report`. Choose another --out.")
+
+
+def _is_ours(page: Path) -> bool:
+    try:
+        with page.open("rb") as file:
+            return b'<meta name="generator" content="qurate">' in file.read(4096)
+    except OSError:
+        return False

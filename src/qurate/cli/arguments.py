@@ -1,0 +1,45 @@
+"""Numbers and folders of the command line, judged before anything heavy is loaded and any work is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from qurate.errors import ConfigError
+from qurate.runtime.checked import LARGEST_SEED, MOST, show
+
+
+def check_count(option: str, value: int | None, most: int = MOST) -> None:
+    """A number of things, if one is given.
+
+    Raises:
+        ConfigError: If it is not positive, or absurd.
+    """
+    if value is not None and not 1 <= value <= most:
+        raise ConfigError(f"--{option} must be between 1 and {most}, got {show(value)}.")
+
+
+def check_seed(option: str, value: int) -> None:
+    """A seed.
+
+    Raises:
+        ConfigError: If it is negative, or too large for the generators of random numbers.
+    """
+    if not 0 <= value <= LARGEST_SEED:
+        raise ConfigError(f"--{option} must be between 0 and {LARGEST_SEED}, got {show(value)}.")
+
+
+def check_folder(option: str, path: Path) -> None:
+    """A folder to write in: it is there and can be written, or can be made.
+
+    Raises:
+        ConfigError: If not.
+    """
+    try:
+        nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise ConfigError(f"--{option} must be a folder, got {show(str(path))} ({error.strerror}).") from None
+    if not nearest.is_dir():
+        raise ConfigError(f"--{option} must be a folder, got {path}, and {nearest} is a file. Choose another.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"--{option}: nothing can be written in {nearest}. Choose another folder.")

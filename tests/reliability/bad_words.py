@@ -1,0 +1,170 @@
+"""Bad inputs on the command line: unknown verbs and options, words, numbers, and places to write."""
+
+from __future__ import annotations
+
+from tests.own_images import BACKBONE
+from tests.reliability.damage import copied, every, evil_pickle, linked, poisoned, written
+from tests.reliability.rows import BadInput
+from tests.reliability.world import ADAPT, GRID, NETWORK, PLACES, QUICK
+
+_HUGE = "99999999999999999999"
+_LONG = "x" * 300
+
+
+def _parser_rows() -> list[BadInput]:
+    given = {
+        "unknown verb": ("adopt", "adopt"),
+        "unknown option": (f"{ADAPT} --sorce source", "--sorce"),
+        "nothing given to adapt": ("adapt", "--source"),
+        "nothing given to predict": ("predict", "RUN"),
+        "nothing given to evaluate": ("evaluate run", "--labeled"),
+        "nothing given to export": ("export", "RUN"),
+        "nothing given to benchmark": ("benchmark", "--suite"),
+        "nothing given to report": ("report", "DIR"),
+        "option without a value": (f"{ADAPT} --steps", "--steps"),
+        "unknown device": (f"{ADAPT} --device tpu", "tpu"),
+        "unknown preset": (f"{ADAPT} --preset mine", "mine"),
+        "unknown train": (f"{ADAPT} --train half", "half"),
+        "unknown missing": (f"{ADAPT} --missing ignore", "ignore"),
+        "steps in words": (f"{ADAPT} --steps ten", "ten"),
+        "steps with a fraction": (f"{ADAPT} --steps 1.5", "1.5"),
+        "seed in words": (f"{ADAPT} --seed none", "none"),
+        "rounds as inf": (f"{ADAPT} --rounds inf", "inf"),
+        "unknown format of export": ("export run --format tflite", "tflite"),
+        "unknown protocol": (f"{GRID} --out new --protocol ours", "ours"),
+        "processes in words": (f"{GRID} --out new --processes all", "all"),
+        "demo with a seed in words": ("demo --seed x --out new", "--seed"),
+        "words after version": ("--version please", "please"),
+    }
+    return [BadInput(f"parser: {name}", line, (says,), parser=True) for name, (line, says) in given.items()]
+
+
+def _number_rows() -> list[BadInput]:
+    bad = {
+        "--seed": ("-1", _HUGE, "4294967296"),
+        "--steps": ("0", "-5", _HUGE),
+        "--rounds": ("0", "-1", _HUGE),
+    }
+    rows = [
+        BadInput(f"adapt: {option} {value}", f"{ADAPT} {option} {value}", (option, value))
+        for option, values in bad.items()
+        for value in values
+    ]
+    rows += [BadInput(f"demo: --seed {n}", f"demo --out new --seed {n}", ("--seed", n)) for n in ("-1", _HUGE)]
+    return rows
+
+
+def _word_rows() -> list[BadInput]:
+    given = {
+        "unknown method": ("--method tlm", ("must be one of", "tlm", "tml")),
+        "empty method": ("--method ''", ("--method", "must be one of")),
+        "unknown selector": ("--selector best", ("must be one of", "best")),
+        "oracle with own images": ("--selector oracle", ("must be one of", "oracle")),
+        "preset paper with a rule": ("--preset paper --selector confidence", ("--preset", "confidence")),
+        "a pair and another selector": ("--method TML_SPL --selector dqn", ("TML_SPL", "--selector")),
+        "a very long method": (f"--method {'x' * 5000}", ("must be one of",)),
+        "backbone of no library": ("--backbone resnet", ("--backbone", "resnet")),
+        "backbone that timm lacks": ("--backbone timm/no_such_net", ("no_such_net",)),
+        "backbone for embeddings": ("--backbone none", ("--backbone", "none")),
+        "backbone for digits": ("--backbone digits", ("--backbone", "digits")),
+        "empty backbone": ("--backbone ''", ("--backbone",)),
+        "a timm backbone without name": ("--backbone timm/", ("--backbone",)),
+        "weights that are not there": ("--weights nope.safetensors", ("nope.safetensors", "--weights")),
+        "weights that are a folder": ("--weights source", ("source", "--weights")),
+        "weights that are text": ("--weights note.txt", ("note.txt",)),
+        "empty weights": ("--weights ''", ("--weights",)),
+        "weights none for a frozen backbone": ("--weights none", ("--weights", "none")),
+        "offline weights of another backbone": ("--weights offline", ("offline", "timm/tf_efficientnet_lite0")),
+        "weights of another network": ("--weights run/model.safetensors", ("run/model.safetensors",)),
+        "cuda where there is none": ("--device cuda", ("--device", "cuda")),
+        "mps where there is none": ("--device mps", ("--device", "mps")),
+        "resume and force at once": ("--out half --resume --force", ("--resume", "--force")),
+    }
+    rows = [BadInput(f"adapt: {name}", f"{ADAPT} {words}", says) for name, (words, says) in given.items()]
+    rows += [
+        BadInput("adapt: weights that run code", f"{ADAPT} --weights evil.pth", ("evil.pth",), evil_pickle("evil.pth")),
+        BadInput(
+            "adapt: weights that are not numbers",
+            f"{ADAPT} --weights nan.safetensors",
+            ("nan.safetensors", "finite"),
+            every(copied("w.safetensors", "nan.safetensors"), poisoned("nan.safetensors")),
+        ),
+        BadInput("embed: unknown backbone", "embed source --backbone nope --cache c", ("--backbone", "nope")),
+        BadInput("embed: missing weights", f"embed source --backbone {BACKBONE} --weights nope.pth", ("nope.pth",)),
+        BadInput("embed: cuda where there is none", f"embed source {NETWORK} --device cuda", ("--device", "cuda")),
+    ]
+    return rows
+
+
+_WRITES = {
+    "adapt": f"adapt {PLACES} {QUICK} --out {{}}",
+    "predict": "predict run unlabeled --out {}",
+    "evaluate": "evaluate run --labeled labeled --confusion {}",
+    "export": "export run --out {}",
+    "benchmark": f"{GRID} --out {{}}",
+    "report": "report grid --out {}",
+    "demo": "demo --out {}",
+}
+_TO_FOLDER = ("adapt", "benchmark", "report", "demo")
+
+
+def _out_rows() -> list[BadInput]:
+    """Places where nothing can or should be written."""
+    rows = []
+    for verb, line in _WRITES.items():
+        option = "--confusion" if verb == "evaluate" else "--out"
+        places = {
+            "the empty word": "''",
+            "below a file": "note.txt/new",
+            "on no disk": "/proc/qurate/new",
+            "too long a name": _LONG,
+        }
+        places["a file" if verb in _TO_FOLDER else "a folder"] = "note.txt" if verb in _TO_FOLDER else "empty"
+        rows += [BadInput(f"{verb}: {option} is {what}", line.format(to), (option,)) for what, to in places.items()]
+    for verb in ("predict", "evaluate", "export"):
+        option = "--confusion" if verb == "evaluate" else "--out"
+        rows.append(BadInput(f"{verb}: {option} is there", _WRITES[verb].format("note.txt"), ("note.txt", "--force")))
+    return rows
+
+
+def _claim_rows() -> list[BadInput]:
+    """Folders that belong to something else."""
+    foreign = written("theirs/config.json", '{"model_type": "bert"}')
+    return [
+        BadInput("adapt: --out holds a finished run", f"{ADAPT} --out run", ("finished run", "--force")),
+        BadInput("adapt: --out holds an unfinished run", f"{ADAPT} --out half", ("unfinished run", "--resume")),
+        BadInput("adapt: --out is the folder of the images", f"{ADAPT} --out source", ("not empty", "--out")),
+        BadInput("adapt: --out is here", f"{ADAPT} --out .", ("not empty", "--out")),
+        BadInput("adapt: --out holds a benchmark", f"{ADAPT} --out grid", ("not empty", "--out")),
+        BadInput("adapt: --out holds a foreign model", f"{ADAPT} --out theirs --force", ("--out",), foreign),
+        BadInput("adapt: --out is a link to nothing", f"{ADAPT} --out l", ("--out",), linked("l", "nowhere/at/all")),
+        BadInput("benchmark: --out holds a run", f"{GRID} --out run", ("--out",)),
+        BadInput("benchmark: --out holds images", f"{GRID} --out source", ("--out",)),
+        BadInput(
+            "benchmark: --out holds someone's results.csv",
+            f"{GRID} --out theirs",
+            ("results.csv", "--out"),
+            written("theirs/results.csv", "a,b\n1,2\n"),
+        ),
+        BadInput(
+            "demo: --out holds results",
+            "demo --out theirs",
+            ("results.csv", "--force"),
+            written("theirs/results.csv", ""),
+        ),
+        BadInput("demo: --out holds a benchmark", "demo --out grid", ("results.csv", "--force")),
+    ]
+
+
+def _fresh_rows() -> list[BadInput]:
+    """As a person types them, in a process of its own."""
+    return [
+        BadInput("process: adapt --seed -1", f"{ADAPT} --seed -1", ("--seed", "-1"), fresh=True),
+        BadInput("process: adapt of nothing", f"{ADAPT} --source nope", ("--source", "nope"), fresh=True),
+        BadInput("process: benchmark --processes -1", f"{GRID} --out new --processes -1", ("--processes",), fresh=True),
+        BadInput("process: report of nothing", "report nope", ("nope",), fresh=True),
+        BadInput("process: check of one word", "check --source source", ("--labeled",), fresh=True),
+    ]
+
+
+WORD_ROWS = (*_parser_rows(), *_number_rows(), *_word_rows(), *_out_rows(), *_claim_rows(), *_fresh_rows())
