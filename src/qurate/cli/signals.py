@@ -21,8 +21,11 @@ def on_stop(advice: Callable[[], str]) -> None:
 
 
 class StopSignal(KeyboardInterrupt):
-    """What a signal raises: not Python's own class, for one of those that passes through the import of an extension
-    module decides the exit code, whatever is done about it later."""
+    """What a signal raises.
+
+    It is not Python's own class: one of those that passes through the import of an extension module decides the exit
+    code, whatever is done about it later.
+    """
 
 
 class Stopped:
