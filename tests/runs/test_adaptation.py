@@ -395,3 +395,14 @@ def test_offline_weights_are_taken_where_they_are_installed(
 def test_unknown_settings_list_what_is_allowed() -> None:
     with pytest.raises(ConfigError, match=r"train must be one of head, full, got 'best'"):
         trained_network("best", BACKBONE, "none")  # type: ignore[arg-type]
+
+
+def test_words_beside_a_config_are_refused(place: dict[str, Any], weights: str) -> None:
+    with pytest.raises(ConfigError, match="method, seed cannot be given beside config"):
+        qurate.adapt(**place, config=small_config("none"), method="mme", seed=3, weights=weights)
+
+
+def test_a_config_that_trains_a_backbone_trains_that_one(place: dict[str, Any], weights: str, cache: Path) -> None:
+    config = small_config("none", network=trained_network("full", BACKBONE, weights))
+    model = qurate.adapt(**place, config=config, compare=False, cache=cache, progress=False)
+    assert (model.config.backbone, model.origin["trained"]) == (BACKBONE, "full")
