@@ -21,12 +21,12 @@ from qurate.data.domains import Domain, list_some
 from qurate.data.folders import read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.lists import index_classes, locate, move_rows, name_classes, parse_list
+from qurate.data.places import is_file
 from qurate.data.samples import DataError, Split
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
 from qurate.networks.backbones import check_backbone
 from qurate.runtime.checked import AT_MOST, Allowed, Checked, Count, Positive, StepsOrDefault, show
-from qurate.runtime.files import is_file
 
 BUILT_IN = Path(__file__).parent / "suites"
 Protocol = Literal["mme", "clean", "drawn"]
