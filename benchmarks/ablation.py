@@ -34,7 +34,8 @@ from qurate.runs.settings import find_weights
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.harvest import harvest
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.selectors.base import Selector
 
 REPOSITORY = Path(__file__).resolve().parents[1]

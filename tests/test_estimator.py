@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
+from qurate.data.samples import DataError
+from qurate.errors import ConfigError
 from qurate.estimator import SSDAClassifier
 
 QUICK: dict[str, Any] = {"selector": "balanced", "steps": 60, "rounds": 2, "round_steps": 20, "features": 16}
@@ -145,6 +148,37 @@ def test_it_lives_among_scikit_learns_tools() -> None:
     assert search.best_params_ == {"learning_rate": 0.01}
 
 
+@pytest.mark.parametrize("selector", ["dqn", "balanced", "quality"])
+def test_one_unlabelled_row_is_enough(selector: str) -> None:
+    features, _, y, sample_domain = domains()
+    few = np.r_[:6, 60:67]
+    model = SSDAClassifier(**QUICK | {"selector": selector}).fit(features[few], y[few], sample_domain[few])
+    assert (y[few] == -1).sum() == 1
+    assert np.isfinite(model.predict_proba(features)).all()
+
+
+@pytest.mark.parametrize(
+    ("strange", "said"),
+    [
+        (lambda y: np.where(y == -1, -2, y), "got -2 in 54 rows"),
+        (lambda y: np.where(y == -1, "-1", y.astype(str)), "got '-1' in 54 rows"),
+        (lambda y: np.where(y == -1, "-1.0", y.astype(str)), "got '-1.0' in 54 rows"),
+        (lambda y: np.where(y == 0, -3.0, y), "got -3.0 in"),
+    ],
+)
+def test_what_only_looks_like_no_label_is_refused(strange: Callable[[NDArray[Any]], NDArray[Any]], said: str) -> None:
+    features, _, y, sample_domain = domains()
+    with pytest.raises(DataError, match=f"must not be negative.*{said}.*A row without label has the number -1"):
+        SSDAClassifier(**QUICK).fit(features, strange(y), sample_domain)
+
+
+def test_names_with_a_minus_are_classes() -> None:
+    features, _, y, sample_domain = domains()
+    names = np.array(["-a", "b-1", "- c", ""])[y]
+    model = SSDAClassifier(**BARE).fit(features, names, sample_domain)
+    assert model.classes_.tolist() == ["- c", "-a", "b-1"]
+
+
 def test_errors_say_what_to_do() -> None:
     features, _, y, sample_domain = domains()
     with pytest.raises(ValueError, match="at least two classes, got 1 class"):
@@ -157,5 +191,10 @@ def test_errors_say_what_to_do() -> None:
         SSDAClassifier(preset="luck").fit(features, y, sample_domain)  # type: ignore[arg-type]  # the wrong word
     with pytest.raises(ValueError, match="method must be one of source_target"):
         SSDAClassifier("luck", **QUICK).fit(features, y, sample_domain)
+    with pytest.raises(ConfigError, match=r"bottleneck must be one of 'none', 'linear', 'normalized', got 'foo'"):
+        SSDAClassifier(**QUICK | {"bottleneck": "foo"}).fit(features, y, sample_domain)
+    for domain in (np.full(len(y), np.nan), np.full(len(y), "target")):
+        with pytest.raises(DataError, match="sample_domain must be finite numbers"):
+            SSDAClassifier(**QUICK).fit(features, y, domain)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         SSDAClassifier(**QUICK).fit(features, y, sample_domain[:5])

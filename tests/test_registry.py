@@ -29,9 +29,10 @@ from qurate.selection.selectors.base import NamedSelector
 TWO = Registry("fruit", Entry("apple", "A+E", "", "math:sin"), Entry("pear", "PEAR", "", "math:cos"))
 
 
-def test_the_rows_are_those_of_the_papers_tables() -> None:
-    assert [entry.title for entry in METHODS.values()] == ["S+T", "DANN", "ADR", "CDAN", "ENT", "MME", "TML", "CML"]
-    assert list(SELECTORS) == ["none", "confidence", "quality", "balanced", "random", "dqn"]
+def test_the_rows_of_the_papers_tables_are_there_in_its_order() -> None:
+    printed = ["S+T", "DANN", "ADR", "CDAN", "ENT", "MME", "TML", "CML"]
+    assert [entry.title for entry in METHODS.values() if entry.title in printed] == printed
+    assert [name for name in SELECTORS if name in ("none", "confidence", "dqn")] == ["none", "confidence", "dqn"]
     assert sorted(SELECTOR_ORDER) == sorted([*SELECTORS, PRINTED_AGENT, ORACLE])
 
 

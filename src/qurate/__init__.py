@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qurate.data.digits import digits_split
     from qurate.data.domains import Domain, from_arrays
     from qurate.data.embedding.embed import embed_split
-    from qurate.data.folders import read_folder
+    from qurate.data.folders import read_folder, read_unlabeled_folder
     from qurate.data.lists import read_list, read_table
     from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
     from qurate.data.splits import read_mme_split, split_parts, split_target
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from qurate.runs.model import load_model as load
     from qurate.selection.algorithm import Adaptation, fit
     from qurate.selection.callbacks import Callback
-    from qurate.selection.pseudo_labels import Positives, Round
+    from qurate.selection.positives import Positives
+    from qurate.selection.pseudo_labels import Round
     from qurate.selection.selectors.base import Selector
     from qurate.training import TrainingError
 
@@ -53,7 +54,7 @@ _HOMES = {
     "data.digits": ("digits_split",),
     "data.domains": ("Domain", "from_arrays"),
     "data.embedding.embed": ("embed_split",),
-    "data.folders": ("read_folder",),
+    "data.folders": ("read_folder", "read_unlabeled_folder"),
     "data.lists": ("read_list", "read_table"),
     "data.samples": ("DataError", "Labeled", "SealedLabels", "Split", "Unlabeled"),
     "data.splits": ("read_mme_split", "split_parts", "split_target"),
@@ -67,7 +68,8 @@ _HOMES = {
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),
     "selection.callbacks": ("Callback",),
-    "selection.pseudo_labels": ("Positives", "Round"),
+    "selection.positives": ("Positives",),
+    "selection.pseudo_labels": ("Round",),
     "selection.selectors.base": ("Selector",),
     "training": ("TrainingError",),
 }
@@ -120,6 +122,7 @@ __all__ = [
     "read_list",
     "read_mme_split",
     "read_table",
+    "read_unlabeled_folder",
     "split_parts",
     "split_target",
 ]

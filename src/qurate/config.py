@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,22 @@ from typing import Any, Literal, Self
 
 from qurate.errors import ConfigError
 from qurate.registry import METHODS, SELECTORS, Registry
-from qurate.runtime.checked import Below1, Bytes, Checked, Count, Inside, Positive, Rate, Seed, Share, Weight
+from qurate.runtime.checked import (
+    Below1,
+    Bytes,
+    Checked,
+    Count,
+    Inside,
+    Positive,
+    Rate,
+    Seed,
+    Share,
+    Size,
+    Steps,
+    StepsOrDefault,
+    Weight,
+    show,
+)
 
 Bottleneck = Literal["none", "linear", "normalized"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -26,7 +42,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 
 def _check(condition: bool, where: str, allowed: str, got: object) -> None:
     if not condition:
-        raise ConfigError(f"{where} must be {allowed}, got {got!r}.")
+        raise ConfigError(f"{where} must be {allowed}, got {show(got)}.")
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class NetworkConfig(Checked):
     bottleneck: Bottleneck = "linear"
     """Layer before the classifier: 'linear' as in the MME reference code, 'normalized' (dropout, linear,
     batch norm, ReLU; our choice), or 'none' (VGG-16's own 4096-wide layer)."""
-    features: Positive = 512
+    features: Size = 512
     """Width d of the bottleneck. Paper (by the MME reference code): 512."""
     dropout: Below1 = 0.3
     """Dropout of the normalized bottleneck. Our choice."""
@@ -62,7 +78,7 @@ class MethodConfig(Checked):
             raise ConfigError("MethodConfig is the base of all: use MethodConfig.of('tml'), or the config of one.")
 
     @classmethod
-    def of(cls, name: str, **numbers: Any) -> MethodConfig:
+    def of(cls, name: str, /, **numbers: Any) -> MethodConfig:
         """The config of a method by its name or title, with these numbers changed.
 
         Example:
@@ -82,13 +98,13 @@ class MethodConfig(Checked):
 class TrainingConfig(Checked):
     """Optimiser, schedule and batches of the one training loop."""
 
-    steps: Positive = 1500
+    steps: Steps = 1500
     """Training steps. Our choice."""
-    batch_source: Positive = 24
+    batch_source: Size = 24
     """Source samples per step. Paper (MME reference code): 24."""
-    batch_target: Positive = 24
+    batch_target: Size = 24
     """Labelled target samples per step. Paper (MME reference code): 24."""
-    batch_unlabeled: Positive = 48
+    batch_unlabeled: Size = 48
     """Unlabelled target samples per step. Paper (MME reference code): 48."""
     positive_share: Inside | None = None
     """Share of positives (D_p) in a target batch, once there are any; None draws from D_t and D_p alike (decision 19).
@@ -147,7 +163,7 @@ class RewardConfig(Checked):
     neighbors: Positive = 10
     """How many nearest target samples. Our choice."""
     neighbor_floor: Rate = 0.01
-    """Added to the neighbours' probability before its logarithm, which else is -inf where none agrees. Our choice."""
+    """Added to the neighbours' probability before its logarithm, which would be -inf where none agrees. Our choice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,7 +188,7 @@ class EpisodeConfig(Checked):
     """Most actions per round, over all its episodes. Our choice; with one episode of N_c candidates no bound."""
     repeat_episodes: bool = False
     """Start new episodes until `actions` are used up. Paper: one episode per round."""
-    trial_steps: Count = 0
+    trial_steps: StepsOrDefault = 0
     """Steps of the trial network per action; 0 for one epoch over D_s (paper; decision 9)."""
     trial_layers: Literal["head", "all"] = "head"
     """Where the backbone is trained too, the trial network trains the layers after it, on embeddings of the current
@@ -182,14 +198,14 @@ class EpisodeConfig(Checked):
     state_network: Literal["trial", "frozen"] = "trial"
     """Who makes the states: the trial network after its epoch (paper, line 12), or the round's network (decision 8)."""
     state_features: Count = 0
-    """Project the d features of the state to so many by a fixed random matrix; 0 keeps them (paper)."""
+    """Project the d features of the state to this many by a fixed random matrix; 0 keeps them (paper)."""
     agent: Literal["flat", "relational"] = "flat"
     """'flat': fully connected layers on the whole state (paper). 'relational': the same layers on each candidate's
     relations to the parts of the state (decision 21; our choice)."""
     keep_rejected: bool = True
     """Keep the sample that earned -1 in D_p (decision 5). Paper: yes."""
     harvest: bool = False
-    """After the episodes of a round, let the agent choose D_p anew from all of D_u, class by class (decision 24; our
+    """After the episodes of a round, let the agent choose D_p again from all of D_u, class by class (decision 24; our
     choice). Paper: D_p is what the episodes chose."""
 
 
@@ -197,7 +213,7 @@ class EpisodeConfig(Checked):
 class QLearningConfig(Checked):
     """The Q-network, its updates, the exploration and the experience pool."""
 
-    hidden: tuple[Positive, ...] = (1024, 512)
+    hidden: tuple[Size, ...] = (1024, 512)
     """Widths of the hidden layers. Paper: 1024 and 512."""
     output_relu: bool = False
     """A ReLU after the last layer too (decision 1). Our choice: no, since rewards include -1. Paper: yes."""
@@ -210,7 +226,7 @@ class QLearningConfig(Checked):
     largest_gradient: Rate = 1.0
     """Length that a gradient of 'sgd' is cut to: it grows with the state's length squared, and a state has up to a
     million numbers (decision 28). Our choice; paper: no bound."""
-    batch_size: Positive = 16
+    batch_size: Size = 16
     """Transitions sampled for each update. Our choice."""
     target_update: Count = 0
     """Updates between copies into a target network that makes the max of Eq. (9) (decision 3); 0 is none.
@@ -241,7 +257,7 @@ class SelectorConfig(Checked):
             raise ConfigError("SelectorConfig is the base of all: use SelectorConfig.of('dqn'), or the config of one.")
 
     @classmethod
-    def of(cls, name: str, **numbers: Any) -> SelectorConfig:
+    def of(cls, name: str, /, **numbers: Any) -> SelectorConfig:
         """The config of a selector by its name, with these numbers changed.
 
         Example:
@@ -305,10 +321,10 @@ class SelectionConfig(Checked):
     selector: SelectorConfig = field(default_factory=NoneConfig)
     rounds: Positive = 8
     """Most rounds (lines 4-21). Our choice."""
-    round_steps: Positive = 200
+    round_steps: Steps = 200
     """Training steps of F and C per round (line 20). Our choice."""
     patience: Positive = 3
-    """Stop when D_p did not change for so many rounds (decision 13). Our choice."""
+    """Stop when D_p did not change for this many rounds (decision 13). Our choice."""
     relabel_positives: bool = False
     """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -358,12 +374,15 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     Raises:
         ConfigError: If there is none.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"a file of settings must be given by its path, got {show(path)}.")
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
         data = tomllib.loads(text) if file.suffix.lower() == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read as a JSON or TOML file ({error}).") from error
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{file}: cannot be read as a JSON or TOML file ({reason}).") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: must hold a table of settings, got {type(data).__name__}.")
     return data
@@ -382,8 +401,8 @@ def fingerprint(config: Any) -> str:
 
 def _named(cls: Any, registry: Registry, data: Mapping[str, Any]) -> Any:
     if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
-        raise ConfigError(f"{cls.__name__} must be a table with a name ({', '.join(registry)}), got {data!r}.")
-    return cls.of(**data)
+        raise ConfigError(f"{cls.__name__} must be a table with a name ({', '.join(registry)}), got {show(data)}.")
+    return cls.of(data["name"], **{str(key): value for key, value in data.items() if key != "name"})
 
 
 def _from_version_0_1(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+import re
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
-from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.data.samples import DataError, Labeled, Split, Unlabeled
 from qurate.presets import Preset, make_config
 from qurate.selection.algorithm import fit
 
@@ -48,7 +49,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         features: Width of the bottleneck.
         steps: Training steps before selection.
         rounds: Most rounds of selection; None for the preset's number, or 8.
-        round_steps: Training steps a round; None for the preset's number, or 200.
+        round_steps: Training steps per round; None for the preset's number, or 200.
         learning_rate: Of SGD.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         random_state: Seed, generator, or None for a new seed at every fit.
@@ -106,9 +107,10 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rows, labels = validate_data(self, X, y, dtype=np.float32)
         known = ~_is_unlabeled(labels)
         check_classification_targets(labels[known])
+        _refuse_negative(labels[known])
         self.classes_, codes = np.unique(labels[known], return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
+            raise DataError(
                 f"SSDAClassifier.fit: y must have labels of at least two classes, got {len(self.classes_)} class. "
                 "-1 (or '' or None among strings) marks a row without label and is no class."
             )
@@ -161,11 +163,26 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
 def _is_unlabeled(labels: NDArray[Any]) -> Mask:
     """Which labels say that there is none: -1 among numbers, '' or None among strings."""
-    if labels.dtype.kind in "iuf":
-        return np.asarray(labels == -1)
-    if labels.dtype.kind in "OUT":
-        return np.array([label is None or (isinstance(label, str | int) and label in ("", -1)) for label in labels])
-    return np.zeros(len(labels), dtype=bool)
+    if labels.dtype.kind not in "iufOUT":
+        return np.zeros(len(labels), dtype=bool)
+    return np.array([label is None or label in ("", -1) for label in labels.tolist()])
+
+
+def _refuse_negative(labels: NDArray[Any]) -> None:
+    """A label that only looks like none: a negative number other than -1, or the text of one."""
+    strange = [label for label in labels.tolist() if _is_negative(label)]
+    if strange:
+        raise DataError(
+            f"SSDAClassifier.fit: a label of y must not be negative, nor the text of a negative number, got "
+            f"{strange[0]!r} in {len(strange)} rows. A row without label has the number -1, or '' or "
+            "None among strings."
+        )
+
+
+def _is_negative(label: object) -> bool:
+    if isinstance(label, str):
+        return re.fullmatch(r"\s*-\s*\d+(\.0*)?\s*", label) is not None
+    return isinstance(label, Real) and label < 0
 
 
 def _is_target(sample_domain: ArrayLike | None, known: Mask) -> Mask:
@@ -173,9 +190,14 @@ def _is_target(sample_domain: ArrayLike | None, known: Mask) -> Mask:
         return ~known
     domains = column_or_1d(sample_domain)
     check_consistent_length(domains, known)
+    if domains.dtype.kind not in "biuf" or not np.isfinite(domains).all():
+        raise DataError(
+            "SSDAClassifier.fit: sample_domain must be finite numbers, negative for target and others for source, "
+            f"got dtype {domains.dtype}" + (" with NaN or infinity." if domains.dtype.kind == "f" else ".")
+        )
     target = np.asarray(domains < 0)
     if strange := int((~known & ~target).sum()):
-        raise ValueError(
+        raise DataError(
             f"SSDAClassifier.fit: unlabelled rows must be of the target (sample_domain < 0), but {strange} are of the "
             "source. Leave them out, or give them labels."
         )

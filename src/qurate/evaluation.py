@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from qurate.data.batches import stream_in_order
-from qurate.data.samples import DataError, Inputs, Labeled, Unlabeled
+from qurate.data.samples import DataError, Inputs, Labeled, Unlabeled, check_positions, describe
 from qurate.methods import Method
+from qurate.networks.heads import check_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,18 @@ def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
 
 @torch.no_grad()
 def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | None = None, workers: int = 0) -> Tensor:
-    """Class probabilities of all inputs, (N, K) on the CPU."""
+    """Class probabilities of all inputs, (N, K) on the CPU.
+
+    Raises:
+        DataError: If the method cannot read the inputs.
+    """
+    if not isinstance(method, Method):
+        raise DataError(f"method must be a Method, such as fit(...).method, got {describe(method)}.")
+    check_inputs(method.network, inputs, "inputs")
+    if len(inputs) == 0:
+        raise DataError("inputs must have at least one sample, got none.")
+    if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
+        raise DataError(f"batch_size must be a positive integer, got {batch_size!r}.")
     device = next(method.parameters()).device
     size = batch_size or (512 if isinstance(inputs, Tensor) else 32)
     batches = stream_in_order(inputs, batch_size=size, transform=method.network.transform, workers=workers)
@@ -68,7 +80,13 @@ def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | N
 
 
 def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:
-    """Metrics of a method on a labelled part, or on D_u by its sealed labels."""
+    """Metrics of a method on a labelled part, or on D_u by its sealed labels.
+
+    Raises:
+        DataError: If the part has no labels, is none, or cannot be read by the method.
+    """
+    if not isinstance(part, Labeled | Unlabeled):
+        raise DataError(f"evaluate: part must be Labeled or Unlabeled, such as split.validation, got {describe(part)}.")
     if isinstance(part, Labeled):
         labels = part.labels
     elif part.sealed is None:
@@ -76,6 +94,7 @@ def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:
     else:
         labels = part.sealed.open_for_evaluation()
     probabilities = predict_probabilities(method, part.inputs)
+    check_positions(labels[labels >= 0], method.network.n_classes, "evaluate: labels")
     return measure(probabilities.argmax(dim=1), labels.cpu(), method.network.n_classes)
 
 

@@ -53,7 +53,8 @@ def steps_of_rounds(config: RunConfig, n_source: int) -> float:
     if isinstance(selection.selector, DQNConfig):
         episode = selection.selector.episode
         epoch = math.ceil(n_source / config.training.batch_source)
-        actions = episode.actions * max(_STEPS_PER_ACTION, episode.trial_steps or epoch)
+        most = episode.actions if episode.repeat_episodes else min(episode.actions, episode.candidates)
+        actions = most * max(_STEPS_PER_ACTION, episode.trial_steps or epoch)
     return selection.rounds * (selection.round_steps + actions)
 
 

@@ -74,7 +74,7 @@ def make_config(
     selection = agent_selection(preset) if chosen.name == "dqn" else SelectionConfig(selector=chosen)
     training = TrainingConfig(device=device, positive_share=None if is_printed else POSITIVE_SHARE)
     return RunConfig(
-        network or NetworkConfig(bottleneck="normalized"),
+        NetworkConfig(bottleneck="normalized") if network is None else network,
         MethodConfig.of(name),
         replace(training, **_given(steps=steps, learning_rate=learning_rate)),
         replace(selection, **_given(rounds=rounds, round_steps=round_steps)),
@@ -107,7 +107,7 @@ def agent_selection(preset: Preset) -> SelectionConfig:
 
 
 def check_preset(preset: str) -> str:
-    """The preset, if there is such a one.
+    """The preset, if it exists.
 
     Raises:
         ConfigError: If not.

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Split
-from qurate.errors import QurateError
+from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
-from qurate.networks.heads import build_network
+from qurate.networks.heads import build_network, check_inputs
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import seeded
 
@@ -25,7 +25,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 
 class TrainingError(QurateError, RuntimeError):
-    """Training cannot go on; the message says at which step, why, and what to try."""
+    """Training cannot continue; the message says at which step, why, and what to try."""
 
 
 def make_fabric(config: TrainingConfig) -> Fabric:
@@ -121,7 +121,17 @@ class Trainer:
         return {name: values.detach().clone() for name, values in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict` of a trainer of the same config."""
+        """Continue from a `state_dict` of a trainer of the same config.
+
+        Raises:
+            TrainingError: If it is of another.
+        """
+        try:
+            self._load(state)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise TrainingError(f"The state is of another network, method or optimiser ({error}).") from error
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
         parts: dict[str, dict[str, Tensor]] = {"method": {}, "optimizer": {}}
         for name, values in state.items():
             part, _, rest = name.partition(".")
@@ -173,10 +183,22 @@ class Trainer:
 
 
 def start(split: Split, config: RunConfig) -> Trainer:
-    """The network and method of a config, built for a split and ready to train."""
+    """The network and method of a config, built for a split and ready to train.
+
+    Raises:
+        DataError: If the network cannot read the split.
+        ConfigError: If the network does not fit in memory.
+    """
     inputs = split.source.inputs
-    width = inputs.shape[1] if isinstance(inputs, Tensor) else None
-    network = build_network(config.network, n_classes=split.n_classes, input_width=width, seed=config.seed)
+    width = inputs.shape[1] if isinstance(inputs, Tensor) and inputs.ndim > 1 else 1
+    try:
+        network = build_network(config.network, n_classes=split.n_classes, input_width=width, seed=config.seed)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, QurateError):
+            raise
+        raise ConfigError(f"NetworkConfig: the network cannot be built ({error}). Use fewer features.") from error
+    for name in ("source", "target_labeled", "target_unlabeled"):
+        check_inputs(network, getattr(split, name).inputs, f"Split.{name}.inputs")
     method = build_method(config.method, network, seed=config.seed)
     return Trainer(method, config.training, make_fabric(config.training))
 

@@ -34,23 +34,25 @@ def run_in(lane: Lane, out: Path) -> None:
         lane.close()
 
 
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_that_is_killed_is_replaced_and_its_cell_run_again(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: signal.Signals, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # the process must find the tests
-    run_in(ProcessLane(DiesOnce(tmp_path / "died")), tmp_path)
+    run_in(ProcessLane(DiesOnce(tmp_path / "died", by)), tmp_path)
     assert (tmp_path / "died").exists()
     assert tables(tmp_path) == tables(whole)
 
 
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_a_ray_worker_that_is_killed_is_replaced_and_its_cell_run_again(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: signal.Signals, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
     pytest.importorskip("ray", reason="the extra ray is not installed")
     assert start_ray("local", 1) == 1
     try:
-        run_in(RayLane(DiesOnce(tmp_path / "died"), gpus=0), tmp_path)
+        run_in(RayLane(DiesOnce(tmp_path / "died", by), gpus=0), tmp_path)
     finally:
         stop_ray()
     assert (tmp_path / "died").exists()

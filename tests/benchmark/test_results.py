@@ -25,7 +25,7 @@ def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None
 
 
 def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
-    lines = rounds_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)]).splitlines()
+    lines = rounds_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)]).decode().splitlines()
     assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -83,16 +84,18 @@ class Silent:
 
 
 class DiesOnce(SmallWorker):
-    """Is killed by the system when it is given a cell for the first time."""
+    """Is ended by a signal when it is given a cell for the first time."""
 
-    def __init__(self, marker: Path) -> None:
+    def __init__(self, marker: Path, by: signal.Signals = signal.SIGKILL) -> None:
         super().__init__()
         self.marker = marker
+        self.by = by
 
     def run(self, cell: Cell) -> CellResult:
         if not self.marker.exists():
             self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)
+            time.sleep(1)
         return super().run(cell)
 
 

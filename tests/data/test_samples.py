@@ -7,7 +7,7 @@ import torch
 from tests.data.files import image_files
 
 from qurate.data.images import ImageFiles
-from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, join, take
+from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, join, take
 
 
 def test_take_keeps_the_asked_order() -> None:
@@ -23,7 +23,7 @@ def test_join_puts_the_second_behind_the_first() -> None:
 
 
 def test_join_refuses_files_with_tensors() -> None:
-    with pytest.raises(TypeError, match="ImageFiles and Tensor"):
+    with pytest.raises(DataError, match="ImageFiles and Tensor"):
         join(image_files(["a"]), torch.zeros(1, 2))
 
 
@@ -31,7 +31,7 @@ def test_join_refuses_files_with_tensors() -> None:
     ("labels", "error", "message"),
     [
         (torch.tensor([0]), ValueError, "2 inputs but 1 labels"),
-        (torch.tensor([0.0, 1.0]), TypeError, "must be int64"),
+        (torch.tensor([0.0, 1.0]), DataError, "labels must be a tensor"),
         (torch.tensor([0, -1]), ValueError, "negative"),
     ],
 )

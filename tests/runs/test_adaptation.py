@@ -308,7 +308,7 @@ def test_a_row_for_every_image_that_was_given(place: dict[str, Path], adapt: Ada
     assert again["problem"] == f"same image as the labelled {twin}; left out of training"
     told = outcome.model.predict(twin)
     assert again["label"] == told["label"][0]
-    assert float(again["probability"]) == pytest.approx(told["probability"][0], abs=1e-4)
+    assert float(str(again["probability"])) == pytest.approx(told["probability"][0], abs=1e-4)
     for name, why in (("cut.jpg", "cannot be decoded"), ("text.png", "cannot be opened as an image")):
         row = table.loc[str(place["unlabeled"] / name)]
         assert (row["label"], row["probability"]) == ("", "")
@@ -395,3 +395,14 @@ def test_offline_weights_are_taken_where_they_are_installed(
 def test_unknown_settings_list_what_is_allowed() -> None:
     with pytest.raises(ConfigError, match=r"train must be one of head, full, got 'best'"):
         trained_network("best", BACKBONE, "none")  # type: ignore[arg-type]
+
+
+def test_words_beside_a_config_are_refused(place: dict[str, Any], weights: str) -> None:
+    with pytest.raises(ConfigError, match="method, seed cannot be given beside config"):
+        qurate.adapt(**place, config=small_config("none"), method="mme", seed=3, weights=weights)
+
+
+def test_a_config_that_trains_a_backbone_trains_that_one(place: dict[str, Any], weights: str, cache: Path) -> None:
+    config = small_config("none", network=trained_network("full", BACKBONE, weights))
+    model = qurate.adapt(**place, config=config, compare=False, cache=cache, progress=False)
+    assert (model.config.backbone, model.origin["trained"]) == (BACKBONE, "full")

@@ -142,7 +142,7 @@ def test_a_forced_run_keeps_the_old_one_until_it_is_whole(place: dict[str, Any],
                 run(place, out, config=new)
         with pytest.raises(RunError, match="other settings") if number else nullcontext():
             run(place, out, config=old, resume=True)
-        run(place, out, config=new, **({"resume": True} if number else {"force": True}))
+        run(place, out, config=new, resume=bool(number), force=not number)
         assert (out / "my notes.txt").read_text() == "keep"
         (out / "my notes.txt").unlink()
         assert contents(out) == whole, kill_at

@@ -21,7 +21,8 @@ from qurate.selection import algorithm, reward
 from qurate.selection.algorithm import Adaptation, fit, pretrain
 from qurate.selection.callbacks import Action, Callback
 from qurate.selection.episode import SelectionEnv
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.pool import OversizeStateError
 from qurate.training import Trainer
@@ -201,7 +202,7 @@ def test_rounds_stop_when_positives_no_longer_change() -> None:
             return dataclasses.replace(round.positives_at(torch.arange(5)), labels=torch.zeros(5, dtype=torch.int64))
 
     result = fit(blobs(), config(rounds=9), selector=Same())
-    assert result.stopped == "D_p did not change for 3 rounds"
+    assert result.stopped == "the positives did not change for 3 rounds"
     assert len(result.rounds) == 4
 
 

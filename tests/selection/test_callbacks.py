@@ -9,7 +9,7 @@ from tests.selection.problem import blobs, config
 from qurate.methods import Method
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.positives import Positives
 
 
 class Diary(Callback):
@@ -64,7 +64,7 @@ def test_a_listener_hears_all_of_a_run_in_order_and_so_does_the_next() -> None:
 
 def test_callbacks_pass_on_everything_there_is_to_hear() -> None:
     hears = {name for name, _ in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_")}
-    assert hears == {name for name in vars(Callbacks) if name.startswith("on_")}
+    assert hears == {name for name in vars(Callbacks(())) if name.startswith("on_")}
     assert hears == {name for name in vars(Diary) if name.startswith("on_")}
 
 

@@ -17,7 +17,9 @@ from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.presets import make_config
 from qurate.selection.algorithm import fit
 from qurate.selection.episode import SelectionEnv
-from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label, view
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round, pseudo_label
+from qurate.selection.views import find_neighbors, view
 from qurate.training import Trainer, start
 
 

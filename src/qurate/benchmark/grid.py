@@ -17,7 +17,7 @@ from qurate.model_selection import RULES
 from qurate.networks.backbones import check_backbone
 from qurate.presets import Preset, check_preset, make_config
 from qurate.registry import METHODS, ORACLE, PRINTED_AGENT, SELECTOR_ORDER, SELECTORS, resolve_pair
-from qurate.runtime.checked import Checked, Count, Positive, Seed
+from qurate.runtime.checked import Checked, Positive, Seed, StepsOrDefault
 from qurate.selection.selectors.oracle import OracleConfig
 
 DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
@@ -66,7 +66,7 @@ class Grid(Checked):
     train: Literal["head", "full"] = "head"
     protocol: Protocol = "mme"
     rules: tuple[str, ...] = ("last",)
-    steps: Count = 0
+    steps: StepsOrDefault = 0
     device: Device = "auto"
 
     def __post_init__(self) -> None:

@@ -11,9 +11,9 @@ import pandas as pd
 
 from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
+from qurate.data.places import is_file
 from qurate.errors import QurateError
 from qurate.registry import row_rank, row_title
-from qurate.runtime.files import is_file
 
 CELL = ["scenario", "method", "selector", "shots", "seed"]
 """What names one run of the grid."""

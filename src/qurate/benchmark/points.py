@@ -12,7 +12,7 @@ from qurate.evaluation import evaluate, measure, predict_probabilities, pseudo_l
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
 from qurate.selection.callbacks import Callback, RoundRecord
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.positives import Positives
 
 POINTS = 8
 """Models to choose from in a run without rounds, evenly spaced over its training. Our choice."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -13,7 +11,9 @@ from typing import Any
 import pandas as pd
 
 from qurate.errors import QurateError
+from qurate.runtime.checked import show
 from qurate.runtime.files import write_atomically
+from qurate.runtime.tables import TableError, read_csv, to_csv
 
 
 class BenchmarkError(QurateError, ValueError):
@@ -92,12 +92,12 @@ COLUMNS = tuple(field.name for field in fields(Row))
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
 
-def rows_to_csv(rows: Sequence[Row]) -> str:
+def rows_to_csv(rows: Sequence[Row]) -> bytes:
     """The rows as CSV with a header."""
     return _to_csv([asdict(row) for row in rows], COLUMNS)
 
 
-def rounds_to_csv(rounds: Sequence[RoundRow]) -> str:
+def rounds_to_csv(rounds: Sequence[RoundRow]) -> bytes:
     """The rounds as CSV with a header."""
     return _to_csv([asdict(row) for row in rounds], ROUND_COLUMNS)
 
@@ -154,33 +154,35 @@ def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     Raises:
         BenchmarkError: If the file is cut off or is no such table; the message names the line and the value.
     """
-    header, *lines = _read_lines(path)
-    missing = [column for column in columns if column not in header]
+    texts = _read_texts(path)
+    missing = [column for column in columns if column not in texts.columns]
     if missing:
         raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
-    found: dict[str, list[Any]] = {column: [] for column in columns}
-    for number, line in enumerate(lines, 2):
-        if len(line) != len(header):
-            raise BenchmarkError(f"{path}: row {number} has {len(line)} of {len(header)} values. The file is damaged.")
-        for column in columns:
-            text = line[header.index(column)]
-            try:
-                found[column].append(_KINDS[column].read(text))
-            except ValueError:
-                allowed = _KINDS[column].words
-                raise BenchmarkError(f"{path}: {column} in row {number} must be {allowed}, got '{text}'.") from None
-    return pd.DataFrame({column: pd.Series(found[column], dtype=_KINDS[column].dtype) for column in columns})
+    return pd.DataFrame({column: _read_column(texts[column], path) for column in columns})
 
 
-def _read_lines(path: Path) -> list[list[str]]:
+def _read_texts(path: Path) -> pd.DataFrame:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BenchmarkError(f"{path}: cannot be read as CSV ({error}).") from error
-    if not lines or not text.endswith(("\n", "\r")):
-        raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
-    return lines
+        content = path.read_bytes()
+        content.decode()
+        if content and not content.endswith((b"\n", b"\r")):
+            raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
+        return read_csv(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchmarkError(f"{path}: cannot be read as a UTF-8 text file ({error}).") from error
+    except TableError as error:
+        raise BenchmarkError(str(error)) from error
+
+
+def _read_column(texts: pd.Series, path: Path) -> pd.Series:
+    column = str(texts.name)
+    kind, values = _KINDS[column], []
+    for number, text in enumerate(texts, 1):
+        try:
+            values.append(kind.read(text))
+        except ValueError:
+            raise BenchmarkError(f"{path}: {column} in row {number} must be {kind.words}, got {show(text)}.") from None
+    return pd.Series(values, dtype=kind.dtype)
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ _KINDS = {
 }
 
 
-def _to_csv(records: Sequence[dict[str, object]], columns: tuple[str, ...]) -> str:
+def _to_csv(records: Sequence[dict[str, object]], columns: tuple[str, ...]) -> bytes:
     table = pd.DataFrame(records, columns=list(columns))
     table["positives"] = table["positives"].astype("Int64")
-    return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return to_csv(table, "%.6g")

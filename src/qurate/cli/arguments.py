@@ -9,14 +9,14 @@ from qurate.errors import ConfigError
 from qurate.runtime.checked import LARGEST_SEED, MOST, show
 
 
-def check_count(option: str, value: int | None) -> None:
+def check_count(option: str, value: int | None, most: int = MOST) -> None:
     """A number of things, if one is given.
 
     Raises:
         ConfigError: If it is not positive, or absurd.
     """
-    if value is not None and not 1 <= value <= MOST:
-        raise ConfigError(f"--{option} must be between 1 and {MOST}, got {show(value)}.")
+    if value is not None and not 1 <= value <= most:
+        raise ConfigError(f"--{option} must be between 1 and {most}, got {show(value)}.")
 
 
 def check_seed(option: str, value: int) -> None:

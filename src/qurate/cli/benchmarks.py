@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +13,12 @@ from rich.console import Console
 
 from qurate.cli import options
 from qurate.cli.arguments import check_count, check_folder, check_seed
+from qurate.cli.signals import on_stop
 from qurate.cli.terminal import announce, begin, say
 from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_some
+from qurate.data.places import is_folder, shorten
 from qurate.errors import ConfigError
+from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
     from qurate.benchmark.cells import Cell
@@ -34,16 +36,16 @@ def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, fo
         out: Folder for results.csv.
         seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
         steps: Training steps before selection.
-        force: Overwrite DIR/results.csv if it is there.
+        force: Overwrite DIR/results.csv if it exists.
     """
     check_seed("seed", seed)
-    check_count("steps", steps)
+    check_count("steps", steps, MOST_STEPS)
     check_folder("out", out)
-    with stopped_with("Re-run the command with --force."):
-        begin()
-        from qurate.benchmark.demo import run_demo
+    on_stop(lambda: "Re-run the command with --force.")
+    begin()
+    from qurate.benchmark.demo import run_demo
 
-        run_demo(out, seed=seed, force=force, console=Console(), steps=steps)
+    run_demo(out, seed=seed, force=force, console=Console(), steps=steps)
 
 
 def report(
@@ -60,14 +62,14 @@ def report(
     """
     if out is not None:
         check_folder("out", out)
-    with stopped_with("Re-run the command."):
-        announce("pandas and Matplotlib", "matplotlib")
-        from qurate.report.benchmark.report import write_report
-        from qurate.report.benchmark.terminal import print_report
+    on_stop(lambda: "Re-run the command.")
+    announce("pandas and Matplotlib", "matplotlib")
+    from qurate.report.benchmark.report import write_report
+    from qurate.report.benchmark.terminal import print_report
 
-        made, files = write_report(folder, out, reference=reference)
-        print_report(made, Console())
-        say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
+    made, files = write_report(folder, out, reference=reference)
+    print_report(made, Console())
+    say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
 
 
 def benchmark(
@@ -119,45 +121,45 @@ def benchmark(
     chosen_rules = split_some("model-selection", model_selection)
     chosen_scenarios = () if scenarios == "all" else split_some("scenarios", scenarios)
     chosen_shots, chosen_seeds = split_numbers("shots", shots, least=1), split_numbers("seeds", seeds)
-    for option, count in (("steps", steps), ("processes", processes)):
-        check_count(option, count)
+    check_count("steps", steps, MOST_STEPS)
+    check_count("processes", processes)
     check_folder("out", out)
-    if data is not None and not data.is_dir():
-        raise ConfigError(f"--data must be a folder, got {data}, where there is none.")
-    with stopped_with("Re-run the command to resume."):
-        begin()
-        from qurate.benchmark.folder import BenchmarkFolder
-        from qurate.benchmark.grid import Grid
-        from qurate.benchmark.worker import Worker
-        from qurate.data.catalog import load_suite
-        from qurate.runs.settings import find_weights
-        from qurate.runtime.machine import available_cores
+    if data is not None and not is_folder(data):
+        raise ConfigError(f"--data must be a folder, got {shorten(data)}, where there is none.")
+    on_stop(lambda: "Re-run the command to resume.")
+    begin()
+    from qurate.benchmark.folder import BenchmarkFolder
+    from qurate.benchmark.grid import Grid
+    from qurate.benchmark.worker import Worker
+    from qurate.data.catalog import load_suite
+    from qurate.runs.settings import find_weights
+    from qurate.runtime.machine import available_cores
 
-        found = load_suite(suite)
-        grid = Grid(
-            found,
-            data,
-            scenarios=chosen_scenarios,
-            methods=chosen_methods,
-            selectors=chosen_selectors,
-            presets=chosen_presets,
-            shots=chosen_shots,
-            seeds=chosen_seeds,
-            backbone=backbone or "",
-            weights=find_weights(backbone or found.backbone, weights or "auto"),
-            train=train or "head",
-            protocol=protocol or found.protocols[0],
-            rules=chosen_rules,
-            steps=steps or 0,
-            device=device or "auto",
-        )
-        worker = Worker(found, None if data is None else data.resolve(), grid.weights)
-        folder = BenchmarkFolder(out)
-        if dry_run:
-            _print_plan(grid, folder, worker, processes or available_cores())
-            return
-        with folder.claimed():
-            _run(grid, folder, worker, processes, ray or "")
+    found = load_suite(suite)
+    grid = Grid(
+        found,
+        data,
+        scenarios=chosen_scenarios,
+        methods=chosen_methods,
+        selectors=chosen_selectors,
+        presets=chosen_presets,
+        shots=chosen_shots,
+        seeds=chosen_seeds,
+        backbone=backbone or "",
+        weights=find_weights(backbone or found.backbone, weights or "auto"),
+        train=train or "head",
+        protocol=protocol or found.protocols[0],
+        rules=chosen_rules,
+        steps=steps or 0,
+        device=device or "auto",
+    )
+    worker = Worker(found, None if data is None else data.resolve(), grid.weights)
+    folder = BenchmarkFolder(out)
+    if dry_run:
+        _print_plan(grid, folder, worker, processes or available_cores())
+        return
+    with folder.claimed():
+        _run(grid, folder, worker, processes, ray or "")
 
 
 def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
@@ -169,6 +171,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
     cells, gpus = grid.cells(), _gpus(grid.device)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
+    on_stop(functools.partial(_standing, cells, folder))
     lanes = processes or available_cores()
     try:
         if ray and to_run:
@@ -177,9 +180,6 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
             _embed(worker, to_run, bars)
         folder.write_facts(_facts(grid, cells))
         failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=gpus)
-    except KeyboardInterrupt as stop:
-        done = sum(folder.is_finished(cell) for cell in cells)
-        raise type(stop)(f"Finished: {done} of {_count(cells)}. Re-run the command to resume.") from None
     finally:
         if ray and to_run:
             stop_ray()
@@ -187,6 +187,12 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
     if failed:
         _print_failed(failed, folder, cells)
         sys.exit(1)
+
+
+def _standing(cells: Sequence[Cell], folder: BenchmarkFolder) -> str:
+    """How far a stopped benchmark is."""
+    done = sum(folder.is_finished(cell) for cell in cells)
+    return f"Finished: {done} of {_count(cells)}. Re-run the command to resume."
 
 
 def _run_cells(
@@ -268,15 +274,6 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }
-
-
-@contextmanager
-def stopped_with(advice: str) -> Iterator[None]:
-    """What to do after Ctrl-C or SIGTERM in the block, where nothing within it said so."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise type(stop)(*(stop.args or (advice,))) from None
 
 
 def _count(cells: Sequence[Cell]) -> str:

@@ -1,4 +1,4 @@
-"""The verbs for one's own images: check, adapt, predict, evaluate, export, embed."""
+"""The verbs for your own images: check, adapt, predict, evaluate, export, embed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def adapt(
 def _standing(out: Path) -> str:
     """How far a stopped run is; its code may be half loaded."""
     folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
-    return "Nothing was begun." if folder is None else str(folder(out).standing())
+    return "Nothing was begun. Re-run the command to start." if folder is None else str(folder(out).standing())
 
 
 def _say_outcome(out: Path, comparison: Comparison | None) -> None:
@@ -121,7 +121,7 @@ def predict(
         run: Folder of a finished run.
         images: A folder, a glob (in quotes), a list file or an image.
         out: CSV table to write: file, label, probability, problem.
-        force: Overwrite FILE if it is there.
+        force: Overwrite FILE if it exists.
     """
     check_output(out, "--out", force=force)
     read_about(run)
@@ -151,7 +151,7 @@ def evaluate(
         run: Folder of a finished run.
         labeled: Class folders, a list file ('path class' per line) or a CSV table.
         confusion: CSV table to write: counts, a row for each true class and a column for each predicted one.
-        force: Overwrite the confusion table if it is there.
+        force: Overwrite the confusion table if it exists.
     """
     if confusion is not None:
         check_output(confusion, "--confusion", force=force)
@@ -185,7 +185,7 @@ def export(
         run: Folder of a finished run.
         out: File to write; RUN/model.onnx unless given.
         format: Format of the file.
-        force: Overwrite FILE if it is there.
+        force: Overwrite FILE if it exists.
     """
     check_output(run / EXPORT_FILE if out is None else out, "--out", force=force)
     read_about(run)

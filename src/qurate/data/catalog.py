@@ -1,6 +1,6 @@
 """Suites to compare methods on: domains, scenarios, the layout on disk, where the data are published.
 
-A suite is a small TOML file; those of the literature are in the folder `suites`, one's own can be anywhere.
+A suite is a small TOML file; those of the literature are in the folder `suites`, your own can be anywhere.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from qurate.data.domains import Domain, list_some
 from qurate.data.folders import read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.lists import index_classes, locate, move_rows, name_classes, parse_list
+from qurate.data.places import is_file
 from qurate.data.samples import DataError, Split
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
 from qurate.networks.backbones import check_backbone
-from qurate.runtime.checked import AT_MOST, Allowed, Checked, Count, Positive, show
-from qurate.runtime.files import is_file
+from qurate.runtime.checked import AT_MOST, Allowed, Checked, Count, Positive, StepsOrDefault, show
 
 BUILT_IN = Path(__file__).parent / "suites"
 Protocol = Literal["mme", "clean", "drawn"]
@@ -91,7 +91,7 @@ class Suite(Checked):
     published_lists: str = ""
     lists: tuple[Title, ...] = ()
     whole_classes: Count = 0
-    steps: Count = 0
+    steps: StepsOrDefault = 0
     generated: Literal["", "digits"] = ""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from qurate.data.images import ImageFiles
 from qurate.data.places import shorten
-from qurate.data.samples import DataError, Inputs, take
+from qurate.data.samples import DataError, Inputs, describe, take
+from qurate.runtime.checked import show
 
 Array: TypeAlias = NDArray[Any] | Tensor
 
@@ -67,6 +68,13 @@ class Domain:
 
     def __post_init__(self) -> None:
         where = f"Domain '{self.name}'"
+        if not isinstance(self.inputs, Tensor | ImageFiles) or not isinstance(self.labels, Tensor):
+            raise DataError(
+                f"{where}: inputs must be a tensor or image files and labels a tensor, got {describe(self.inputs)} and "
+                f"{describe(self.labels)}. Build the domain with from_arrays or read_folder."
+            )
+        if not isinstance(self.classes, tuple) or not all(isinstance(name, str) for name in self.classes):
+            raise DataError(f"{where}: classes must be a tuple of names, got {show(self.classes)}.")
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
             raise DataError(
                 f"{where}: labels must be one-dimensional int64, got {self.labels.dtype} of shape "
@@ -127,8 +135,10 @@ def from_arrays(
     Raises:
         DataError: If shapes disagree, an input is not finite or a label is out of range.
     """
+    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray)):
+        raise DataError(f"from_arrays: classes of '{name}' must be a list of names, got {show(classes)}.")
     values = _as_float(inputs, name)
-    words = np.full(len(values), -1) if labels is None else np.asarray(_off_device(labels))
+    words = np.full(len(values), -1) if labels is None else _as_array(labels, f"labels of '{name}'")
     if words.shape != (len(values),):
         raise DataError(
             f"from_arrays: labels of '{name}' must have shape ({len(values)},), one for each input, got {words.shape}."
@@ -227,9 +237,18 @@ def _off_device(values: Any) -> Any:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
+def _as_array(values: Any, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(_off_device(values))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"from_arrays: {what} must be an array, with rows of one length ({error}).") from error
+
+
 def _as_float(inputs: Array, name: str) -> Tensor:
+    if isinstance(inputs, Tensor) and inputs.is_complex():
+        raise DataError(f"from_arrays: inputs of '{name}' must be real numbers, got {describe(inputs)}.")
     if not isinstance(inputs, Tensor):
-        array = np.asarray(inputs)
+        array = _as_array(inputs, f"inputs of '{name}'")
         if array.dtype.kind not in "biuf":
             raise DataError(
                 f"from_arrays: inputs of '{name}' must be real numbers, got dtype {array.dtype}. Convert them "

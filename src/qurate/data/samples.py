@@ -52,10 +52,11 @@ class Labeled:
     labels: Tensor
 
     def __post_init__(self) -> None:
+        _check_inputs("Labeled", self.inputs)
+        if not isinstance(self.labels, Tensor) or self.labels.dtype != torch.int64 or self.labels.ndim != 1:
+            raise DataError(f"Labeled: labels must be a tensor (N,) of int64, got {describe(self.labels)}.")
         if len(self.inputs) != len(self.labels):
             raise DataError(f"Labeled: {len(self.inputs)} inputs but {len(self.labels)} labels.")
-        if self.labels.dtype != torch.int64:
-            raise DataError(f"Labeled: labels must be int64, got {self.labels.dtype}.")
         if len(self.labels) and int(self.labels.min()) < 0:
             raise DataError("Labeled: a label is negative; unlabelled samples belong in Unlabeled.")
 
@@ -77,6 +78,8 @@ class SealedLabels:
     __slots__ = ("__labels",)
 
     def __init__(self, labels: Tensor) -> None:
+        if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
+            raise DataError(f"SealedLabels: labels must be a tensor (N,) of int64, got {describe(labels)}.")
         self.__labels = labels.clone()
 
     def __len__(self) -> int:
@@ -103,6 +106,9 @@ class Unlabeled:
     sealed: SealedLabels | None = None
 
     def __post_init__(self) -> None:
+        _check_inputs("Unlabeled", self.inputs)
+        if not isinstance(self.sealed, SealedLabels | None):
+            raise DataError(f"Unlabeled: sealed must be SealedLabels or None, got {describe(self.sealed)}.")
         if self.sealed is not None and len(self.sealed) != len(self.inputs):
             raise DataError(f"Unlabeled: {len(self.inputs)} inputs but {len(self.sealed)} sealed labels.")
 
@@ -129,6 +135,13 @@ class Split:
     validation: Labeled | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.classes, tuple) or not all(isinstance(name, str) for name in self.classes):
+            raise DataError(f"Split: classes must be a tuple of names, got {describe(self.classes)}.")
+        kinds = {"source": Labeled, "target_labeled": Labeled, "target_unlabeled": Unlabeled, "validation": Labeled}
+        for name, kind in kinds.items():
+            part = getattr(self, name)
+            if not isinstance(part, kind) and not (name == "validation" and part is None):
+                raise DataError(f"Split: {name} must be {kind.__name__}, got {describe(part)}.")
         for name, part in (
             ("source", self.source),
             ("target_labeled", self.target_labeled),
@@ -143,3 +156,36 @@ class Split:
     def n_classes(self) -> int:
         """K, the number of classes."""
         return len(self.classes)
+
+
+def check_positions(positions: object, size: int, where: str) -> None:
+    """Positions in a set of samples, or labels that point into its classes.
+
+    Args:
+        positions: (N,) int64.
+        size: Of the set.
+        where: Whose argument they are, for the message.
+
+    Raises:
+        DataError: If they are none.
+    """
+    found, allowed = describe(positions), f"a tensor (N,) of int64 between 0 and {size - 1}"
+    if not isinstance(positions, Tensor) or positions.dtype != torch.int64 or positions.ndim != 1:
+        raise DataError(f"{where} must be {allowed}, got {found}.")
+    if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < size:
+        raise DataError(f"{where} must be {allowed}, got {int(positions.min())} to {int(positions.max())}.")
+
+
+def _check_inputs(where: str, inputs: object) -> None:
+    if not isinstance(inputs, Tensor | ImageFiles) or (isinstance(inputs, Tensor) and inputs.ndim == 0):
+        raise DataError(
+            f"{where}: inputs must be a tensor, sample first, or image files, got {describe(inputs)}. Arrays become "
+            "samples by from_arrays, folders by read_folder."
+        )
+
+
+def describe(value: object) -> str:
+    """A value for a message: its kind, and the shape of a tensor."""
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+    return f"{len(value)} image files" if isinstance(value, ImageFiles) else type(value).__name__

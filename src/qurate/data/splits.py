@@ -5,6 +5,7 @@ The true labels of the unlabelled part are sealed here, where the split is made,
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
@@ -19,7 +20,8 @@ from torch import Tensor
 from qurate.data.domains import DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
 from qurate.data.lists import Row, index_classes, locate, move_rows, name_classes, parse_list
-from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled
+from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled, describe
+from qurate.runtime.checked import show
 
 
 def split_target(source: Domain, target: Domain, *, shots: int, seed: int, validation_shots: int = 0) -> Split:
@@ -52,6 +54,7 @@ def split_target(source: Domain, target: Domain, *, shots: int, seed: int, valid
     """
     for argument, value, least in (("shots", shots, 1), ("seed", seed, 0), ("validation_shots", validation_shots, 0)):
         _check_integer(argument, value, least)
+    _check_domains("split_target", source=source, target=target)
     if not target.classes:
         raise DataError(
             f"split_target: target ('{target.name}') must have labels to draw from, but all {len(target)} samples are "
@@ -96,6 +99,9 @@ def split_parts(source: Domain, labeled: Domain, unlabeled: Domain, validation: 
     Raises:
         DataError: If class names do not match or a part that needs labels lacks them.
     """
+    _check_domains("split_parts", source=source, labeled=labeled, unlabeled=unlabeled)
+    if validation is not None:
+        _check_domains("split_parts", validation=validation)
     source, labeled = match_classes(source, labeled)
     _check_parts("split_parts", source, labeled)
     unlabeled = _into_classes(unlabeled, source, "unlabeled")
@@ -145,6 +151,9 @@ def read_mme_split(
     """
     if protocol not in ("mme", "clean"):
         raise DataError(f"read_mme_split: protocol must be 'mme' or 'clean', got '{protocol}'.")
+    for argument, value in {"root": root, "lists": root if lists is None else lists}.items():
+        if not isinstance(value, str | os.PathLike):
+            raise DataError(f"read_mme_split: {argument} must be the path of a folder, got {describe(value)}.")
     if source == target:
         raise DataError(f"read_mme_split: source and target must differ, got '{source}' for both.")
     parts = _read_mme_lists(Path(root) / "splits" if lists is None else Path(lists), source, target, shots)
@@ -220,8 +229,16 @@ def _into_classes(part: Domain, source: Domain, argument: str) -> Domain:
 
 
 def _check_integer(argument: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise DataError(f"split_target: {argument} must be an integer of at least {least}, got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise DataError(f"split_target: {argument} must be an integer of at least {least}, got {show(value)}.")
+
+
+def _check_domains(caller: str, **domains: object) -> None:
+    for argument, domain in domains.items():
+        if not isinstance(domain, Domain):
+            raise DataError(
+                f"{caller}: {argument} must be a Domain, as read_folder and from_arrays make, got {describe(domain)}."
+            )
 
 
 def _check_parts(caller: str, source: Domain, target: Domain) -> None:

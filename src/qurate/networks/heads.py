@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qurate.config import NetworkConfig
-from qurate.data.images import Transform
+from qurate.data.images import ImageFiles, Transform
+from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
 from qurate.runtime.randomness import seeded
@@ -108,6 +109,34 @@ class Network(nn.Module):
         """C(F(x)) as logits, (N, K)."""
         logits: Tensor = self.classifier(self.features(inputs))
         return logits
+
+
+def check_inputs(network: Network, inputs: object, where: str) -> None:
+    """Whether a network can read some inputs.
+
+    Args:
+        network: Who will read them.
+        inputs: Samples.
+        where: Whose argument they are, for the message.
+
+    Raises:
+        DataError: If not.
+    """
+    if isinstance(inputs, ImageFiles):
+        fits, allowed = network.transform is not None, "a tensor: this network does not read image files"
+        if isinstance(network.backbone, nn.Identity):
+            allowed = "embeddings, which embed_split makes of image files; or name a backbone in NetworkConfig"
+    elif isinstance(network.backbone, nn.Identity):
+        allowed = f"a tensor (N, {network.width}) of embeddings; a network for images has a backbone in NetworkConfig"
+        fits = isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.shape[1] == network.width
+    else:
+        first = next(layer for layer in network.backbone.modules() if isinstance(layer, nn.Conv2d))
+        allowed = f"a tensor (N, {first.in_channels}, height, width) of images, or image files"
+        fits = isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.shape[1] == first.in_channels
+    if isinstance(inputs, Tensor) and not inputs.is_floating_point():
+        fits, allowed = False, "a tensor of floating-point numbers"
+    if not fits:
+        raise DataError(f"{where} must be {allowed}, got {describe(inputs)}.")
 
 
 def build_network(config: NetworkConfig, *, n_classes: int, input_width: int | None, seed: int) -> Network:

@@ -28,7 +28,7 @@ class OfflineWeightsError(QurateError, ValueError):
 
 
 def offline_is_installed() -> bool:
-    """Whether the package of offline weights is there."""
+    """Whether the package of offline weights is installed."""
     return find_spec(_PACKAGE) is not None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from contextlib import nullcontext
-from typing import get_args
+from typing import Any, get_args
 
 from qurate.config import Device, NetworkConfig, RunConfig
 from qurate.data.embedding.frozen import freeze_backbone
@@ -65,7 +66,8 @@ def adapt(
         force: Replace a run in `out`, when the new one is finished.
         compare: Also train S+T and compare, on held-out labelled target images.
         missing: What to do with a class that source or labelled target lacks: 'error', or 'drop' it.
-        config: The whole run, in place of method, selector, preset, steps, rounds, seed and device.
+        config: The whole run, in place of method, selector, preset, steps, rounds, seed and device; where its network
+            has a backbone, that one is trained.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         cache: Folder of the embedding cache; the user's unless given.
         progress: Show what the run does: bars in a terminal and in a notebook, elsewhere a line for each phase.
@@ -81,16 +83,20 @@ def adapt(
     """
     check_places(source, labeled, unlabeled, missing)
     weights = find_weights(backbone, weights)
-    run = config or make_config(
-        method,
-        selector,
-        preset=preset,
-        network=trained_network(train, backbone, weights),
-        steps=steps,
-        rounds=rounds,
-        seed=seed,
-        device=device,
-    )
+    words: dict[str, Any] = {
+        "method": method,
+        "selector": selector,
+        "preset": preset,
+        "steps": steps,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    if config is None:
+        run = make_config(network=trained_network(train, backbone, weights), device=device, **words)
+    else:
+        run = _alone(config, words | {"device": device})
+        if run.network.backbone != "none":  # all layers are trained
+            train, backbone, weights = "full", run.network.backbone, run.network.weights
     return run_adaptation(
         source,
         labeled,
@@ -107,6 +113,16 @@ def adapt(
         cache=cache,
         progress=progress,
     ).model
+
+
+def _alone(config: RunConfig, words: dict[str, Any]) -> RunConfig:
+    """The config, if no word beside it says otherwise."""
+    defaults = inspect.signature(adapt).parameters
+    if given := [name for name, value in words.items() if value != defaults[name].default]:
+        raise ConfigError(f"{', '.join(given)} cannot be given beside config, which says it all. Change the config.")
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"config must be a RunConfig, got {type(config).__name__}. `qurate.make_config` makes one.")
+    return config
 
 
 def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:

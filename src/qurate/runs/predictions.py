@@ -10,7 +10,7 @@ from qurate.data.parts import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.methods import Method
 from qurate.report.run.record import RunRecord
-from qurate.selection.pseudo_labels import view
+from qurate.selection.views import view
 
 Row = tuple[str, float, str]
 """Label, probability and problem."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from qurate.methods import Method
 from qurate.selection.callbacks import Action, Callback, RoundRecord
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.positives import Positives
 
 EVERY = 10
 """Steps between two points of a curve."""

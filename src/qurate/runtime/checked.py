@@ -30,6 +30,11 @@ MOST = 10**9
 AT_MOST = Allowed(f"at most {MOST}", lambda n: n <= MOST)
 Positive = Annotated[int, Allowed("positive", lambda n: n > 0), AT_MOST]
 Count = Annotated[int, Allowed("0 or more", lambda n: n >= 0), AT_MOST]
+Size = Annotated[int, Allowed("positive", lambda n: n > 0), Allowed("at most 65536", lambda n: n <= 2**16)]
+MOST_STEPS = 10**6
+_FEW_ENOUGH = Allowed(f"at most {MOST_STEPS}", lambda n: n <= MOST_STEPS)
+Steps = Annotated[int, Allowed("positive", lambda n: n > 0), _FEW_ENOUGH]
+StepsOrDefault = Annotated[int, Allowed("0 or more", lambda n: n >= 0), _FEW_ENOUGH]
 Bytes = Annotated[int, Allowed("positive and below 2 ** 63", lambda n: 0 < n < 2**63)]
 Rate = Annotated[float, Allowed("positive", lambda x: x > 0)]
 Weight = Annotated[float, Allowed("0 or more", lambda x: x >= 0)]
@@ -134,8 +139,8 @@ def show(value: object, most: int = 200) -> str:
     """A value for a message, cut short where it is long."""
     try:
         text = repr(value)
-    except Exception:  # an integer of thousands of digits, or somebody else's class
-        return f"a {type(value).__name__} that cannot be shown"
+    except ValueError:  # an integer of thousands of digits
+        return "a very large number"
     return text if len(text) <= most else f"{text[:most]}..."
 
 

@@ -7,14 +7,6 @@ import tempfile
 from pathlib import Path
 
 
-def is_file(path: Path) -> bool:
-    """Whether a file is there: none is where the name is too long, or the folder may not be looked into."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a temporary file beside `path`, then rename it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,15 +21,18 @@ from qurate.methods import Method
 from qurate.registry import SELECTORS
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import stream_seed
+from qurate.selection.agents import build_agent
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
 from qurate.selection.checkpoint import Checkpoint, Progress, restore, save
-from qurate.selection.episode import SelectionEnv, observation_shape, relations_of_all
+from qurate.selection.checks import check_fit, check_positives
+from qurate.selection.episode import SelectionEnv, relations_of_all
 from qurate.selection.harvest import harvest
-from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round, pseudo_label
 from qurate.selection.q_learning.agent import DeepQAgent
-from qurate.selection.q_learning.memory import expected_peak, memory_cost, pool_for_run
 from qurate.selection.selectors.base import NamedSelector, Selector, Sizes
 from qurate.selection.selectors.none import NoneSelector
+from qurate.selection.views import find_neighbors
 from qurate.training import Trainer, start
 
 
@@ -66,7 +69,7 @@ def fit(
         config: Network, method, training, selection, seed; see `qurate.make_config`.
         selector: One of your own in place of `config.selection.selector`.
         callbacks: Told how the run goes.
-        checkpoint: Keeps progress after line 1 and after each round; a run goes on from what it holds.
+        checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
 
     Example:
@@ -77,6 +80,7 @@ def fit(
         >>> result.stopped
         'the budget of 2 rounds is used up'
     """
+    check_fit(split, config, selector, callbacks, checkpoint, pretrained)
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)
     selector = selector or build_selector(config, trainer, data, tell)
@@ -96,6 +100,7 @@ def fit(
         round = pseudo_label(trainer, data, done.positives, number, config, done.neighbors)
         # 6-18: which of them to trust
         positives = selector.select(round)
+        check_positives(positives, selector, round)
         # 20: update F and C with D_s, D_t, D_u and D_p
         trainer.run(
             data.with_positives(positives.indices, positives.labels),
@@ -172,20 +177,10 @@ class DQNSelector(NamedSelector):
 
     @classmethod
     def build(cls, config: RunConfig, sizes: Sizes, tell: Callback) -> Self:
-        """The agent of a run, built for its states.
-
-        Raises:
-            OversizeStateError: If state, network and pool do not fit in memory; raised before anything is allocated.
-        """
+        """With the agent of a run; see `build_agent`."""
         chosen = config.selection.selector
         assert isinstance(chosen, DQNConfig)
-        shape = observation_shape(chosen.episode, sizes.unlabeled, sizes.features, sizes.classes)
-        n_actions = min(chosen.episode.candidates, sizes.unlabeled)
-        learning = pool_for_run(chosen, config.selection.rounds, shape, n_actions)
-        kind = chosen.episode.agent
-        cost = memory_cost(shape, n_actions, learning, kind)
-        tell.on_memory(expected_peak(cost, sizes.unlabeled, sizes.features + sizes.classes))
-        return cls(chosen, DeepQAgent(kind, shape, n_actions, learning, config.seed), config.seed, tell)
+        return cls(chosen, build_agent(config, sizes, tell), config.seed, tell)
 
     def select(self, round: Round) -> Positives:
         """Lines 6-18, then the harvest if the config asks for one."""
@@ -193,7 +188,7 @@ class DQNSelector(NamedSelector):
         env = SelectionEnv(round, config, seed=stream_seed(self.seed, 6, round.number))
         positives, left = round.positives, config.actions
         with torch_threads(1):
-            while left > 0:
+            while left > 0:  # more than one episode per round is ours (decision 25)
                 # 6: copy F and C to F' and C'    7: draw D_c, build s_0
                 observation, info = env.reset(options={"positives": positives})
                 mask = info["action_mask"]
@@ -229,11 +224,11 @@ class DQNSelector(NamedSelector):
         return self.agent.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self.agent.load_state_dict(state)
 
     def _harvest(self, round: Round, chosen: Positives) -> Positives:
-        """D_p anew, by the agent's score of all of D_u; what the episodes chose is remembered (decision 24)."""
+        """D_p from scratch, by the agent's score of all of D_u; what the episodes chose is remembered (decision 24)."""
         scores = self.agent.q_values(relations_of_all(round))
         found = harvest(round, scores, self.config.share_at(round.progress))
         return found.remembering(chosen).remembering(round.positives)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from qurate.methods import Method
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.positives import Positives
 
 
 @dataclass(frozen=True)
@@ -90,39 +91,10 @@ class Callbacks(Callback):
     """
 
     def __init__(self, listeners: Sequence[Callback]) -> None:
-        self.listeners = tuple(listeners)
+        for name in [name for name in vars(Callback) if name.startswith("on_")]:
+            setattr(self, name, partial(_call_all, [getattr(listener, name) for listener in listeners]))
 
-    def on_start(self, method: Method) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_start(method)
 
-    def on_memory(self, peak: int) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_memory(peak)
-
-    def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_step(step, terms)
-
-    def on_pretrained(self, method: Method) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_pretrained(method)
-
-    def on_round_start(self, number: int) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_round_start(number)
-
-    def on_action(self, action: Action) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_action(action)
-
-    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
-        """Tell all."""
-        for listener in self.listeners:
-            listener.on_round(record, method, positives)
+def _call_all(functions: Sequence[Callable[..., None]], *arguments: object) -> None:
+    for function in functions:
+        function(*arguments)

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import EpisodeConfig
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 
 
 def draw_candidates(

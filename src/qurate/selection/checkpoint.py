@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qurate.config import SelectionConfig
 from qurate.selection.callbacks import RoundRecord
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.positives import Positives
 from qurate.selection.selectors.base import Selector
 from qurate.training import Trainer
 
@@ -58,7 +58,7 @@ class Progress:
     def why_stopped(self, config: SelectionConfig) -> str:
         """The same in words."""
         if self.unchanged >= config.patience:
-            return f"D_p did not change for {config.patience} rounds"
+            return f"the positives did not change for {config.patience} rounds"
         return f"the budget of {config.rounds} rounds is used up"
 
     def after(self, positives: Positives, before: Positives, seconds: float) -> Self:

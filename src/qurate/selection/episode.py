@@ -18,9 +18,11 @@ from qurate.data.samples import take
 from qurate.losses import entropy
 from qurate.selection import reward
 from qurate.selection.candidates import draw_candidates
-from qurate.selection.pseudo_labels import Positives, Round, view
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import RELATIONS, State, build_state, project, relate, state_size
+from qurate.selection.views import view
 from qurate.training import Trainer
 
 Observation = NDArray[np.float32]
@@ -268,7 +270,8 @@ class _Standard:
     @classmethod
     def of(cls, round: Round) -> _Standard:
         relations = _relate_all(round)
-        return cls(relations.mean(dim=0), relations.std(dim=0).clamp_min(1e-6))
+        correction = min(1, len(relations) - 1)  # a single row has no deviation, and Bessel's would be 0 / 0
+        return cls(relations.mean(dim=0), relations.std(dim=0, correction=correction).clamp_min(1e-6))
 
     def __call__(self, relations: Tensor) -> Tensor:
         return (relations - self.mean) / self.deviation

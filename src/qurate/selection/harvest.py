@@ -1,4 +1,4 @@
-"""The harvest: D_p chosen anew from all of D_u at the end of a round (decision 24)."""
+"""The harvest: D_p chosen again from all of D_u at the end of a round (decision 24)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 
 from torch import Tensor
 
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 
 
 def harvest(round: Round, scores: Tensor, share: float) -> Positives:

@@ -1,162 +1,26 @@
-"""Line 5: pseudo-labels of D_u, and the sets that are chosen from them."""
+"""Line 5: pseudo-labels of D_u, and everything needed to judge them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import DQNConfig, RewardConfig, RunConfig
-from qurate.data.batches import TrainingData, stream_in_order
-from qurate.data.samples import Inputs
-from qurate.methods import Method
-from qurate.runtime.machine import torch_threads
+from qurate.data.batches import TrainingData
+from qurate.data.samples import check_positions
 from qurate.runtime.randomness import generator
 from qurate.selection import reward
+from qurate.selection.positives import Positives
 from qurate.selection.refresh import on_embeddings
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import View
+from qurate.selection.views import view
 from qurate.training import Trainer
-
-
-@torch.no_grad()
-def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
-    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU.
-
-    Args:
-        method: Its network looks.
-        inputs: N samples.
-        out: Rows (N, d + K) of an earlier view to write into; new ones unless given.
-    """
-    network, device = method.network, next(method.parameters()).device
-    in_memory = isinstance(inputs, Tensor)
-    d = network.n_features
-    rows = torch.empty(len(inputs), d + network.n_classes) if out is None else out
-    was_training, start = method.training, 0
-    method.eval()
-    with torch_threads(int(in_memory)):
-        size = 4096 if in_memory else 32
-        for batch in stream_in_order(inputs, batch_size=size, transform=network.transform):
-            features = network.features(batch.to(device))
-            part = rows[start : start + len(batch)]
-            part[:, :d] = features
-            part[:, d:] = F.softmax(network.classifier(features), dim=1)
-            start += len(batch)
-    method.train(was_training)
-    return View(rows, d)
-
-
-@torch.no_grad()
-def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
-    """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
-
-    Returns:
-        Positions in D_t followed by D_u, (N_u, count) int64.
-    """
-    device = next(method.parameters()).device
-    method.eval()
-    vectors = [
-        method.network.backbone(batch.to(device)).float().cpu()
-        for inputs in (data.target.inputs, data.unlabeled)
-        for batch in stream_in_order(inputs, batch_size=256, transform=method.network.transform)
-    ]
-    directions = F.normalize(torch.cat(vectors).flatten(1), dim=1)
-    n_labeled, found = len(data.target), []
-    for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
-        cosines = directions[start : start + 1024] @ directions.T
-        own = torch.arange(start, start + len(cosines))
-        cosines[torch.arange(len(cosines)), own] = -2.0
-        found.append(cosines.topk(min(count, len(directions) - 1), dim=1).indices)
-    return torch.cat(found)
-
-
-@dataclass(frozen=True, eq=False)
-class Positives:
-    """D_p: samples of D_u with trusted pseudo-labels, and why each was trusted.
-
-    Args:
-        indices: Positions in D_u, (N_p,) int64.
-        labels: Pseudo-labels, (N_p,) int64.
-        rounds: The round each came in, (N_p,) int64.
-        rewards: +1 or -1 where an agent was rewarded, else NaN, (N_p,).
-        phi: Quality, Eq. (4), (N_p,).
-        classifier_prob: p_c, (N_p,).
-        center_prob: p_f, (N_p,).
-        entropy_drop: Delta_e, 0 where it was not measured, (N_p,).
-    """
-
-    indices: Tensor
-    labels: Tensor
-    rounds: Tensor
-    rewards: Tensor
-    phi: Tensor
-    classifier_prob: Tensor
-    center_prob: Tensor
-    entropy_drop: Tensor
-
-    @classmethod
-    def none(cls) -> Positives:
-        """The empty set, line 2."""
-        numbers = torch.empty(0)
-        places = torch.empty(0, dtype=torch.int64)
-        return cls(places, places, places, *[numbers] * 5)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def joined_with(self, other: Positives) -> Positives:
-        """These, then the other's."""
-        names = [field.name for field in fields(self)]
-        return Positives(*(torch.cat([getattr(self, name), getattr(other, name)]) for name in names))
-
-    def first(self) -> dict[str, float]:
-        """The first positive as plain numbers, by name of the field."""
-        return {field.name: getattr(self, field.name)[0].item() for field in fields(self)}
-
-    def take(self, chosen: Tensor) -> Positives:
-        """The positives at these positions, or where this mask is true."""
-        return Positives(*(getattr(self, field.name)[chosen] for field in fields(self)))
-
-    def remembering(self, earlier: Positives) -> Positives:
-        """These positives with the round they first came in, and the reward and entropy drop they were given then.
-
-        Args:
-            earlier: Positives of before; those that are here too, under the same label, are remembered.
-        """
-        places = {pair: i for i, pair in enumerate(zip(earlier.indices.tolist(), earlier.labels.tolist(), strict=True))}
-        rounds, rewards, drops = self.rounds.clone(), self.rewards.clone(), self.entropy_drop.clone()
-        for i, pair in enumerate(zip(self.indices.tolist(), self.labels.tolist(), strict=True)):
-            before = places.get(pair)
-            if before is None:
-                continue
-            rounds[i] = min(rounds[i], earlier.rounds[before])
-            if rewards[i].isnan():
-                rewards[i], drops[i] = earlier.rewards[before], earlier.entropy_drop[before]
-        return replace(self, rounds=rounds, rewards=rewards, entropy_drop=drops)
-
-    def relabeled(self, pseudo_labels: Tensor) -> Positives:
-        """The same samples under the current pseudo-labels of D_u."""
-        return replace(self, labels=pseudo_labels[self.indices])
-
-    def same_as(self, other: Positives) -> bool:
-        """Whether both hold the same samples under the same labels."""
-        return self.pairs() == other.pairs()
-
-    def pairs(self) -> set[tuple[int, int]]:
-        """The set of (position in D_u, label)."""
-        return set(zip(self.indices.tolist(), self.labels.tolist(), strict=True))
-
-    def table(self, classes: tuple[str, ...]) -> pd.DataFrame:
-        """One row a positive, as it is saved beside the model."""
-        columns = {field.name: getattr(self, field.name).tolist() for field in fields(self)}
-        frame = pd.DataFrame(columns).rename(columns={"indices": "sample", "labels": "label", "rounds": "round"})
-        frame["label"] = [classes[label] for label in self.labels.tolist()]
-        return frame.rename(columns={"rewards": "reward"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +137,12 @@ class Round:
         return torch.cat(chosen)
 
     def positives_at(self, indices: Tensor, rewards: Tensor | None = None) -> Positives:
-        """These samples of D_u as positives of this round, with their quality by the network of the round."""
+        """These samples of D_u as positives of this round, with their quality by the network of the round.
+
+        Raises:
+            DataError: If the indices are no positions in D_u.
+        """
+        check_positions(indices, len(self.pseudo_labels), "positives_at: indices")
         n = len(indices)
         return Positives(
             indices=indices,

@@ -86,6 +86,24 @@ def _empty_part(data: Path) -> None:
     (data / "unlabeled").mkdir()
 
 
+def _one_unlabeled(data: Path) -> None:
+    for path in sorted((data / "unlabeled").iterdir())[1:]:
+        path.unlink()
+
+
+def _no_new_images(data: Path) -> None:
+    shutil.rmtree(data / "unlabeled")
+    shutil.copytree(data / "labeled", data / "unlabeled")
+
+
+def _all_unreadable(data: Path) -> None:
+    shutil.rmtree(data / "unlabeled")
+    (data / "unlabeled").mkdir()
+    whole = (data / "source" / "cat" / "cat 0.png").read_bytes()
+    for number in (1, 2):
+        (data / "unlabeled" / f"{number}.png").write_bytes(whole[: -100 * number])
+
+
 def _no_part(data: Path) -> None:
     shutil.rmtree(data / "source")
 
@@ -98,6 +116,9 @@ def _no_part(data: Path) -> None:
         (_empty_a_class, "labeled has classes without a readable image: 'dog'. Add"),
         (_one_class, "source must have at least two classes, got 'cat'."),
         (_empty_part, "unlabeled: "),
+        (_one_unlabeled, "unlabeled ('unlabeled') must hold at least two images that labeled ('labeled') does not"),
+        (_no_new_images, "unlabeled ('unlabeled') must hold at least two images that labeled ('labeled') does not"),
+        (_all_unreadable, "2 of 2 images of 'unlabeled' cannot be read"),
         (_no_part, "source must be a folder of class folders, a list file"),
     ],
 )
@@ -213,7 +234,7 @@ def test_images_without_class_are_a_problem(data: Path) -> None:
     assert report.problems[0].startswith("labeled has 6 images without class:")
 
 
-def test_arrays_are_for_audit(data: Path) -> None:
+def test_arrays_are_refused(data: Path) -> None:
     arrays = from_arrays(np.zeros((2, 3)), ["cat", "dog"])
     with pytest.raises(DataError, match="must be image files, got arrays"):
         check_data(arrays, data / "labeled", data / "unlabeled")

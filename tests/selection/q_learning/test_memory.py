@@ -78,7 +78,7 @@ def test_an_oversize_state_fails_before_anything_is_allocated(monkeypatch: pytes
     assert f"needs {total:,} bytes (16.5 GB)" in message
     assert "8,000,000,000 bytes (8.0 GB) are available" in message
     assert all(line in message for line in memory_cost((957_030,), 100, PAPER).lines())
-    assert all(way in message for way in ("fewer candidates", "state_features", "'relational'", "pool_bytes"))
+    assert all(way in message for way in ("EpisodeConfig.candidates", "state_features", "'relational'", "pool_bytes"))
     with pytest.raises(OversizeStateError, match="are available"):
         DeepQAgent("flat", (10**9,), 100, QLearningConfig(pool_bytes=10**15), seed=0)  # of this machine
     with pytest.raises(OversizeStateError, match=r"holds 0 transitions .* 64 are needed"):

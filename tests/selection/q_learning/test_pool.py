@@ -145,7 +145,7 @@ def test_too_few_bytes_fail_with_the_numbers_and_the_ways_out() -> None:
     assert "10,000,000 bytes" in message
     assert "holds 1 transitions of 4,000,031 bytes" in message
     assert "64 are needed (260,002,015 bytes)" in message
-    assert all(way in message for way in ("pool_bytes", "batch_size", "fewer candidates", "state_features"))
+    assert all(way in message for way in ("pool_bytes", "batch_size", "EpisodeConfig.candidates", "state_features"))
     ExperiencePool(65 * SLOT_BYTES, SHAPE, N_ACTIONS, needed=64)
 
 

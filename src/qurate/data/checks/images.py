@@ -152,7 +152,7 @@ def _look_at_all(
 
 def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]]:
     if not isinstance(domain.inputs, ImageFiles):
-        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays. Use audit for arrays.")
+        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays.")
     for path, label in zip(domain.inputs.paths, domain.labels.tolist(), strict=True):
         yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qurate.data.catalog import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
-from qurate.data.checks.audit import Audit, audit
+from qurate.data.checks.audit import Overlap, find_overlaps
 from qurate.data.checks.images import CheckReport
 from qurate.data.domains import list_some
 from qurate.data.folders import read_folder
@@ -85,15 +85,12 @@ class _Findings:
             for shots in SHOTS:
                 try:
                     split = read_suite_split(self.suite, self.data, scenario, shots=shots, seed=0, protocol="mme")
-                    self._say_overlaps(f"{target}, {shots}-shot lists", audit(split))
+                    self._say_overlaps(f"{target}, {shots}-shot lists", find_overlaps(split))
                 except DataError as error:
                     self.problems.append(f"lists in {lists}: {error}")
 
-    def _say_overlaps(self, where: str, found: Audit) -> None:
-        shared = [
-            f"{overlap.count} of {found.sizes[overlap.second]} of {overlap.second} are also in {overlap.first}"
-            for overlap in found.overlaps
-        ]
+    def _say_overlaps(self, where: str, overlaps: list[Overlap]) -> None:
+        shared = [f"{found.count} of {found.size} of {found.second} are also in {found.first}" for found in overlaps]
         if shared:
             self.warnings.append(f"{where} overlap: {'; '.join(shared)}. Protocol 'clean' takes them apart.")
 

@@ -16,7 +16,7 @@ from qurate.methods import Method
 from qurate.report.run.picture import draw_picture
 from qurate.report.run.record import Comparison, RunRecord
 from qurate.selection.algorithm import Adaptation
-from qurate.selection.pseudo_labels import view
+from qurate.selection.views import view
 
 
 def gather_record(
@@ -100,5 +100,5 @@ def _picture(
 
 
 def _names(inputs: Inputs) -> list[str]:
-    assert isinstance(inputs, ImageFiles), "a run of one's own images is made of files"
+    assert isinstance(inputs, ImageFiles), "a run of your own images is made of files"
     return [str(path) for path in inputs.paths]

@@ -167,10 +167,10 @@ def check_memory(cost: Cost, available_bytes: int | None) -> None:
     """
     check_capacity(cost.pool_transitions, cost.pool_needed, cost.pool_bytes, cost.pool_slot_bytes)
     if available_bytes is not None and cost.total_bytes > available_bytes:
-        shared = "" if cost.kind == "relational" else ", agent='relational' (weights for one row)"
+        small = "" if cost.kind == "relational" else "preset 'qurate' or EpisodeConfig.agent='relational'; "
         raise OversizeStateError(
             f"Q-learning needs {cost.total_bytes:,} bytes ({readable_size(cost.total_bytes)}) and "
             f"{available_bytes:,} bytes ({readable_size(available_bytes)}) are available. {'; '.join(cost.lines())}. "
-            "Ways out: fewer candidates, narrower states by state_features (a fixed projection)"
-            f"{shared}, smaller hidden layers, or a smaller pool_bytes."
+            f"Ways out: {small}fewer EpisodeConfig.candidates; narrower states by EpisodeConfig.state_features, such "
+            "as 64 (a fixed projection); a smaller QLearningConfig.hidden or pool_bytes."
         )

@@ -258,6 +258,7 @@ def check_capacity(transitions: int, needed: int, capacity_bytes: int, slot_byte
         raise OversizeStateError(
             f"The experience pool of {capacity_bytes:,} bytes holds {max(transitions, 0):,} transitions of "
             f"{slot_bytes:,} bytes each, and {needed:,} are needed ({(needed + 1) * slot_bytes:,} bytes). Ways out: "
-            "a larger pool_bytes, a smaller batch_size, fewer candidates, or narrower states by state_features "
-            "(a fixed projection)."
+            "a larger QLearningConfig.pool_bytes or a smaller batch_size; fewer EpisodeConfig.candidates; narrower "
+            "states by EpisodeConfig.state_features, such as 64 (a fixed projection); or preset 'qurate', whose states "
+            "are small."
         )

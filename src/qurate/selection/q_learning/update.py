@@ -13,9 +13,14 @@ import torch
 from torch import Tensor
 
 from qurate.config import QLearningConfig
+from qurate.errors import QurateError
 from qurate.selection.q_learning.networks import QNetwork
 from qurate.selection.q_learning.pool import Places, Transitions
 from qurate.selection.q_learning.pooled_network import PooledNetwork
+
+
+class DivergedError(QurateError, FloatingPointError):
+    """The Q-network cannot learn on; the message says what to try."""
 
 
 def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float, rng: torch.Generator) -> int:
@@ -169,7 +174,7 @@ def update_pooled(q: PooledNetwork, batch: Places, config: QLearningConfig) -> f
 
 def _finite(loss: float) -> float:
     if not math.isfinite(loss):
-        raise FloatingPointError(
+        raise DivergedError(
             f"The loss of the Q-network is {loss}. Lower QLearningConfig.learning_rate, or check the "
             "observations and rewards for NaN or huge values."
         )

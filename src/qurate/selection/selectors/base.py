@@ -6,7 +6,8 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 
 from qurate.config import RunConfig, SelectorConfig
 from qurate.selection.callbacks import Callback
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 
 
 class Selector(Protocol):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from qurate.config import SelectorConfig
 from qurate.runtime.checked import Inside
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.selectors.base import NamedSelector
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qurate.config import NoneConfig
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.selectors.base import NamedSelector
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from qurate.config import SelectorConfig
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from qurate.config import ShareConfig
-from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Round
 from qurate.selection.selectors.base import NamedSelector
 
 

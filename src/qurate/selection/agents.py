@@ -1,0 +1,31 @@
+"""The agent of a run, and what it will cost in memory, said before anything is allocated."""
+
+from __future__ import annotations
+
+from qurate.config import DQNConfig, RunConfig
+from qurate.selection.callbacks import Callback
+from qurate.selection.episode import observation_shape
+from qurate.selection.q_learning.agent import DeepQAgent
+from qurate.selection.q_learning.memory import expected_peak, memory_cost, pool_for_run
+from qurate.selection.selectors.base import Sizes
+
+
+def build_agent(config: RunConfig, sizes: Sizes, tell: Callback) -> DeepQAgent:
+    """The agent of a config, built for the states of a problem.
+
+    Args:
+        config: Its selector is the agent's.
+        sizes: N_u, d and K.
+        tell: Told the expected peak of memory.
+
+    Raises:
+        OversizeStateError: If state, network and pool do not fit in memory; raised before anything is allocated.
+    """
+    chosen = config.selection.selector
+    assert isinstance(chosen, DQNConfig)
+    shape = observation_shape(chosen.episode, *sizes)
+    n_actions = min(chosen.episode.candidates, sizes.unlabeled)
+    learning = pool_for_run(chosen, config.selection.rounds, shape, n_actions)
+    cost = memory_cost(shape, n_actions, learning, chosen.episode.agent)
+    tell.on_memory(expected_peak(cost, sizes.unlabeled, sizes.features + sizes.classes))
+    return DeepQAgent(chosen.episode.agent, shape, n_actions, learning, config.seed)

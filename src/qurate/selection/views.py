@@ -1,0 +1,64 @@
+"""What a network makes of all samples, and which of them are near each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.data.batches import TrainingData, stream_in_order
+from qurate.data.samples import Inputs
+from qurate.methods import Method
+from qurate.runtime.machine import torch_threads
+from qurate.selection.state import View
+
+
+@torch.no_grad()
+def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU.
+
+    Args:
+        method: Its network looks.
+        inputs: N samples.
+        out: Rows (N, d + K) of an earlier view to write into; new ones unless given.
+    """
+    network, device = method.network, next(method.parameters()).device
+    in_memory = isinstance(inputs, Tensor)
+    d = network.n_features
+    rows = torch.empty(len(inputs), d + network.n_classes) if out is None else out
+    was_training, start = method.training, 0
+    method.eval()
+    with torch_threads(int(in_memory)):
+        size = 4096 if in_memory else 32
+        for batch in stream_in_order(inputs, batch_size=size, transform=network.transform):
+            features = network.features(batch.to(device))
+            part = rows[start : start + len(batch)]
+            part[:, :d] = features
+            part[:, d:] = F.softmax(network.classifier(features), dim=1)
+            start += len(batch)
+    method.train(was_training)
+    return View(rows, d)
+
+
+@torch.no_grad()
+def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
+    """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
+
+    Returns:
+        Positions in D_t followed by D_u, (N_u, count) int64.
+    """
+    device = next(method.parameters()).device
+    method.eval()
+    vectors = [
+        method.network.backbone(batch.to(device)).float().cpu()
+        for inputs in (data.target.inputs, data.unlabeled)
+        for batch in stream_in_order(inputs, batch_size=256, transform=method.network.transform)
+    ]
+    directions = F.normalize(torch.cat(vectors).flatten(1), dim=1)
+    n_labeled, found = len(data.target), []
+    for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
+        cosines = directions[start : start + 1024] @ directions.T
+        own = torch.arange(start, start + len(cosines))
+        cosines[torch.arange(len(cosines)), own] = -2.0
+        found.append(cosines.topk(min(count, len(directions) - 1), dim=1).indices)
+    return torch.cat(found)
