@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from qurate.data.embedding.contents import Content, stamp_of
 from qurate.data.images import Transform, UnreadableImageError, read_image
+from qurate.errors import ConfigError
 from qurate.networks.backbones import BackboneError, build_backbone
 from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.machine import available_cores, torch_threads
@@ -73,8 +74,15 @@ def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
 
 
 def choose_device(device: str) -> torch.device:
-    """The device of that name; for 'auto' the best there is."""
+    """The device of that name; for 'auto' the best there is.
+
+    Raises:
+        ConfigError: If this machine has no such device.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device != "auto":
+        if not there.get(device.partition(":")[0], False):
+            raise ConfigError(f"`device={device!r}` cannot be used on this machine. Use `device='cpu'`.")
         return torch.device(device)
     if torch.cuda.is_available():
         return torch.device("cuda")
