@@ -163,7 +163,7 @@ class RewardConfig(Checked):
     neighbors: Positive = 10
     """How many nearest target samples. Our choice."""
     neighbor_floor: Rate = 0.01
-    """Added to the neighbours' probability before its logarithm, which else is -inf where none agrees. Our choice."""
+    """Added to the neighbours' probability before its logarithm, which would be -inf where none agrees. Our choice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,14 +198,14 @@ class EpisodeConfig(Checked):
     state_network: Literal["trial", "frozen"] = "trial"
     """Who makes the states: the trial network after its epoch (paper, line 12), or the round's network (decision 8)."""
     state_features: Count = 0
-    """Project the d features of the state to so many by a fixed random matrix; 0 keeps them (paper)."""
+    """Project the d features of the state to this many by a fixed random matrix; 0 keeps them (paper)."""
     agent: Literal["flat", "relational"] = "flat"
     """'flat': fully connected layers on the whole state (paper). 'relational': the same layers on each candidate's
     relations to the parts of the state (decision 21; our choice)."""
     keep_rejected: bool = True
     """Keep the sample that earned -1 in D_p (decision 5). Paper: yes."""
     harvest: bool = False
-    """After the episodes of a round, let the agent choose D_p anew from all of D_u, class by class (decision 24; our
+    """After the episodes of a round, let the agent choose D_p again from all of D_u, class by class (decision 24; our
     choice). Paper: D_p is what the episodes chose."""
 
 
@@ -324,7 +324,7 @@ class SelectionConfig(Checked):
     round_steps: Steps = 200
     """Training steps of F and C per round (line 20). Our choice."""
     patience: Positive = 3
-    """Stop when D_p did not change for so many rounds (decision 13). Our choice."""
+    """Stop when D_p did not change for this many rounds (decision 13). Our choice."""
     relabel_positives: bool = False
     """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
     reward: RewardConfig = field(default_factory=RewardConfig)

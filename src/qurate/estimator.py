@@ -49,7 +49,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         features: Width of the bottleneck.
         steps: Training steps before selection.
         rounds: Most rounds of selection; None for the preset's number, or 8.
-        round_steps: Training steps a round; None for the preset's number, or 200.
+        round_steps: Training steps per round; None for the preset's number, or 200.
         learning_rate: Of SGD.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         random_state: Seed, generator, or None for a new seed at every fit.

@@ -94,5 +94,5 @@ def describe_rule(rule: str, protocol: str) -> str:
         "snd": "the model with the highest soft neighbourhood density on the unlabelled target, without labels",
         "information_maximization": "the model with the highest information of its predictions on the unlabelled "
         "target, without labels",
-        "oracle": "ORACLE: the model with the best accuracy on the test labels themselves, which no one has",
+        "oracle": "ORACLE: the model with the best accuracy on the test labels, which nobody has in practice",
     }[rule]

@@ -107,7 +107,7 @@ def agent_selection(preset: Preset) -> SelectionConfig:
 
 
 def check_preset(preset: str) -> str:
-    """The preset, if there is such a one.
+    """The preset, if it exists.
 
     Raises:
         ConfigError: If not.

@@ -93,17 +93,17 @@ METHODS = Registry(
     _method("source_target", "S+T", "nothing: the baseline to beat", "source_target:SourceTarget"),
     _method("dann", "DANN", "features that a domain discriminator cannot tell apart", "dann:DomainAdversarial"),
     _method("adr", "ADR", "features on which two dropout passes of the classifier agree", "adr:AdversarialDropout"),
-    _method("cdan", "CDAN", "as dann, on features times predictions", "cdan:ConditionalDomainAdversarial"),
+    _method("cdan", "CDAN", "like dann, on features multiplied by predictions", "cdan:ConditionalDomainAdversarial"),
     _method("ent", "ENT", "confident predictions (entropy minimisation)", "ent:EntropyMinimization"),
     _method("mme", "MME", "minimax entropy between classifier and features", "mme:MinimaxEntropy"),
-    _method("tml", "TML", "entropy, and a margin on the labelled target (the paper's base model)", "tml:TargetMargin"),
-    _method("cml", "CML", "as tml, with the margin on the source too (the paper's ablation)", "cml:CompleteMargin"),
+    _method("tml", "TML", "low entropy; a margin on the labelled target (the paper's base model)", "tml:TargetMargin"),
+    _method("cml", "CML", "like tml, with the margin on the source too (the paper's ablation)", "cml:CompleteMargin"),
 )
 """Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
 
 SELECTORS = Registry(
     "selector",
-    _selector("none", "none", "selectors.none:NoneSelector"),
+    _selector("none", "no pseudo-labels", "selectors.none:NoneSelector"),
     _selector(
         "confidence",
         "those with a probability above 0.9 (the paper's SPL)",
@@ -119,7 +119,7 @@ SELECTORS = Registry(
         "the best by phi within each pseudo-class, a growing share",
         "selectors.balanced:BalancedSelector",
     ),
-    _selector("random", "any, for comparison", "selectors.random:RandomSelector"),
+    _selector("random", "random ones, for comparison", "selectors.random:RandomSelector"),
     _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "algorithm:DQNSelector"),
 )
 """Selectors, by which pseudo-labels they trust."""

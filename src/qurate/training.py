@@ -25,7 +25,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 
 class TrainingError(QurateError, RuntimeError):
-    """Training cannot go on; the message says at which step, why, and what to try."""
+    """Training cannot continue; the message says at which step, why, and what to try."""
 
 
 def make_fabric(config: TrainingConfig) -> Fabric:
@@ -122,7 +122,7 @@ class Trainer:
         return {name: values.detach().clone() for name, values in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict` of a trainer of the same config.
+        """Continue from a `state_dict` of a trainer of the same config.
 
         Raises:
             TrainingError: If it is of another.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.own_images import BACKBONE
-from tests.reliability.damage import Damage, cut, every, gone, nothing, put, said, written
+from tests.reliability.damage import Damage, cell, cut, every, gone, nothing, put, said, written
 from tests.reliability.rows import BadInput
 from tests.reliability.world import GRID
 
@@ -60,12 +60,12 @@ def _suite_rows() -> list[BadInput]:
         "that is no TOML": "note.txt",
         "that is a folder": "suite",
     }.items():
-        rows.append(BadInput(f"check: a suite {what}", f"check --suite {suite}", (suite, "--suite")))
-        rows.append(BadInput(f"benchmark: a suite {what}", f"{_OWN} --suite {suite}", (suite, "--suite")))
+        rows.append(BadInput(f"check: a suite {what}", f"check --suite {suite}", (suite, "suite must be")))
+        rows.append(BadInput(f"benchmark: a suite {what}", f"{_OWN} --suite {suite}", (suite, "suite must be")))
     return [
         *rows,
         BadInput("check: --suite beside --source", f"check --suite {_TOML} --source source", ("--source", "--suite")),
-        BadInput("check: --data of nothing", f"check --suite {_TOML} --data nope", ("--data", "nope"), code=1),
+        BadInput("check: --data of nothing", f"check --suite {_TOML} --data nope", ("data", "nope"), code=1),
         BadInput("check: a suite without --data", f"check --suite {_TOML}", ("--data",), code=1),
         BadInput(
             "check: a domain is gone", f"check --suite {_TOML} --data suite", ("phone",), gone("suite/photos"), code=1
@@ -85,6 +85,13 @@ def _suite_rows() -> list[BadInput]:
     ]
 
 
+_SAID = {
+    **{"--scenarios": "scenario", "--methods": "must", "--selectors": "must", "--presets": "preset"},
+    **{"--shots": "shots", "--model-selection": "model-selection"},
+}
+"""What a wrong word of these is called."""
+
+
 def _grid_rows() -> list[BadInput]:
     bad = {
         "--scenarios": ("nope", "typeset:nope", "typeset:typeset", "''", ","),
@@ -98,15 +105,15 @@ def _grid_rows() -> list[BadInput]:
         "--processes": ("0", "-1"),
     }
     rows = [
-        BadInput(f"benchmark: {option} {value}", f"{GRID} --out new {option} {value}", (option,))
+        BadInput(f"benchmark: {option} {value}", f"{GRID} --out new {option} {value}", (_SAID.get(option, option),))
         for option, values in bad.items()
         for value in values
     ]
     given = {
-        "--backbone of no library": (f"{_OWN} --backbone nope", ("--backbone", "nope")),
+        "--backbone of no library": (f"{_OWN} --backbone nope", ("ackbone", "'nope'", "timm/NAME.TAG")),
         "--weights of nothing": (f"{_OWN} --weights nope.pth", ("nope.pth",)),
         "--device cuda where there is none": (f"{GRID} --out new --device cuda", ("--device", "cuda")),
-        "shots that no list has": (f"{_OWN} --protocol mme", ("--protocol", "drawn")),
+        "shots that no list has": (f"{_OWN} --protocol mme", ("protocol", "'mme'", "drawn")),
         "--dry-run into a file": (f"{GRID} --out note.txt --dry-run", ("--out",)),
         "--ray at no address": (f"{GRID} --out new --ray nowhere", ("--ray", "nowhere")),
     }
@@ -125,19 +132,20 @@ def _result_rows() -> list[BadInput]:
         "results.csv that is binary": ((results,), written(results, bytes(range(256)) * 8)),
         "results.csv in UTF-16": ((results,), written(results, head.encode("utf-16"))),
         "results.csv without accuracy": ((results, "accuracy"), put(results, ",accuracy,", ",accuracies,")),
-        "an accuracy of 99999": ((results, "accuracy", "99999"), put(results, f"{row},", f"{row},99999,")),
-        "an accuracy in words": ((results, "accuracy"), put(results, f"{row},", f"{row},good,")),
-        "a negative accuracy": ((results, "accuracy"), put(results, f"{row},0", f"{row},-0")),
-        "shots in words": ((results, "shots"), put(results, "none,3,0", "none,three,0")),
-        "a seed in words": ((results, "seed"), put(results, "none,3,0", "none,3,zero")),
-        "an unknown method": ((results, "tlm"), put(results, ",ent,none", ",tlm,none")),
-        "an unknown selector": ((results, "best"), put(results, ",ent,none", ",ent,best")),
+        "an accuracy of 99999": ((results, "accuracy", "99999"), cell(results, "accuracy", "99999")),
+        "an accuracy in words": ((results, "accuracy"), cell(results, "accuracy", "good")),
+        "a negative accuracy": ((results, "accuracy"), cell(results, "accuracy", "-0.5")),
+        "shots in words": ((results, "shots"), cell(results, "shots", "three")),
+        "a seed in words": ((results, "seed"), cell(results, "seed", "zero")),
+        "a seed below zero": ((results, "seed"), cell(results, "seed", "-3")),
+        "an infinite accuracy": ((results, "accuracy"), cell(results, "accuracy", "inf")),
+        "no method": ((results, "method"), cell(results, "method", "")),
         "two results for one cell": ((results, "two results"), put(results, "ent,random,3", "ent,none,3")),
         "a row too long": ((results,), put(results, f"{row},", f"{row},1,1,1,1,1,1,1,1,")),
         "rounds.csv cut in a row": ((rounds,), cut(rounds, 0.9)),
         "rounds.csv that is binary": ((rounds,), written(rounds, bytes(range(256)) * 8)),
         "rounds.csv of other columns": ((rounds,), written(rounds, "a,b\n1,2\n")),
-        "rounds.csv with an accuracy of 7": ((rounds, "accuracy"), put(rounds, "random,3,0,0,0", "random,3,0,0,7")),
+        "rounds.csv with an accuracy of 7": ((rounds, "accuracy"), cell(rounds, "accuracy", "7")),
         "benchmark.json cut": ((facts,), cut(facts)),
         "a list as benchmark.json": ((facts,), written(facts, "[]")),
         "a number as benchmark.json": ((facts,), written(facts, "5")),
@@ -149,7 +157,14 @@ def _result_rows() -> list[BadInput]:
     rows = [BadInput(f"report: {what}", "report grid", says, damage) for what, (says, damage) in files.items()]
     again = f"{GRID} --out grid"
     rows += [
-        BadInput("benchmark: benchmark.json that is binary", again, (facts,), written(facts, b"\xff\xfe\0")),
+        BadInput(
+            "benchmark: benchmark.json that is binary",
+            again,
+            ("already finished",),
+            written(facts, b"\xff\xfe\0"),
+            code=0,
+            may_write=("grid/",),
+        ),
         BadInput("benchmark: benchmark.json of another program", again, ("--out",), written(facts, '{"a": 1}')),
     ]
     return [

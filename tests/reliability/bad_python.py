@@ -38,7 +38,7 @@ def _adapt_rows() -> list[BadInput]:
         "selector": (5, "best", "oracle"),
         "preset": ("mine", None),
         "backbone": (None, 5, "nope"),
-        "weights": (None, 5, "nope.pth", ""),
+        "weights": (None, 5, ""),
         "train": ("half", None),
         "steps": (0, -1, "many", 1.5, True, float("nan"), 10**20),
         "rounds": (0, "x", 0.5),
@@ -59,8 +59,9 @@ def _adapt_rows() -> list[BadInput]:
     return [
         *rows,
         _row("qurate.adapt: out holds a finished run", adapt(out="run"), "run", "force=True"),
-        _row("qurate.adapt: resume and force", adapt(out="half", resume=True, force=True), "resume", "force"),
+        _row("qurate.adapt: resume and force", adapt(out="begun", resume=True, force=True), "resume", "force"),
         _row("qurate.adapt: force and a missing source", adapt(out="run", force=True, source="nope"), "source", "nope"),
+        _row("qurate.adapt: missing weights", adapt(weights="nope.pth"), "nope.pth"),
         _row("qurate.adapt: config beside steps", config_and_words, "config", "steps"),
     ]
 
@@ -177,7 +178,7 @@ def _of_model(call: Callable[[Any], object]) -> Callable[[], object]:
 
 _PLACES = (
     *((None, "folder"), (5, "folder"), ("", "folder"), ("nope", "nope"), ("note.txt", "note.txt")),
-    *(("half", "half"), ("a\0b", "folder"), (["run"], "folder")),
+    *(("begun", "begun"), ("a\0b", "folder"), (["run"], "folder")),
 )
 
 

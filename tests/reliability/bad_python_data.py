@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from tests.own_images import BACKBONE
-from tests.reliability.damage import Damage, copied, nothing, written
+from tests.reliability.damage import Damage, every, nothing, written
 from tests.reliability.rows import BadInput
 
 _Cases = dict[str, tuple[Callable[[], object], tuple[str, ...]]]
@@ -21,7 +21,9 @@ def _rows(cases: _Cases, damage: Damage = nothing) -> list[BadInput]:
 def _reader_rows() -> list[BadInput]:
     import qurate
 
-    table = written("t.csv", "path,label\nsource/blue/0.png,blue\n")
+    table = every(
+        written("t.csv", "path,label\nsource/blue/0.png,blue\n"), written("l.txt", "source/blue/0.png blue\n")
+    )
 
     def read(function: Callable[..., Any], *given: Any, **more: Any) -> Callable[[], object]:
         return lambda: function(*given, **more)
@@ -36,17 +38,17 @@ def _reader_rows() -> list[BadInput]:
             "read_folder: the empty word": (read(folder, ""), ("path",)),
             "read_folder: NUL": (read(folder, "a\0b"), ("path",)),
             "read_list: None": (read(lists, None, "."), ("path",)),
-            "read_list: root None": (read(lists, "unlabeled.txt", None), ("root",)),
+            "read_list: root None": (read(lists, "l.txt", None), ("root",)),
             "read_list: nothing there": (read(lists, "nope.txt", "."), ("nope.txt",)),
             "read_list: a folder": (read(lists, "source", "."), ("source",)),
-            "read_list: another root": (read(tables, "source.csv", "source"), ("source.csv", "root")),
+            "read_list: another root": (read(tables, "source.csv", "source"), ("source.csv", "relative to")),
             "read_table: None": (read(tables, None, "."), ("path",)),
             "read_table: a missing column": (
                 read(tables, "t.csv", ".", label_column="class"),
-                ("label_column", "class"),
+                ("t.csv", "'class'"),
             ),
-            "read_table: a missing path column": (read(tables, "t.csv", ".", path_column="x"), ("path_column", "x")),
-            "read_table: a number as column": (read(tables, "t.csv", ".", path_column=5), ("path_column", "5")),
+            "read_table: a missing path column": (read(tables, "t.csv", ".", path_column="x"), ("t.csv", "'x'")),
+            "read_table: a number as column": (read(tables, "t.csv", ".", path_column=5), ("t.csv", "5")),
             "read_table: a folder": (read(tables, "source", "."), ("source",)),
             "read_mme_split: nothing there": (read(mme, "nope", "a", "b", 3), ("nope",)),
             "read_mme_split: one domain": (read(mme, ".", "a", "a", 3), ("differ",)),
@@ -124,7 +126,7 @@ def _split_rows() -> list[BadInput]:
     more: _Cases = {
         "split_parts: None": (lambda: qurate.split_parts(None, None, None), ("source",)),  # type: ignore[arg-type]
         "split_parts: arrays and files": (lambda: _parts_of(arrays=True), ("alike",)),
-        "split_parts: unlabelled source": (lambda: _parts_of(labels=None), ("label",)),
+        "split_parts: unlabelled source": (lambda: _parts_of(labels=None), ("source", "two classes")),
         "Labeled: lengths": (lambda: qurate.Labeled(torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64)), ("3", "2")),
         "Labeled: fractions": (lambda: qurate.Labeled(torch.zeros(3, 2), torch.zeros(3)), ("int64",)),
         "Labeled: lists": (lambda: qurate.Labeled([[1.0]], [0]), ("inputs",)),  # type: ignore[arg-type]
@@ -141,7 +143,7 @@ def _split_rows() -> list[BadInput]:
             ("batch_size",),
         ),
     }
-    return [*rows, *_rows(more, copied("note.txt", "note2.txt"))]
+    return [*rows, *_rows(more)]
 
 
 def _parts_of(arrays: bool = False, labels: Any = (0, 1)) -> object:
@@ -149,7 +151,8 @@ def _parts_of(arrays: bool = False, labels: Any = (0, 1)) -> object:
 
     of_arrays = qurate.from_arrays(np.zeros((2, 3)), labels)
     files = qurate.read_folder("source")
-    return qurate.split_parts(files if arrays else of_arrays, files if arrays else of_arrays, of_arrays)
+    unlabeled = qurate.from_arrays(np.zeros((2, 3)), None)
+    return qurate.split_parts(files if arrays else of_arrays, files if arrays else of_arrays, unlabeled)
 
 
 def _files() -> Any:
@@ -190,16 +193,12 @@ def _fit_rows() -> list[BadInput]:
             "fit: a function as callback": (fit(callbacks=(print,)), ("callbacks", "Callback")),
             "fit: None as callbacks": (fit(callbacks=None), ("callbacks",)),
             "fit: a word as checkpoint": (fit(checkpoint="run"), ("checkpoint",)),
-            "fit: one unlabelled row with the agent": (
-                fit(split=lambda: _split(unlabeled=1), selector="dqn"),
-                ("unlabelled", "1"),
-            ),
-            "fit: no unlabelled row": (fit(split=lambda: _split(unlabeled=0)), ("target_unlabeled",)),
-            "fit: another width in the target": (fit(split=lambda: _split(width=5)), ("width",)),
+            "fit: no unlabelled row": (fit(split=lambda: _split(unlabeled=0)), ("unlabeled is empty",)),
+            "fit: another width in the target": (fit(split=lambda: _split(width=5)), ("target_unlabeled", "(6, 5)")),
             "fit: NaN in the source": (fit(split=lambda: _split(value=float("nan"))), ("finite",)),
-            "fit: vectors for a network of images": (fit(config=digits), ("digits",)),
+            "fit: vectors for a network of images": (fit(config=digits), ("source", "(4, 3)")),
             "fit: image files without a backbone": (fit(split=_files), ("backbone",)),
-            "evaluate: None": (lambda: qurate.evaluate(None, None), ("method",)),  # type: ignore[arg-type]
+            "evaluate: None": (lambda: qurate.evaluate(None, None), ("part",)),  # type: ignore[arg-type]
             "predict_probabilities: None": (lambda: qurate.predict_probabilities(None, None), ("method",)),  # type: ignore[arg-type]
         }
     )

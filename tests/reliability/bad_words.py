@@ -57,20 +57,20 @@ def _number_rows() -> list[BadInput]:
 def _word_rows() -> list[BadInput]:
     given = {
         "unknown method": ("--method tlm", ("must be one of", "tlm", "tml")),
-        "empty method": ("--method ''", ("--method", "must be one of")),
+        "empty method": ("--method ''", ("--method", "empty")),
         "unknown selector": ("--selector best", ("must be one of", "best")),
         "oracle with own images": ("--selector oracle", ("must be one of", "oracle")),
-        "preset paper with a rule": ("--preset paper --selector confidence", ("--preset", "confidence")),
-        "a pair and another selector": ("--method TML_SPL --selector dqn", ("TML_SPL", "--selector")),
+        "preset paper with a rule": ("--preset paper --selector confidence", ("preset", "paper", "confidence")),
+        "a pair and another selector": ("--method TML_SPL --selector dqn", ("TML_SPL", "selector", "dqn")),
         "a very long method": (f"--method {'x' * 5000}", ("must be one of",)),
-        "backbone of no library": ("--backbone resnet", ("--backbone", "resnet")),
+        "backbone of no library": ("--backbone resnet", ("backbone", "'resnet'", "timm/NAME.TAG")),
         "backbone that timm lacks": ("--backbone timm/no_such_net", ("no_such_net",)),
-        "backbone for embeddings": ("--backbone none", ("--backbone", "none")),
-        "backbone for digits": ("--backbone digits", ("--backbone", "digits")),
+        "backbone for embeddings": ("--backbone none", ("ackbone", "'none'", "timm/NAME.TAG")),
+        "backbone for digits": ("--backbone digits", ("ackbone", "'digits'", "timm/NAME.TAG")),
         "empty backbone": ("--backbone ''", ("--backbone",)),
-        "a timm backbone without name": ("--backbone timm/", ("--backbone",)),
-        "weights that are not there": ("--weights nope.safetensors", ("nope.safetensors", "--weights")),
-        "weights that are a folder": ("--weights source", ("source", "--weights")),
+        "a timm backbone without name": ("--backbone timm/", ("timm", "model")),
+        "weights that are not there": ("--weights nope.safetensors", ("nope.safetensors", "weight")),
+        "weights that are a folder": ("--weights source", ("source", "weight")),
         "weights that are text": ("--weights note.txt", ("note.txt",)),
         "empty weights": ("--weights ''", ("--weights",)),
         "weights none for a frozen backbone": ("--weights none", ("--weights", "none")),
@@ -78,7 +78,7 @@ def _word_rows() -> list[BadInput]:
         "weights of another network": ("--weights run/model.safetensors", ("run/model.safetensors",)),
         "cuda where there is none": ("--device cuda", ("--device", "cuda")),
         "mps where there is none": ("--device mps", ("--device", "mps")),
-        "resume and force at once": ("--out half --resume --force", ("--resume", "--force")),
+        "resume and force at once": ("--out begun --resume --force", ("--resume", "--force")),
     }
     rows = [BadInput(f"adapt: {name}", f"{ADAPT} {words}", says) for name, (words, says) in given.items()]
     rows += [
@@ -89,7 +89,9 @@ def _word_rows() -> list[BadInput]:
             ("nan.safetensors", "finite"),
             every(copied("w.safetensors", "nan.safetensors"), poisoned("nan.safetensors")),
         ),
-        BadInput("embed: unknown backbone", "embed source --backbone nope --cache c", ("--backbone", "nope")),
+        BadInput(
+            "embed: unknown backbone", "embed source --backbone nope --cache c", ("ackbone", "'nope'", "timm/NAME.TAG")
+        ),
         BadInput("embed: missing weights", f"embed source --backbone {BACKBONE} --weights nope.pth", ("nope.pth",)),
         BadInput("embed: cuda where there is none", f"embed source {NETWORK} --device cuda", ("--device", "cuda")),
     ]
@@ -132,14 +134,13 @@ def _claim_rows() -> list[BadInput]:
     foreign = written("theirs/config.json", '{"model_type": "bert"}')
     return [
         BadInput("adapt: --out holds a finished run", f"{ADAPT} --out run", ("finished run", "--force")),
-        BadInput("adapt: --out holds an unfinished run", f"{ADAPT} --out half", ("unfinished run", "--resume")),
+        BadInput("adapt: --out holds a begun run", f"{ADAPT} --out begun", ("unfinished run", "--resume")),
+        BadInput("adapt: --out holds a run without comparison", f"{ADAPT} --out half", ("not finished", "--resume")),
         BadInput("adapt: --out is the folder of the images", f"{ADAPT} --out source", ("not empty", "--out")),
         BadInput("adapt: --out is here", f"{ADAPT} --out .", ("not empty", "--out")),
         BadInput("adapt: --out holds a benchmark", f"{ADAPT} --out grid", ("not empty", "--out")),
         BadInput("adapt: --out holds a foreign model", f"{ADAPT} --out theirs --force", ("--out",), foreign),
         BadInput("adapt: --out is a link to nothing", f"{ADAPT} --out l", ("--out",), linked("l", "nowhere/at/all")),
-        BadInput("benchmark: --out holds a run", f"{GRID} --out run", ("--out",)),
-        BadInput("benchmark: --out holds images", f"{GRID} --out source", ("--out",)),
         BadInput(
             "benchmark: --out holds someone's results.csv",
             f"{GRID} --out theirs",

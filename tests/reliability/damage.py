@@ -111,6 +111,18 @@ def put(path: str, old: str, new: str) -> Damage:
     return do
 
 
+def cell(path: str, column: str, value: str) -> Damage:
+    """A CSV table whose first row has another value in a column."""
+
+    def do() -> None:
+        head, first, *rest = Path(path).read_text(encoding="utf-8").split("\n")
+        values = first.split(",")
+        values[head.split(",").index(column)] = value
+        Path(path).write_text("\n".join([head, ",".join(values), *rest]), encoding="utf-8")
+
+    return do
+
+
 def kept(folder: str, *names: str) -> Damage:
     """A folder of which only some files or folders are left."""
 

@@ -26,13 +26,16 @@ GRID = "benchmark --suite digits --methods ent --selectors none,random --seeds 0
 
 
 class _Stop:
-    """An audience that stops the run as the second fold of its comparison begins."""
+    """An audience that stops the run as a phase begins."""
+
+    def __init__(self, phase: str) -> None:
+        self._phase = phase
 
     def say(self, line: str) -> None:
         pass
 
     def show(self, phase: str, done: int, total: int) -> None:
-        if phase.startswith("comparison 2"):
+        if phase.startswith(self._phase):
             raise KeyboardInterrupt
 
 
@@ -47,7 +50,8 @@ def make_world(root: Path) -> None:
     (root / "empty").mkdir()
     with _inside(root) as patch:
         run_line(f"{ADAPT} --no-compare --out run")
-        _interrupt()
+        _interrupt("begun", "round 1")
+        _interrupt("half", "comparison 2")
         patch.setattr("qurate.benchmark.lanes.ProcessLane", lambda _: InlineLane(SmallWorker()))
         run_line(f"{GRID} --out grid")
 
@@ -62,15 +66,15 @@ def _make_lists(root: Path) -> None:
     (root / "unlabeled.csv").write_text("path\n" + "".join(f"{path}\n" for path in files))
 
 
-def _interrupt() -> None:
-    """The folder `half`: a run that was stopped within its comparison."""
+def _interrupt(out: str, phase: str) -> None:
+    """A run that was stopped as a phase began."""
     from qurate.cli.words import understand
     from qurate.runs.adaptation import run_adaptation
 
     given = {"backbone": BACKBONE, "weights": "w.safetensors", "device": "cpu"}
     run = understand({**given, "steps": 4, "rounds": 1, "selector": "balanced"}, None)
     with pytest.raises(KeyboardInterrupt):
-        run_adaptation(Path("source"), Path("labeled"), Path("unlabeled"), out=Path("half"), audience=_Stop(), **run)
+        run_adaptation(Path("source"), Path("labeled"), Path("unlabeled"), out=Path(out), audience=_Stop(phase), **run)
 
 
 @contextmanager
@@ -90,6 +94,8 @@ def run_line(line: str) -> None:
 def copy_world(world: Path, to: Path) -> None:
     """A world of one's own to damage."""
     shutil.copytree(world, to, symlinks=True)
+    for config in to.glob("*/config.json"):  # a run knows where its weights are
+        config.write_text(config.read_text(encoding="utf-8").replace(str(world), str(to)), encoding="utf-8")
 
 
 def snapshot(root: Path) -> dict[str, str]:

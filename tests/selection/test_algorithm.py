@@ -202,7 +202,7 @@ def test_rounds_stop_when_positives_no_longer_change() -> None:
             return dataclasses.replace(round.positives_at(torch.arange(5)), labels=torch.zeros(5, dtype=torch.int64))
 
     result = fit(blobs(), config(rounds=9), selector=Same())
-    assert result.stopped == "D_p did not change for 3 rounds"
+    assert result.stopped == "the trusted pseudo-labels did not change for 3 rounds"
     assert len(result.rounds) == 4
 
 

@@ -28,7 +28,7 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
     Args:
         out: Folder for results.csv.
         seed: Decides data, weights and batches.
-        force: Overwrite the file if it is there.
+        force: Overwrite the file if it exists.
         console: Where to write.
         steps: Training steps before selection.
 

@@ -36,7 +36,7 @@ def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, fo
         out: Folder for results.csv.
         seed: Decides data, weights and batches; the same seed gives the same numbers on CPU.
         steps: Training steps before selection.
-        force: Overwrite DIR/results.csv if it is there.
+        force: Overwrite DIR/results.csv if it exists.
     """
     check_seed("seed", seed)
     check_count("steps", steps, MOST_STEPS)

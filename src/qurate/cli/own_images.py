@@ -1,4 +1,4 @@
-"""The verbs for one's own images: check, adapt, predict, evaluate, export, embed."""
+"""The verbs for your own images: check, adapt, predict, evaluate, export, embed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
+from qurate.cli.arguments import check_count, check_folder, check_seed
 from qurate.cli.results import helping, print_metrics
 from qurate.cli.signals import on_stop
 from qurate.cli.terminal import begin, check_output, say, tell, write
-from qurate.cli.words import check_numbers, check_words, understand
+from qurate.cli.words import check_words, understand
 from qurate.data.places import LABELED, check_places, existing, is_file
 from qurate.errors import ConfigError, DataError
 from qurate.runs.about import read_about
 from qurate.runs.staging import EXPORT_FILE
+from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
     from qurate.report.run.record import Comparison
@@ -70,10 +72,13 @@ def adapt(
     """
     words = {"method": method, "selector": selector, "preset": preset, "train": train}
     given = check_words({name: word for name, word in words.items() if word is not None}, config)
-    numbers = {"seed": seed, "steps": steps, "rounds": rounds}
-    network = {"device": device, "backbone": backbone, "weights": weights}
+    numbers = {"seed": seed, "steps": steps, "rounds": rounds, "device": device}
+    network = {"backbone": backbone, "weights": weights}
     given |= {name: value for name, value in {**numbers, **network}.items() if value is not None}
-    check_numbers(numbers)
+    check_seed("seed", seed or 0)
+    check_count("steps", steps, MOST_STEPS)
+    check_count("rounds", rounds, MOST_STEPS)
+    check_folder("out", out)
     check_places(source, labeled, unlabeled, missing, prefix="--")
     on_stop(functools.partial(_standing, out))
     begin()
@@ -97,7 +102,7 @@ def adapt(
 def _standing(out: Path) -> str:
     """How far a stopped run is; its code may be half loaded."""
     folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
-    return "Nothing was begun." if folder is None else str(folder(out).standing())
+    return "Nothing was begun. Re-run the command to start." if folder is None else str(folder(out).standing())
 
 
 def _say_outcome(out: Path, comparison: Comparison | None) -> None:
@@ -121,7 +126,7 @@ def predict(
         run: Folder of a finished run.
         images: A folder, a glob (in quotes), a list file or an image.
         out: CSV table to write: file, label, probability, problem.
-        force: Overwrite FILE if it is there.
+        force: Overwrite FILE if it exists.
     """
     check_output(out, "--out", force=force)
     read_about(run)
@@ -151,7 +156,7 @@ def evaluate(
         run: Folder of a finished run.
         labeled: Class folders, a list file ('path class' per line) or a CSV table.
         confusion: CSV table to write: counts, a row for each true class and a column for each predicted one.
-        force: Overwrite the confusion table if it is there.
+        force: Overwrite the confusion table if it exists.
     """
     if confusion is not None:
         check_output(confusion, "--confusion", force=force)
@@ -185,7 +190,7 @@ def export(
         run: Folder of a finished run.
         out: File to write; RUN/model.onnx unless given.
         format: Format of the file.
-        force: Overwrite FILE if it is there.
+        force: Overwrite FILE if it exists.
     """
     check_output(run / EXPORT_FILE if out is None else out, "--out", force=force)
     read_about(run)

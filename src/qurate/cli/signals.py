@@ -20,6 +20,14 @@ def on_stop(advice: Callable[[], str]) -> None:
     _advice[:] = [advice]
 
 
+class StopSignal(KeyboardInterrupt):
+    """What a signal raises.
+
+    It is not Python's own class: one of those that passes through the import of an extension module decides the exit
+    code, whatever is done about it later.
+    """
+
+
 class Stopped:
     """Which signal came, if any; whatever was raised after it was raised because of it.
 
@@ -44,7 +52,7 @@ class Stopped:
         self.by = signal.Signals(number)
         for each in CODES:
             signal.signal(each, signal.SIG_DFL)
-        raise KeyboardInterrupt
+        raise StopSignal
 
 
 @contextmanager

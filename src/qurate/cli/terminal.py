@@ -53,7 +53,7 @@ def begin() -> None:
 
 
 def announce(title: str, module: str) -> None:
-    """Say that a part is being loaded, unless it is there already."""
+    """Say that a part is being loaded, unless it is loaded already."""
     if module not in sys.modules:
         tell(f"loading {title} ...", "dim")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
 from qurate.registry import ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
-from qurate.runtime.checked import LARGEST_SEED, Checked, Positive, Seed, show
+from qurate.runtime.checked import LARGEST_SEED, show
 
 
 def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -25,27 +25,6 @@ def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
     if "selector" in words:
         SELECTORS.find(words["selector"])
     return words
-
-
-@dataclass(frozen=True)
-class Numbers(Checked):
-    """The numbers of `adapt`."""
-
-    seed: Seed = 0
-    steps: Positive = 1
-    rounds: Positive = 1
-
-
-def check_numbers(numbers: dict[str, int | None]) -> None:
-    """Whether numbers are allowed, by the rules of the config that they will be a part of.
-
-    Raises:
-        ConfigError: If not.
-    """
-    try:
-        Numbers(**{name: number for name, number in numbers.items() if number is not None})
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(f"{Numbers.__name__}.", "--")) from None
 
 
 def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:

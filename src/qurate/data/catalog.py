@@ -1,6 +1,6 @@
 """Suites to compare methods on: domains, scenarios, the layout on disk, where the data are published.
 
-A suite is a small TOML file; those of the literature are in the folder `suites`, one's own can be anywhere.
+A suite is a small TOML file; those of the literature are in the folder `suites`, your own can be anywhere.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One adaptation of one's own images: the practitioner's door."""
+"""One adaptation of your own images: the practitioner's door."""

@@ -42,13 +42,13 @@ def export_run(
         run: Folder of a finished run.
         out: File to write; `model.onnx` in the run's folder if None.
         format: 'onnx'.
-        force: Overwrite the file if it is there.
+        force: Overwrite the file if it exists.
 
     Returns:
         The file written.
 
     Raises:
-        ExportError: If the extra is not installed, the file is there already, or it does not agree with the model.
+        ExportError: If the extra is not installed, the file already exists, or it does not agree with the model.
     """
     if format != "onnx":
         raise ExportError(f"export_run: format must be 'onnx', got {format!r}.")
@@ -71,10 +71,10 @@ def export_onnx(
         classes: Names of the K outputs.
         transform: How images are prepared; None where the inputs are embeddings.
         path: File to write, whole or not at all.
-        force: Overwrite it if it is there.
+        force: Overwrite it if it exists.
 
     Raises:
-        ExportError: If the extra is not installed, the file is there already, or it does not agree with the network.
+        ExportError: If the extra is not installed, the file already exists, or it does not agree with the network.
     """
     target = Path(path)
     _check_possible(target, force)

@@ -114,7 +114,7 @@ class AdaptedModel:
 
         Args:
             path: File to write.
-            force: Overwrite it if it is there.
+            force: Overwrite it if it exists.
         """
         from qurate.runs.export import export_onnx  # an extra of its own
 

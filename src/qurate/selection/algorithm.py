@@ -69,7 +69,7 @@ def fit(
         config: Network, method, training, selection, seed; see `qurate.make_config`.
         selector: One of your own in place of `config.selection.selector`.
         callbacks: Told how the run goes.
-        checkpoint: Keeps progress after line 1 and after each round; a run goes on from what it holds.
+        checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
 
     Example:
@@ -224,11 +224,11 @@ class DQNSelector(NamedSelector):
         return self.agent.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self.agent.load_state_dict(state)
 
     def _harvest(self, round: Round, chosen: Positives) -> Positives:
-        """D_p anew, by the agent's score of all of D_u; what the episodes chose is remembered (decision 24)."""
+        """D_p from scratch, by the agent's score of all of D_u; what the episodes chose is remembered (decision 24)."""
         scores = self.agent.q_values(relations_of_all(round))
         found = harvest(round, scores, self.config.share_at(round.progress))
         return found.remembering(chosen).remembering(round.positives)

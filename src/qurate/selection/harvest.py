@@ -1,4 +1,4 @@
-"""The harvest: D_p chosen anew from all of D_u at the end of a round (decision 24)."""
+"""The harvest: D_p chosen again from all of D_u at the end of a round (decision 24)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Positives:
         return set(zip(self.indices.tolist(), self.labels.tolist(), strict=True))
 
     def table(self, classes: tuple[str, ...]) -> pd.DataFrame:
-        """One row a positive, as it is saved beside the model."""
+        """One row per positive, as it is saved beside the model."""
         columns = {field.name: getattr(self, field.name).tolist() for field in fields(self)}
         frame = pd.DataFrame(columns).rename(columns={"indices": "sample", "labels": "label", "rounds": "round"})
         frame["label"] = [classes[label] for label in self.labels.tolist()]

@@ -100,5 +100,5 @@ def _picture(
 
 
 def _names(inputs: Inputs) -> list[str]:
-    assert isinstance(inputs, ImageFiles), "a run of one's own images is made of files"
+    assert isinstance(inputs, ImageFiles), "a run of your own images is made of files"
     return [str(path) for path in inputs.paths]
