@@ -244,7 +244,7 @@ def test_positives_can_be_relabelled_each_round() -> None:
 
 
 def test_an_oversize_state_fails_before_training_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qurate.selection.q_learning.agent.available_memory", lambda: 10**6)
+    monkeypatch.setattr("qurate.selection.q_learning.agent.available_memory", lambda: 1000)
 
     class Steps(Callback):
         def __init__(self) -> None:
