@@ -208,11 +208,7 @@ def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, Content],
     if left_out := len(domains["unlabeled"]) - len(unlabeled):
         images = "1 image is" if left_out == 1 else f"{left_out} images are"
         notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
-    try:
-        split = split_parts(source, labeled, unlabeled)
-    except DataError as error:
-        raise DataError(str(error).removeprefix(f"{split_parts.__name__}: ")) from error
-    return Parts(domains, contents, missing, split, tuple(notes))
+    return Parts(domains, contents, missing, split_parts(source, labeled, unlabeled), tuple(notes))
 
 
 def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, Content]) -> Domain:

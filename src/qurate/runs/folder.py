@@ -142,6 +142,8 @@ class RunFolder:
             kept = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
+        if not isinstance(kept, dict):
+            raise RunError(f"{path}: damaged (it holds no settings). Pass `force=True` to start again.")
         names = [name for name in wanted if name != "check_helping"]  # a comparison may be done without at any time
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(

@@ -190,9 +190,8 @@ def load_model(folder: Place) -> AdaptedModel:
     path = Path(folder)
     classes = tuple(about["classes"])
     try:
-        config = replace(
-            NetworkConfig.from_dict(about.get("network", {})), weights="none"
-        )  # they are in the other file
+        stored = NetworkConfig.from_dict(about.get("network", {}))
+        config = replace(stored, weights="none")  # they are in the other file
         transform = _read_transform(about.get("transform"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         if network.transform is None:
