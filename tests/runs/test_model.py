@@ -67,7 +67,7 @@ def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -
         ({"classes": ["a", "b", "\udc80"]}, "must be valid text"),
         ({"classes": []}, "two or more names"),
         ({"classes": None}, "got None"),
-        ({"network": 5}, "NetworkConfig must be a table"),
+        ({"network": 5}, "network must be a table, got 5"),
         ({"network": {"bakbone": "timm/test_resnet"}}, "no 'bakbone'"),
         ({"transform": None}, "transform must be a table"),
         ({"transform": {"resize": 9.5, "crop": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}}, "resize must be an integer"),

@@ -190,8 +190,9 @@ def load_model(folder: Place) -> AdaptedModel:
     path = Path(folder)
     classes = tuple(about["classes"])
     try:
-        stored = NetworkConfig.from_dict(about.get("network", {}))
-        config = replace(stored, weights="none")  # they are in the other file
+        if not isinstance(stored := about.get("network"), dict):
+            raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
+        config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
         transform = _read_transform(about.get("transform"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         if network.transform is None:
