@@ -67,11 +67,11 @@ OPEN = frozenset(
         "predict: a model with words as mean",
         "predict: a model without a transform",
         "predict: images that are a pipe",
-        "qurate.adapt: out='a\\\\x00b'",
+        "qurate.adapt: out='a\\x00b'",
         "read_list: root None",
     }
 )
-"""Rows that were not answered as they should be when the table was last run as a whole; a mended one leaves this list."""
+"""Rows that were not answered as they should be when the whole table was last run; a mended one leaves this list."""
 
 
 @pytest.fixture(scope="session")
