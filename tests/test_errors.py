@@ -31,4 +31,4 @@ def test_the_list_is_not_empty() -> None:
 @pytest.mark.parametrize("error", exceptions_of_the_package(), ids=lambda error: error.__name__)
 def test_an_error_is_a_qurate_error_and_a_builtin_one(error: type[Exception]) -> None:
     assert issubclass(error, QurateError)
-    assert error is QurateError or issubclass(error, ValueError | RuntimeError)
+    assert error is QurateError or issubclass(error, ValueError | RuntimeError | ArithmeticError)
