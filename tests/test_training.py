@@ -124,7 +124,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_way_out() -> None:
     split = blobs()
     assert isinstance(split.source.inputs, Tensor)
     split.source.inputs[5] = float("nan")
-    with pytest.raises(DataError, match=r"source.inputs must be finite numbers, got NaN or infinity"):
+    with pytest.raises(DataError, match=r"source\.inputs must be finite numbers, got NaN or infinity"):
         fit(split, config())
     split.source.inputs[5] = torch.finfo(torch.float32).max
     with pytest.raises(TrainingError, match=r"The loss is nan at step \d+ .*Lower learning_rate"):

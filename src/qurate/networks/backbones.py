@@ -210,8 +210,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         )
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+            state: Any = safetensors.torch.load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways; none of them runs its code
         raise BackboneError(
             f"{path}: not a readable weight file ({type(error).__name__}). Save it as safetensors, or as a "
@@ -220,4 +221,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise BackboneError(f"{path}: not a state dict of tensors. Save it with model.state_dict().")
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise BackboneError(f"{path}: its numbers must be finite, got NaN or infinity in {name}. Use another file.")
     return state
