@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 test check docs docs-tables docs-picture format clean
+.PHONY: install browser demo office31 test faults check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -48,6 +48,11 @@ browser:
 
 test: install browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+# Signals at random moments, full disks, two commands at once: MINUTES of them, with counts of what survived.
+MINUTES ?= 30
+faults: install
+	$(BIN)/python -m tests.reliability.faults --minutes $(MINUTES) --seed $(SEED)
 
 check: install
 	$(BIN)/ruff check .

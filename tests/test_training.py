@@ -12,7 +12,7 @@ import qurate
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_batches
 from qurate.data.images import ImageFiles
-from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, take
+from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
 from qurate.errors import ConfigError
 from qurate.evaluation import evaluate, predict_probabilities
@@ -124,6 +124,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_way_out() -> None:
     split = blobs()
     assert isinstance(split.source.inputs, Tensor)
     split.source.inputs[5] = float("nan")
+    with pytest.raises(DataError, match=r"source\.inputs must be finite numbers, got NaN or infinity"):
+        fit(split, config())
+    split.source.inputs[5] = torch.finfo(torch.float32).max
     with pytest.raises(TrainingError, match=r"The loss is nan at step \d+ .*Lower learning_rate"):
         fit(split, config())
 
@@ -135,7 +138,7 @@ def test_an_exploding_loss_stops() -> None:
 
 def test_an_absent_device_says_what_to_use() -> None:
     absent = "mps" if torch.cuda.is_available() or not torch.backends.mps.is_available() else "cuda"
-    with pytest.raises(TrainingError, match="Use device='cpu'"):
+    with pytest.raises(TrainingError, match="Use `device='cpu'`"):
         make_fabric(TrainingConfig(device=absent))  # type: ignore[arg-type]  # one of two literals
     with pytest.raises(ConfigError, match="device must be one of 'auto', 'cpu', 'cuda', 'mps', got 'abacus'"):
         TrainingConfig(device="abacus")  # type: ignore[arg-type]  # the wrong word

@@ -33,9 +33,10 @@ def make_fabric(config: TrainingConfig) -> Fabric:
     try:
         return Fabric(accelerator=config.device, devices=1, precision=config.precision)
     except Exception as error:  # Fabric raises its own kinds for a device that is not there
+        precision = "" if config.precision == "32-true" else f" with precision {config.precision}"
         raise TrainingError(
-            f"TrainingConfig.device={config.device!r} with precision={config.precision!r} cannot be used "
-            f"here ({error}). Use device='cpu' and precision='32-true'."
+            f"`device={config.device!r}`{precision} cannot be used on this machine. Use `device='cpu'`"
+            + (" and precision 32-true." if precision else ".")
         ) from error
 
 

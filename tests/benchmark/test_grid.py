@@ -121,15 +121,15 @@ def test_full_training_takes_the_papers_network() -> None:
             {"selectors": ("dqn",), "presets": ("ours",)},
             "each is one of 'qurate', 'paper', got",
         ),
-        ({"rules": ("test",)}, "model-selection must be one of last, validation"),
+        ({"rules": ("test",)}, "`model_selection` must be one of last, validation"),
         ({"protocol": "fair"}, "protocol must be one of 'mme', 'clean', 'drawn'"),
-        ({"shots": (5,)}, r"1 or 3 under protocol 'mme'.*got \[5\]. Use --protocol drawn"),
+        ({"shots": (5,)}, r"`shots` must be 1 or 3 under protocol 'mme'.*got \[5\]. Use `protocol='drawn'`"),
         ({"shots": (0,)}, "shots must be a tuple in which each is positive"),
         ({"seeds": (-1,)}, "seeds must be a tuple in which each is between 0 and 4294967295"),
         ({"shots": 3}, "Grid.shots must be a tuple, got 3"),
         ({"steps": -5}, "Grid.steps must be 0 or more, got -5"),
         ({"backbone": "timm/resnet-nine"}, "There is no backbone 'timm/resnet-nine'. Allowed: 'timm/NAME.TAG'"),
-        ({"data": None}, "data must be the folder of Office-31, got none. Pass --data DIR"),
+        ({"data": None}, "`data` must be the folder of Office-31, got none"),
     ],
 )
 def test_what_is_not_allowed_is_refused_with_what_is(change: dict[str, Any], said: str) -> None:
@@ -141,5 +141,5 @@ def test_what_is_not_allowed_is_refused_with_what_is(change: dict[str, Any], sai
 def test_a_scenario_is_two_domains_of_the_suite() -> None:
     with pytest.raises(DataError, match="two different domains of 'amazon', 'dslr', 'webcam', got 'webcam:real'"):
         office(scenarios=("webcam:real",))
-    with pytest.raises(BenchmarkError, match="protocol must be one of drawn"):
+    with pytest.raises(BenchmarkError, match="`protocol` must be one of drawn"):
         tiny_grid(protocol="mme")

@@ -170,7 +170,7 @@ def test_a_folder_is_one_benchmarks_at_a_time(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_or_somebody_elses_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
-        with pytest.raises(BenchmarkError, match="--out must be a folder that can be written"):
+        with pytest.raises(BenchmarkError, match="`out` must be a folder that can be written"):
             claim(path)
     (tmp_path / "results.csv").touch()
     with pytest.raises(BenchmarkError, match="was not written by `qurate benchmark`"):

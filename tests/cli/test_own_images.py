@@ -156,7 +156,7 @@ def test_errors_of_adapt_are_one_line_and_exit_code_2(
     (tmp_path / "file").touch()
     (tmp_path / "model.safetensors").touch()
     for words, said in (
-        ((*ADAPT, "--out", str(tmp_path / "file")), "must be a folder, and this is a file"),
+        ((*ADAPT, "--out", str(tmp_path / "file")), "--out must be a folder, got"),
         (
             (*ADAPT, "--out", str(tmp_path / "r"), "--source", "PLACE/nowhere"),
             "source must be a folder of class folders",
@@ -226,8 +226,8 @@ def test_a_signal_is_one_line_whatever_becomes_of_it(
         (("predict", "", "a", "--out", "b"), "an argument is empty; is a variable unset?"),
         (("adapt", "--out=", "--source", "a"), "--out is empty; is a variable unset?"),
         ((*ADAPT, "--out", "r", "--seed", "-1"), "--seed must be between 0 and 4294967295, got -1"),
-        ((*ADAPT, "--out", "r", "--steps", "0"), "--steps must be positive, got 0"),
-        ((*ADAPT, "--out", "r", "--rounds", "-3"), "--rounds must be positive, got -3"),
+        ((*ADAPT, "--out", "r", "--steps", "0"), "--steps must be between 1 and 1000000, got 0"),
+        ((*ADAPT, "--out", "r", "--rounds", "-3"), "--rounds must be between 1 and 1000000, got -3"),
         ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue/0.png"), "0.png (an image)"),
         ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue", "--unlabeled", "x" * 5000), "(nothing there)"),
         ((*ADAPT, "--out", "r", "--weights", "none"), "would embed with random weights. Pass --weights pretrained"),

@@ -56,7 +56,7 @@ def test_offline_pretrained_says_the_three_ways_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("timm.create_model", no_network)
     monkeypatch.setattr(torchvision.models, "vgg16", no_network)
     for name in ("timm/resnet34.tv_in1k", "torchvision/vgg16"):
-        with pytest.raises(BackboneError, match=r"Three ways out: \(1\).*\(2\).*\(3\)"):
+        with pytest.raises(BackboneError, match=r"Two ways out: \(1\).*\(2\).*`weights=FILE`"):
             build_backbone(name, "pretrained")
 
 

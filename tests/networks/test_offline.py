@@ -49,7 +49,7 @@ def test_offline_weights_draw_no_random_number() -> None:
 
 
 def test_another_backbone_has_no_offline_weights() -> None:
-    with pytest.raises(BackboneError, match=r"weights='offline' are those of 'timm/tf_efficientnet_lite0'.*'digits'"):
+    with pytest.raises(BackboneError, match=r"`weights='offline'` are those of 'timm/tf_efficientnet_lite0'.*'digits'"):
         build_backbone("digits", "offline")
 
 

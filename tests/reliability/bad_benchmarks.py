@@ -86,8 +86,7 @@ def _suite_rows() -> list[BadInput]:
 
 
 _SAID = {
-    **{"--scenarios": "scenario", "--methods": "must", "--selectors": "must", "--presets": "preset"},
-    **{"--shots": "shots", "--model-selection": "model-selection"},
+    **{"--scenarios": "scenario", "--shots": "shots"},
 }
 """What a wrong word of these is called."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.selection.problem import K, agent_of, blobs, config, our_config
+from tests.selection.problem import K, blobs, config, our_config
 
 from qurate.config import EpisodeConfig, NoneConfig, RewardConfig, RunConfig, SelectorConfig
 from qurate.data.samples import SealedLabels, Unlabeled
@@ -202,7 +202,7 @@ def test_rounds_stop_when_positives_no_longer_change() -> None:
             return dataclasses.replace(round.positives_at(torch.arange(5)), labels=torch.zeros(5, dtype=torch.int64))
 
     result = fit(blobs(), config(rounds=9), selector=Same())
-    assert result.stopped == "the positives did not change for 3 rounds"
+    assert result.stopped == "the trusted pseudo-labels did not change for 3 rounds"
     assert len(result.rounds) == 4
 
 
@@ -243,14 +243,20 @@ def test_positives_can_be_relabelled_each_round() -> None:
     assert not torch.equal(seen[1].pseudo_labels[:20], wrong[:20])
 
 
-def test_an_oversize_state_fails_before_training_in_bytes(lines: list[str]) -> None:
-    run = config()
-    big = dataclasses.replace(agent_of(run).q_learning, hidden=(10**9, 512))
-    selector = dataclasses.replace(agent_of(run), q_learning=big)
-    run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, selector=selector))
+def test_an_oversize_state_fails_before_training_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qurate.selection.q_learning.agent.available_memory", lambda: 1000)
+
+    class Steps(Callback):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def on_step(self, step: int, terms: dict[str, float]) -> None:
+            self.seen.append(step)
+
+    steps = Steps()
     with pytest.raises(OversizeStateError, match=r"bytes .* Ways out"):
-        fit(blobs(), run)
-    assert lines == []
+        fit(blobs(), config(), callbacks=[steps])
+    assert steps.seen == []
 
 
 def test_a_harvested_positive_remembers_its_first_round_and_its_reward() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from qurate.benchmark.cells import Cell, Pretrained, run_cell
+from qurate.benchmark.folder import check_writable
 from qurate.benchmark.grid import Grid
 from qurate.benchmark.results import BenchmarkError, Row, write_results
 from qurate.data.catalog import load_suite
@@ -36,7 +37,8 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
     """
     results = out / "results.csv"
     if results.exists() and not force:
-        raise BenchmarkError(f"{results} exists. Choose another --out, or pass --force to overwrite it.")
+        raise BenchmarkError(f"{results} exists. Choose another `out`, or pass `force=True` to overwrite it.")
+    check_writable(out)
     grid = Grid(load_suite("digits"), methods=ROWS, shots=(SHOTS,), seeds=(seed,), protocol="drawn", steps=steps)
     split = digits_split(shots=SHOTS, seed=seed)
     console.print(

@@ -23,6 +23,7 @@ from qurate.benchmark.results import (
     rows_to_csv,
     write_file,
 )
+from qurate.data.places import shorten
 
 RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
 """What the folder holds."""
@@ -100,15 +101,26 @@ class BenchmarkFolder:
             BenchmarkError: If the folder cannot be written, is another benchmark's at the moment, or has a results.csv
                 that no benchmark wrote.
         """
-        check_writable(self.path, "--out")
-        if (self.path / RESULTS).exists() and not (self.path / FACTS).is_file():
-            raise BenchmarkError(f"{self.path / RESULTS} was not written by `qurate benchmark`. Choose another --out.")
+        check_writable(self.path)
+        foreign = self._foreign()
+        if foreign is not None:
+            raise BenchmarkError(f"{foreign} was not written by `qurate benchmark`. Choose another `out`.")
         with hold(self.path / LOCK) as alone:
             if not alone:
                 raise BenchmarkError(
-                    f"{self.path} is in use by another `qurate benchmark`. Wait until it ends, or choose another --out."
+                    f"{self.path} is in use by another `qurate benchmark`. Wait until it ends, or choose another `out`."
                 )
             yield
+
+    def _foreign(self) -> Path | None:
+        """A file that another program wrote under the name of one of ours."""
+        if not (self.path / FACTS).is_file():
+            return self.path / RESULTS if (self.path / RESULTS).exists() else None
+        try:
+            facts = json.loads((self.path / FACTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None  # damaged, and written anew
+        return None if isinstance(facts, dict) and "suite" in facts else self.path / FACTS
 
     def write_facts(self, facts: Mapping[str, object]) -> None:
         """benchmark.json: what is compared."""
@@ -136,7 +148,7 @@ class BenchmarkFolder:
         return _Kept(_body(places[0]), _body(places[1]), float(rows["seconds"].iloc[0]))
 
 
-def check_writable(path: Path, option: str) -> None:
+def check_writable(path: Path) -> None:
     """Make a folder, and make sure that files can be written in it.
 
     Raises:
@@ -148,7 +160,7 @@ def check_writable(path: Path, option: str) -> None:
     except OSError as error:
         problem = "it is a file" if isinstance(error, FileExistsError) else str(error.strerror)
     if problem:
-        raise BenchmarkError(f"{option} must be a folder that can be written, got {path} ({problem}).")
+        raise BenchmarkError(f"`out` must be a folder that can be written, got {shorten(path)} ({problem}).")
 
 
 def _body(path: Path) -> str:

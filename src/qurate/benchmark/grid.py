@@ -77,14 +77,14 @@ class Grid(Checked):
                 raise BenchmarkError(f"{argument} must name at least one, got none.")
         self.pairs()  # every word is one of those allowed
         for argument, values, allowed in (
-            ("model-selection", self.rules, RULES),
-            ("protocol", (self.protocol,), suite.protocols),
+            ("`model_selection`", self.rules, RULES),
+            ("`protocol`", (self.protocol,), suite.protocols),
         ):
             _check_names(argument, values, allowed)
         for scenario in self.scenarios:
             check_scenario(suite, scenario)
         if self.data is None and not suite.generated:
-            raise BenchmarkError(f"data must be the folder of {suite.title}, got none. Pass --data DIR.")
+            raise BenchmarkError(f"`data` must be the folder of {suite.title}, got none.")
         if suite.generated:
             for shots in self.shots:
                 check_shots(shots, VALIDATION_SHOTS if "validation" in self.rules else 0)
@@ -92,8 +92,8 @@ class Grid(Checked):
             check_backbone(self.backbone or suite.backbone)
         if self.protocol != "drawn" and (other := set(self.shots) - {1, 3}):
             raise BenchmarkError(
-                f"shots must be 1 or 3 under protocol '{self.protocol}', for which lists were published; got "
-                f"{sorted(other)}. Use --protocol drawn."
+                f"`shots` must be 1 or 3 under protocol '{self.protocol}', for which lists were published; got "
+                f"{sorted(other)}. Use `protocol='drawn'`."
             )
 
     def pairs(self) -> list[tuple[str, str]]:

@@ -11,14 +11,16 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
+from qurate.cli.arguments import check_count, check_folder, check_seed
 from qurate.cli.results import helping, print_metrics
 from qurate.cli.signals import on_stop
 from qurate.cli.terminal import begin, check_output, say, tell, write
-from qurate.cli.words import check_numbers, check_words, understand
+from qurate.cli.words import check_words, understand
 from qurate.data.places import LABELED, check_places, existing, is_file
 from qurate.errors import ConfigError, DataError
 from qurate.runs.about import read_about
 from qurate.runs.staging import EXPORT_FILE
+from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
     from qurate.report.run.record import Comparison
@@ -70,10 +72,13 @@ def adapt(
     """
     words = {"method": method, "selector": selector, "preset": preset, "train": train}
     given = check_words({name: word for name, word in words.items() if word is not None}, config)
-    numbers = {"seed": seed, "steps": steps, "rounds": rounds}
-    network = {"device": device, "backbone": backbone, "weights": weights}
+    numbers = {"seed": seed, "steps": steps, "rounds": rounds, "device": device}
+    network = {"backbone": backbone, "weights": weights}
     given |= {name: value for name, value in {**numbers, **network}.items() if value is not None}
-    check_numbers(numbers)
+    check_seed("seed", seed or 0)
+    check_count("steps", steps, MOST_STEPS)
+    check_count("rounds", rounds, MOST_STEPS)
+    check_folder("out", out)
     check_places(source, labeled, unlabeled, missing, prefix="--")
     on_stop(functools.partial(_standing, out))
     begin()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
-from qurate.registry import ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
-from qurate.runtime.checked import LARGEST_SEED, Checked, Positive, Seed, show
+from qurate.registry import METHODS, ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
+from qurate.runtime.checked import LARGEST_SEED, show
 
 
 def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -25,27 +27,6 @@ def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
     if "selector" in words:
         SELECTORS.find(words["selector"])
     return words
-
-
-@dataclass(frozen=True)
-class Numbers(Checked):
-    """The numbers of `adapt`."""
-
-    seed: Seed = 0
-    steps: Positive = 1
-    rounds: Positive = 1
-
-
-def check_numbers(numbers: dict[str, int | None]) -> None:
-    """Whether numbers are allowed, by the rules of the config that they will be a part of.
-
-    Raises:
-        ConfigError: If not.
-    """
-    try:
-        Numbers(**{name: number for name, number in numbers.items() if number is not None})
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(f"{Numbers.__name__}.", "--")) from None
 
 
 def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -122,26 +103,40 @@ def split_numbers(option: str, given: str, least: int = 0) -> tuple[int, ...]:
 
 
 def split_methods(given: str) -> tuple[str, ...]:
-    """Methods and pairs, each of which there is."""
+    """Methods and pairs, each of which there is; 'all' stands for every method."""
     words = split_some("methods", given)
-    for word in words:
-        if word.partition("+")[0] != "all":
-            resolve_pair(word)
+    with _named("methods"):
+        for word in words:
+            first, plus, rest = word.partition("+")
+            if word != "all":
+                resolve_pair(next(iter(METHODS)) + plus + rest if first == "all" else word)
     return words
 
 
 def split_selectors(given: str) -> tuple[str, ...]:
     """Selectors, each of which there is."""
     words = split_some("selectors", given)
-    for word in words:
-        if word == PRINTED_AGENT:
-            raise ConfigError(f"selector '{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
-        if word != ORACLE:
-            SELECTORS.find(word)
+    with _named("selectors"):
+        for word in words:
+            if word == PRINTED_AGENT:
+                raise ConfigError(f"'{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
+            if word != ORACLE:
+                SELECTORS.find(word)
     return words
 
 
 def split_presets(given: str) -> tuple[Preset, ...]:
     """Presets, each of which there is."""
-    words = [check_preset(word) for word in split_some("presets", given)]
+    with _named("presets"):
+        words = [check_preset(word) for word in split_some("presets", given)]
     return tuple(preset for preset in PRESETS if preset in words)
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """An error that speaks of one of the option's words, with the option before it."""
+    try:
+        yield
+    except ConfigError as error:
+        said = str(error)
+        raise ConfigError(said if said.startswith("--") else f"--{option}: {said}") from None

@@ -54,6 +54,11 @@ class SuiteDomain(Checked):
     folders: tuple[Title, ...]
     images: Positive | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.folders:
+            raise ConfigError("SuiteDomain.folders must have at least one name, got none.")
+
     def find(self, data: Path) -> str | None:
         """The first of its folders that is there."""
         return next((folder for folder in self.folders if (data / folder).is_dir()), None)
@@ -135,7 +140,7 @@ def load_suite(name: str) -> Suite:
     path = BUILT_IN / f"{name}.toml" if name in suite_names() else Path(str(name))
     if path.suffix != ".toml" or not is_file(path):
         known = ", ".join(suite_names())
-        raise DataError(f"suite must be one of {known} or the path of a TOML file, got {show(name)}.")
+        raise DataError(f"`suite` must be one of {known} or the path of a TOML file, got {show(name)}.")
     try:
         return _to_suite(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:

@@ -88,6 +88,7 @@ def digits_split(*, shots: int = 3, seed: int, source_per_class: int = 200, vali
     """
     check_shots(shots, validation_shots)
     _check_integer("digits_split: seed", seed, 0, LARGEST_SEED)
+    _check_integer("digits_split: source_per_class", source_per_class, 1, MOST)
     images, labels = _load_handwritten()
     order = torch.from_numpy(np.random.default_rng((seed, _TARGET)).permutation(len(labels)))
     members = [order[labels[order] == k] for k in range(len(CLASSES))]

@@ -202,11 +202,11 @@ def match_classes(
     findings = [found for domain in (source, target) if (found := _only_here(domain, common))]
     if findings and (missing == "error" or not common):
         raise DataError(
-            f"match_classes: '{source.name}' and '{target.name}' must have the same class names, but "
+            f"'{source.name}' and '{target.name}' must have the same class names, but "
             f"{'; '.join(findings)}. Rename the classes alike{', or pass ' + _DROP if len(common) > 1 else ''}."
         )
     if findings:
-        warnings.warn(f"match_classes: dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
+        warnings.warn(f"dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
     return _relabel(source, common), _relabel(target, common)
 
 

@@ -90,6 +90,8 @@ def read_image(path: Path) -> Image.Image:
     Raises:
         UnreadableImageError: If the file is missing, truncated or no image.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        raise UnreadableImageError(f"{path}: not a regular file. Remove it, or give the image itself.")
     try:
         with Image.open(path) as image:
             image.load()

@@ -47,7 +47,7 @@ def read_list(path: Path | str, root: Path | str, name: str | None = None) -> Do
         DataError: If the list or a listed file is missing, or a line has no class.
     """
     rows = parse_list(path)
-    domain = _from_rows(rows, Path(root), name or Path(path).stem, str(path))
+    domain = _from_rows(rows, as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
     return Domain(domain.name, domain.inputs, domain.labels, name_classes(rows, domain.classes), domain.skipped)
 
 

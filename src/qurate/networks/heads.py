@@ -137,6 +137,8 @@ def check_inputs(network: Network, inputs: object, where: str) -> None:
         fits, allowed = False, "a tensor of floating-point numbers"
     if not fits:
         raise DataError(f"{where} must be {allowed}, got {describe(inputs)}.")
+    if isinstance(inputs, Tensor) and not bool(inputs.isfinite().all()):
+        raise DataError(f"{where} must be finite numbers, got NaN or infinity. Remove or repair the samples.")
 
 
 def build_network(config: NetworkConfig, *, n_classes: int, input_width: int | None, seed: int) -> Network:

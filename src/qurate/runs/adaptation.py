@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any, get_args
 
 from qurate.config import Device, NetworkConfig, RunConfig
-from qurate.data.embedding.frozen import freeze_backbone
+from qurate.data.embedding.frozen import choose_device, freeze_backbone
 from qurate.data.parts import Missing, Place, read_parts
 from qurate.data.places import as_path, check_places
 from qurate.errors import ConfigError
@@ -159,6 +159,7 @@ def run_adaptation(
     check_places(source, labeled, unlabeled, missing)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config must be a RunConfig, got {type(config).__name__}. `qurate.make_config` makes one.")
+    choose_device(config.training.device)  # before any work
     folder = None if out is None else RunFolder(as_path(out, "out", "a run folder"))
     store = None if cache is None else as_path(cache, "cache", "a folder")
     with follow(progress) if audience is None else nullcontext(audience) as hears:

@@ -90,6 +90,8 @@ class RunFolder:
         Raises:
             RunError: If an earlier run would be lost, the folder is not a run's, or it cannot be written.
         """
+        if resume and force:
+            raise RunError("`resume` goes on with a run and `force` replaces it: give one of `resume` and `force`.")
         self._resume, self._force = resume, force
         with _told(self.path):
             if self._stage.whole:  # a kill came in between
@@ -100,6 +102,8 @@ class RunFolder:
 
     def _judge(self) -> None:
         there = holds_run(self.path)
+        if self.path.is_symlink() and not self.path.exists():
+            raise RunError(f"{self.path} is a link to nothing. Choose another `out`.")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: the run folder must be a folder, and this is a file. Choose another `out`.")
         if not there and self.path.is_dir() and any(self.path.iterdir()):
@@ -134,6 +138,8 @@ class RunFolder:
             kept = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
+        if not isinstance(kept, dict):
+            raise RunError(f"{path}: damaged (it holds no settings). Pass `force=True` to start again.")
         names = [name for name in wanted if name != "check_helping"]  # a comparison may be done without at any time
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(

@@ -21,6 +21,7 @@ from qurate.data.embedding.embed import Embeddings, embed_files
 from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
+from qurate.data.places import as_path, is_file
 from qurate.data.samples import DataError
 from qurate.evaluation import Metrics, measure
 from qurate.networks.heads import Network, build_network
@@ -118,12 +119,15 @@ class AdaptedModel:
         """
         from qurate.runs.export import export_onnx  # an extra of its own
 
-        return export_onnx(self.network, self.classes, self.transform, path, force=force)
+        target = as_path(path, "path", "a file")
+        return export_onnx(self.network, self.classes, self.transform, target, force=force)
 
     def save(self, folder: Place) -> None:
         """Write model.safetensors and model.json, each whole or not at all."""
         tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
-        path = Path(folder)
+        path = as_path(folder, "folder", "a folder")
+        if is_file(path):
+            raise ModelError(f"{path} is a file, and a model is saved in a folder. Name another.")
         about = {**self.about(), "sha256": tensor_digest(tensors)}
         write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": FORMAT}))
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
@@ -175,8 +179,8 @@ def load_model(folder: Place) -> AdaptedModel:
     path = Path(folder)
     classes = tuple(about["classes"])
     try:
-        config = replace(NetworkConfig(**about["network"]), weights="none")  # they are in the other file
-        transform = _read_transform(about["transform"])
+        config = replace(NetworkConfig.from_dict(about["network"]), weights="none")  # they are in the other file
+        transform = _read_transform(about.get("transform"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         if network.transform is None:
             raise ValueError("its backbone takes no image files")
@@ -188,8 +192,13 @@ def load_model(folder: Place) -> AdaptedModel:
     return AdaptedModel(network.eval(), config, classes, origin)
 
 
-def _read_transform(said: dict[str, Any]) -> Transform:
+def _read_transform(said: Any) -> Transform:
     """How images are prepared, as model.json says it."""
+    names = ("resize", "crop", "mean", "std")
+    if not isinstance(said, dict) or any(name not in said for name in names):
+        raise ValueError(f"transform must say {', '.join(names)}")
+    if not all(isinstance(number, int | float) for name in ("mean", "std") for number in said[name]):
+        raise ValueError("transform.mean and transform.std must be three numbers each")
     transform = Transform(int(said["resize"]), int(said["crop"]), tuple(said["mean"]), tuple(said["std"]))
     numbers = [float(number) for number in (*transform.mean, *transform.std)]
     if len(transform.mean) != 3 or len(transform.std) != 3 or not all(map(math.isfinite, numbers)):

@@ -58,7 +58,7 @@ class Progress:
     def why_stopped(self, config: SelectionConfig) -> str:
         """The same in words."""
         if self.unchanged >= config.patience:
-            return f"the positives did not change for {config.patience} rounds"
+            return f"the trusted pseudo-labels did not change for {config.patience} rounds"
         return f"the budget of {config.rounds} rounds is used up"
 
     def after(self, positives: Positives, before: Positives, seconds: float) -> Self:

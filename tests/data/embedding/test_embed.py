@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from qurate.data.embedding import contents, frozen
 from qurate.data.embedding import work as embedding_work
-from qurate.data.embedding.cache import EmbeddingCache, EmbeddingCacheWarning
+from qurate.data.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning
 from qurate.data.embedding.embed import default_cache, embed_files, embed_images, embed_split
 from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.embedding.work import EmbeddingError
@@ -438,3 +439,29 @@ def test_real_images_and_weights_equal_a_plain_loop(office31: Path, office31_wei
     rows = embed_images(files, name, str(office31_weights), cache=cache, batch_size=3)
     assert rows.shape == (8, 1280)
     torch.testing.assert_close(rows, _plain_loop(files, name, str(office31_weights)), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_cache_that_cannot_be_written_is_done_without_unless_it_is_required(
+    files: ImageFiles, weights: str, cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: Path, content: str | bytes) -> None:
+        raise OSError(number, "refused")
+
+    frozen_backbone = freeze_backbone(TINY, weights)
+    monkeypatch.setattr("qurate.data.embedding.cache.write_atomically", refuse)
+    with pytest.warns(EmbeddingCacheWarning, match=r"cannot be written \(refused\). Embeddings are made without it"):
+        rows = embed_images(files, frozen_backbone, cache=cache)
+    torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
+    with pytest.raises(EmbeddingCacheError, match=r"cannot be written \(refused\). Make room, or pass another `cache`"):
+        embed_files(files.paths, frozen_backbone, cache=cache, required=True)
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("QURATE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert default_cache().name == "embeddings"

@@ -181,7 +181,7 @@ def test_files_that_no_report_left_are_not_overwritten_and_an_interrupted_report
     own = folder / "own"
     own.mkdir()
     (own / "tables.md").write_text("mine")
-    with pytest.raises(ReportError, match=r"tables\.md was not written by `qurate report`\. Choose another --out"):
+    with pytest.raises(ReportError, match=r"tables\.md was not written by `qurate report`\. Choose another `out`"):
         write_report(folder, own)
     assert (own / "tables.md").read_text() == "mine"
     assert len(list(own.iterdir())) == 1
@@ -198,7 +198,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_drawn(
 ) -> None:
     monkeypatch.setattr("qurate.report.benchmark.report.make_report", lambda *_, **__: pytest.fail("drawn"))
     (folder / "file").touch()
-    with pytest.raises(BenchmarkError, match="--out must be a folder that can be written"):
+    with pytest.raises(BenchmarkError, match="`out` must be a folder that can be written"):
         write_report(folder, folder / "file")
 
 

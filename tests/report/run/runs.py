@@ -65,7 +65,7 @@ def finished_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", "
         ),
         "embedding": parts.assign(**places),
         "comparison": HELPS,
-        "stopped": "the positives did not change for 3 rounds",
+        "stopped": "the trusted pseudo-labels did not change for 3 rounds",
         "config": to_dict(make_config()),
         "notes": ("2 files were skipped.",),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -47,6 +48,8 @@ def stamp_of(path: Path) -> Stamp:
         status = path.stat()
     except OSError as error:
         raise unreadable_image(path, error) from error
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+        raise UnreadableImageError(f"{path}: not a regular file. Remove it, or give the image itself.")
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

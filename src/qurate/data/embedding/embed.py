@@ -19,7 +19,7 @@ from qurate.data.embedding.frozen import FrozenBackbone, choose_device, freeze_b
 from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, find_broken
 from qurate.data.places import is_file
-from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
 
 
 def default_cache() -> Path:
@@ -185,6 +185,8 @@ def embed_split(
         batch_size: See `embed_files`.
         on_progress: See `embed_files`.
     """
+    if not isinstance(split, Split):
+        raise DataError(f"embed_split: split must be a Split, got {describe(split)}.")
     paths = image_paths(split)
     if not paths:
         return split

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from qurate.data.embedding.contents import Content, stamp_of
 from qurate.data.images import Transform, UnreadableImageError, read_image
-from qurate.networks.backbones import BackboneError, build_backbone
+from qurate.errors import ConfigError
+from qurate.networks.backbones import BackboneError, build_backbone, check_backbone
 from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.machine import available_cores, torch_threads
 
@@ -58,23 +59,27 @@ def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
     Raises:
         BackboneError: If it takes no image files, would be random, or its weights cannot be had.
     """
+    check_backbone(name)
     if weights == "none":
         raise BackboneError(
             "`weights='none'` would embed with random weights. Pass `weights='pretrained'`, `weights='offline'` or "
             "`weights=FILE`."
         )
     backbone = build_backbone(name, weights, input_width=1)
-    if backbone.transform is None:
-        raise BackboneError(
-            f"Backbone {name!r} takes no image files. Use 'timm/NAME.TAG', 'torchvision/vgg16' or "
-            "'torchvision/resnet34'."
-        )
+    assert backbone.transform is not None, "a backbone of photographs says how they are prepared"
     return FrozenBackbone(name, backbone.module.eval(), backbone.width, backbone.transform)
 
 
 def choose_device(device: str) -> torch.device:
-    """The device of that name; for 'auto' the best there is."""
+    """The device of that name; for 'auto' the best there is.
+
+    Raises:
+        ConfigError: If this machine has no such device.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device != "auto":
+        if not there.get(device.partition(":")[0], False):
+            raise ConfigError(f"`device={device!r}` cannot be used on this machine. Use `device='cpu'`.")
         return torch.device(device)
     if torch.cuda.is_available():
         return torch.device("cuda")

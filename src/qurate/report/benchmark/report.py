@@ -91,10 +91,10 @@ def write_report(folder: Path, out: Path | None = None, *, reference: str | None
 
 def _check_out(out: Path) -> None:
     """A folder that can be written, with nothing of these names in it but the files of an earlier report."""
-    check_writable(out, "--out")
+    check_writable(out)
     there = [name for name in (PAGE, "tables.md", "tables.tex", *CAPTIONS) if (out / name).exists()]
     if there and not _is_ours(out / PAGE):
-        raise ReportError(f"{out / there[0]} was not written by `qurate report`. Choose another --out.")
+        raise ReportError(f"{out / there[0]} was not written by `qurate report`. Choose another `out`.")
 
 
 def _is_ours(page: Path) -> bool:
