@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tests.own_images import BACKBONE
+from tests.own_images import BACKBONE, paint
 
 import qurate
 from qurate.config import NetworkConfig
@@ -67,12 +67,18 @@ def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -
         ({"classes": ["a", "b", "\udc80"]}, "must be valid text"),
         ({"classes": []}, "two or more names"),
         ({"classes": None}, "got None"),
-        ({"network": 5}, "does not describe a model"),
+        ({"network": 5}, "NetworkConfig must be a table"),
+        ({"network": {"bakbone": "timm/test_resnet"}}, "no 'bakbone'"),
+        ({"transform": None}, "transform must be a table"),
+        ({"transform": {"resize": 9.5, "crop": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}}, "resize must be an integer"),
         ({"network": {"backbone": "digits"}}, "takes no image files"),
         ({"network": {"backbone": "timm/nothing"}}, "does not describe a model"),
         ({"transform": {"resize": 9}}, "does not describe a model"),
-        ({"transform": {"resize": 9, "crop": 8, "mean": [0, 0], "std": [1, 1, 1]}}, "three numbers each"),
-        ({"transform": {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [0, 1, 1]}}, "must be positive"),
+        ({"transform": {"resize": 9, "crop": 8, "mean": [0, 0], "std": [1, 1, 1]}}, "mean must be three numbers, got"),
+        (
+            {"transform": {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [0, 1, 1]}},
+            "std must be three positive numbers",
+        ),
         ({"sha256": 5}, "not those that"),
     ],
 )
@@ -107,3 +113,20 @@ def test_a_damaged_description_is_a_model_error(saved: Path, spoil: Callable[[Pa
 def test_what_is_no_path_is_a_model_error(run: Any) -> None:
     with pytest.raises(ModelError):
         qurate.load(run)
+
+
+def test_a_model_that_cannot_be_written_says_so(saved: Path, tmp_path: Path) -> None:
+    model = qurate.load(saved)
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match="cannot be written"):
+        model.save(tmp_path / "file")
+    for nothing in (None, "", "a\0b"):
+        with pytest.raises(qurate.DataError, match="folder"):
+            model.save(nothing)  # type: ignore[arg-type]
+
+
+def test_images_without_classes_cannot_be_measured(saved: Path, tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", (60, 60, 200), seed=0)
+    (tmp_path / "list.txt").write_text("a.png -1\n")
+    with pytest.raises(qurate.DataError, match=r"list.txt: no image has a class"):
+        qurate.load(saved).evaluate(tmp_path / "list.txt")

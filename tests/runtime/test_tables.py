@@ -54,6 +54,7 @@ def test_a_file_name_that_is_no_text_keeps_its_bytes(tmp_path: Path) -> None:
         (b"a,b\n1,2\n1,2,3\n", "row 2 has 3 fields, and the header has 2"),
         (b"a,b\n1\n", "row 1 has 1 field, and"),
         (b'a,b\n"1,2\n', "not a CSV table"),
+        ("a,b\n1,2\n".encode("utf-16"), "not a UTF-8 text file"),
         (b"a,a\n1,2\n", "'a' more than once"),
         (b"a\n" + b"x" * 200_000, "not a CSV table"),
     ],

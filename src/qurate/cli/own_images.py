@@ -132,14 +132,17 @@ def predict(
     read_about(run)
     on_stop(_nothing_written)
     begin()
+    from qurate.data.domains import list_some
     from qurate.runs.model import load_model
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
     with PhaseBars(Console()) as bars:
         table = load_model(run).predict(images, functools.partial(bars.show, "predicting"))
-    write(out, to_csv(table), "--out")
     unreadable = int((table["problem"] != "").sum())
+    if unreadable == len(table):
+        raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
+    write(out, to_csv(table), "--out")
     say(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
 
 

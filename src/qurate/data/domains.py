@@ -197,7 +197,7 @@ def match_classes(
         DataError: If a class is missing on one side, or no class is common.
     """
     if missing not in ("error", "drop"):
-        raise DataError(f"match_classes: missing must be 'error' or 'drop', got '{missing}'.")
+        raise DataError(f"missing must be 'error' or 'drop', got '{missing}'.")
     common = tuple(name for name in source.classes if name in set(target.classes))
     findings = [found for domain in (source, target) if (found := _only_here(domain, common))]
     if findings and (missing == "error" or not common):
@@ -206,7 +206,7 @@ def match_classes(
             f"{'; '.join(findings)}. Rename the classes alike{', or pass ' + _DROP if len(common) > 1 else ''}."
         )
     if findings:
-        warnings.warn(f"dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
+        warnings.warn(f"Dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
     return _relabel(source, common), _relabel(target, common)
 
 

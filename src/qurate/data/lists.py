@@ -71,7 +71,7 @@ def read_table(
         DataError: If the table, a column or a listed file is missing.
     """
     rows = parse_table(path, path_column, label_column)
-    return _from_rows(rows, Path(root), name or Path(path).stem, str(path))
+    return _from_rows(rows, as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
 
 
 def read_unlabeled_list(path: Path | str, root: Path | str, name: str | None = None) -> Domain:
@@ -85,7 +85,7 @@ def read_unlabeled_list(path: Path | str, root: Path | str, name: str | None = N
     Raises:
         DataError: If the list or a listed file is missing.
     """
-    return _from_rows(parse_paths(path), Path(root), name or Path(path).stem, str(path))
+    return _from_rows(parse_paths(path), as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
 
 
 def parse_paths(path: Path | str) -> list[Row]:

@@ -69,6 +69,10 @@ def as_path(where: object, argument: str, allowed: str) -> Path:
         raise DataError(f"{argument} must be the path of {allowed}, got {type(where).__name__}.")
     if not os.fspath(where):
         raise DataError(f"{argument} is empty; is a variable unset? It must be {allowed}.")
+    if "\0" in os.fsdecode(where):
+        raise DataError(
+            f"{argument} must be the path of {allowed}, got {shorten(repr(where))}, which no file can have."
+        )
     return Path(where)
 
 

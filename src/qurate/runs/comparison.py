@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -136,6 +136,12 @@ def baseline_of(config: RunConfig) -> RunConfig:
 def is_baseline(config: RunConfig) -> bool:
     """Whether a run is S+T itself."""
     return config.method.name == "source_target" and config.selection.selector.name == "none"
+
+
+def is_fold(fold: Any, size: int) -> bool:
+    """Whether it says of so many images whether either model was right."""
+    right = [fold.get(who) for who in ("adapted", "baseline")] if isinstance(fold, dict) else [None]
+    return all(isinstance(one, list) and len(one) == size and {*map(type, one)} <= {bool} for one in right)
 
 
 def _places(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:

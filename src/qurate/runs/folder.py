@@ -14,9 +14,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ from safetensors import safe_open
 from qurate.data.places import is_file
 from qurate.report.run.record import RunRecord
 from qurate.runs.about import ABOUT_FILE
-from qurate.runs.comparison import Fold
+from qurate.runs.comparison import Fold, is_fold
 from qurate.runs.model import AdaptedModel
 from qurate.runs.staging import (
     CHECKPOINT_FILE,
@@ -44,6 +42,7 @@ from qurate.runs.staging import (
     Stage,
     hold,
     holds_run,
+    told,
 )
 from qurate.runs.staging import CURVES_FOLDER as CURVES_FOLDER
 from qurate.runs.staging import RunError as RunError
@@ -76,6 +75,11 @@ class RunFolder:
         return is_file(self.work / ABOUT_FILE)
 
     @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from what is there."""
+        return self._resume and is_file(self.work / CONFIG_FILE)
+
+    @property
     def pending(self) -> bool:
         """Whether the comparison is still to be finished."""
         return is_file(self.work / COMPARISON_FILE)
@@ -93,7 +97,7 @@ class RunFolder:
         if resume and force:
             raise RunError("`resume` goes on with a run and `force` replaces it: give one of `resume` and `force`.")
         self._resume, self._force = resume, force
-        with _told(self.path):
+        with told(self.path):
             if self._stage.whole:  # a kill came in between
                 with hold(self.path):
                     self._stage.replace_run()
@@ -136,7 +140,7 @@ class RunFolder:
         wanted = json.loads(json.dumps(settings))
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
         if not isinstance(kept, dict):
             raise RunError(f"{path}: damaged (it holds no settings). Pass `force=True` to start again.")
@@ -154,11 +158,11 @@ class RunFolder:
         Raises:
             RunError: If another process is at work here, or what `claim` and `check` say.
         """
-        with _told(self.path):
+        with told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with hold(self.path):
             self.check(settings)
-            with _told(self.path):
+            with told(self.path):
                 self._judge()  # again, for the images took a while
                 if not self._resume:
                     self._stage.clear()
@@ -200,9 +204,9 @@ class RunFolder:
             return []
         try:
             folds = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
-        fits = isinstance(folds, list) and len(folds) <= len(sizes) and all(map(_is_fold, folds, sizes))
+        fits = isinstance(folds, list) and len(folds) <= len(sizes) and all(map(is_fold, folds, sizes))
         return folds if fits else None
 
     def save_folds(self, folds: Sequence[Fold]) -> None:
@@ -225,8 +229,8 @@ class RunFolder:
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self._write(POSITIVES_FILE, to_csv(record.positives))
         self.write_page(record)
-        with _told(self.path):
-            model.save(self.work)
+        with told(self.path):
+            model.write(self.work)
             if self.work != self.path:
                 self._stage.replace_run()
         self.work = self.path
@@ -237,12 +241,12 @@ class RunFolder:
         from qurate.report.run.page import write_report
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
-        with _told(self.path):
+        with told(self.path):
             write_report(record, self.work / REPORT_FILE)
 
     def forget(self) -> None:
         """Remove the progress of a run that is finished: first what says that something is still to come."""
-        with _told(self.path):
+        with told(self.path):
             for name in (COMPARISON_FILE, CHECKPOINT_FILE):
                 (self.work / name).unlink(missing_ok=True)
 
@@ -261,7 +265,7 @@ class RunFolder:
         return f"{said} Re-run the command with `resume=True` to continue."
 
     def _write(self, name: str, content: str | bytes) -> None:
-        with _told(self.path):
+        with told(self.path):
             write_atomically(self.work / name, content)
 
     def _check_writable(self) -> None:
@@ -274,29 +278,6 @@ class RunFolder:
                 f"{self.path}: {free // 2**20} MiB are free on this disk and a run needs about "
                 f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another `out`."
             )
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Errors of the disk as errors of ours."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(
-                f"{path}: the disk is full. Make room and re-run with `resume=True` to continue; nothing that was "
-                "written is lost."
-            ) from error
-        reason = error.strerror or os.strerror(error.errno or 0)
-        raise RunError(
-            f"{path}: cannot be written ({reason}). Choose another `out`, or check its permissions."
-        ) from error
-
-
-def _is_fold(fold: Any, size: int) -> bool:
-    """Whether it says of so many images whether either model was right."""
-    right = [fold.get(who) for who in ("adapted", "baseline")] if isinstance(fold, dict) else [None]
-    return all(isinstance(one, list) and len(one) == size and {*map(type, one)} <= {bool} for one in right)
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

@@ -80,8 +80,9 @@ class Job:
             known = self._settings(parts)
             del known["data"]  # an image may turn out to be unreadable
             self.folder.check(known)  # before the work begins
-        expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
-        self.audience.say(f"Expected time: {say_time(expected)}.")
+        if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
+            expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
+            self.audience.say(f"Expected time: {say_time(expected)}.")
         parts, split = self._prepare(parts)
         with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
             return self._work(parts, split)

@@ -21,7 +21,7 @@ from qurate.data.embedding.embed import Embeddings, embed_files
 from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
-from qurate.data.places import as_path, is_file
+from qurate.data.places import as_path, shorten
 from qurate.data.samples import DataError
 from qurate.evaluation import Metrics, measure
 from qurate.networks.heads import Network, build_network
@@ -102,6 +102,8 @@ class AdaptedModel:
                 f"labeled ('{domain.name}') must have no classes but the model's ({list_some(self.classes)}), got also "
                 f"{list_some(strange)}. Rename or remove them."
             )
+        if not domain.classes:
+            raise DataError(f"{labeled}: no image has a class, so there is nothing to measure. Label some of them.")
         assert isinstance(domain.inputs, ImageFiles)
         found = self._embed(domain.inputs.paths, on_progress)
         domain = leave_out(domain, found.unreadable)
@@ -119,15 +121,24 @@ class AdaptedModel:
         """
         from qurate.runs.export import export_onnx  # an extra of its own
 
-        target = as_path(path, "path", "a file")
+        target = as_path(path, "path", "a file to write")
         return export_onnx(self.network, self.classes, self.transform, target, force=force)
 
     def save(self, folder: Place) -> None:
-        """Write model.safetensors and model.json, each whole or not at all."""
-        tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
+        """Write model.safetensors and model.json, each whole or not at all.
+
+        Raises:
+            ModelError: If they cannot be written.
+        """
         path = as_path(folder, "folder", "a folder")
-        if is_file(path):
-            raise ModelError(f"{path} is a file, and a model is saved in a folder. Name another.")
+        try:
+            self.write(path)
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be written ({error.strerror}). Choose another folder.") from error
+
+    def write(self, path: Path) -> None:
+        """The same, with errors of the disk as they are."""
+        tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
         about = {**self.about(), "sha256": tensor_digest(tensors)}
         write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": FORMAT}))
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
@@ -179,12 +190,13 @@ def load_model(folder: Place) -> AdaptedModel:
     path = Path(folder)
     classes = tuple(about["classes"])
     try:
-        config = replace(NetworkConfig.from_dict(about["network"]), weights="none")  # they are in the other file
+        stored = NetworkConfig.from_dict(about.get("network", {}))
+        config = replace(stored, weights="none")  # they are in the other file
         transform = _read_transform(about.get("transform"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         if network.transform is None:
             raise ValueError("its backbone takes no image files")
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+    except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     network.transform = transform
     _load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
@@ -194,18 +206,19 @@ def load_model(folder: Place) -> AdaptedModel:
 
 def _read_transform(said: Any) -> Transform:
     """How images are prepared, as model.json says it."""
-    names = ("resize", "crop", "mean", "std")
-    if not isinstance(said, dict) or any(name not in said for name in names):
-        raise ValueError(f"transform must say {', '.join(names)}")
-    if not all(isinstance(number, int | float) for name in ("mean", "std") for number in said[name]):
-        raise ValueError("transform.mean and transform.std must be three numbers each")
-    transform = Transform(int(said["resize"]), int(said["crop"]), tuple(said["mean"]), tuple(said["std"]))
-    numbers = [float(number) for number in (*transform.mean, *transform.std)]
-    if len(transform.mean) != 3 or len(transform.std) != 3 or not all(map(math.isfinite, numbers)):
-        raise ValueError("transform.mean and transform.std must be three numbers each")
-    if min(transform.std) <= 0:
-        raise ValueError("transform.std must be positive")
-    return transform
+    sizes, scales = ("resize", "crop"), ("mean", "std")
+    if not isinstance(said, dict) or said.keys() != {*sizes, *scales}:
+        raise ValueError(f"transform must be a table of resize, crop, mean and std, got {shorten(repr(said))}")
+    for name in sizes:
+        if type(said[name]) is not int:
+            raise ValueError(f"transform.{name} must be an integer, got {shorten(repr(said[name]))}")
+    for name in scales:
+        values = said[name] if isinstance(said[name], list) else []
+        is_allowed = all(type(x) in (int, float) and math.isfinite(x) and (x > 0 or name == "mean") for x in values)
+        if len(values) != 3 or not is_allowed:
+            kind = "positive numbers" if name == "std" else "numbers"
+            raise ValueError(f"transform.{name} must be three {kind}, got {shorten(repr(said[name]))}")
+    return Transform(said["resize"], said["crop"], tuple(said["mean"]), tuple(said["std"]))
 
 
 def _load_tensors(network: Network, path: Path, checksum: str | None) -> None:

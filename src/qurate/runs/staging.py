@@ -7,6 +7,7 @@ the old one or the new one, and `file_of` finds its files.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -94,7 +95,7 @@ def holds_run(folder: Path) -> bool:
         kept = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except OSError:
         return is_file(folder / ABOUT_FILE) or is_file(folder / CHECKPOINT_FILE)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True  # ours, damaged, as far as one can tell
     return isinstance(kept, dict) and "qurate" in kept
 
@@ -120,3 +121,20 @@ def hold(folder: Path) -> Iterator[None]:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Errors of the disk as errors of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(
+                f"{path}: the disk is full. Make room and re-run with `resume=True` to continue; nothing that was "
+                "written is lost."
+            ) from error
+        reason = error.strerror or os.strerror(error.errno or 0)
+        raise RunError(
+            f"{path}: cannot be written ({reason}). Choose another `out`, or check its permissions."
+        ) from error

@@ -46,6 +46,8 @@ def read_csv(path: Path | str) -> pd.DataFrame:
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig", errors="surrogateescape")
+        if "\0" in text.partition("\n")[0]:
+            raise TableError(f"{path}: not a UTF-8 text file. Save it as UTF-8.")
         header, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row] or [[]]
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror}).") from error

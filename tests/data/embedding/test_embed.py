@@ -202,10 +202,14 @@ def test_foreign_files_in_the_cache_are_named_ignored_and_left(
     assert (folder / "notes.txt").read_text() == "mine"
 
 
-def test_a_cache_that_is_a_file_is_refused(files: ImageFiles, weights: str, tmp_path: Path) -> None:
+def test_a_cache_that_is_a_file_is_refused_where_it_is_required(
+    files: ImageFiles, weights: str, tmp_path: Path
+) -> None:
     (tmp_path / "cache").write_text("")
     with pytest.raises(EmbeddingError, match="must be a folder"):
-        embed_images(files, TINY, weights, cache=tmp_path / "cache")
+        embed_files(files.paths, freeze_backbone(TINY, weights), cache=tmp_path / "cache", required=True)
+    with pytest.warns(EmbeddingCacheWarning, match="cannot be written"):
+        assert len(embed_images(files, TINY, weights, cache=tmp_path / "cache")) == 12
 
 
 def test_a_cache_that_always_loses_rows_ends_in_an_error(
@@ -234,7 +238,7 @@ def test_backbone_weights_and_transform_each_make_another_space(weights: str, tm
 def test_random_weights_and_backbones_without_images_are_refused(weights: str) -> None:
     with pytest.raises(BackboneError, match="random weights"):
         freeze_backbone(TINY, "none")
-    with pytest.raises(BackboneError, match="takes no image files"):
+    with pytest.raises(BackboneError, match="There is no backbone 'none'"):
         freeze_backbone("none", "pretrained")
 
 

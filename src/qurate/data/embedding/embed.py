@@ -93,7 +93,7 @@ def embed_files(
     Raises:
         UnreadableImageError: If a file changes in the meantime, or with `strict` cannot be read; what was embedded
             before is kept.
-        EmbeddingError: If the cache is no folder.
+        EmbeddingError: If the cache is required and is no folder.
         EmbeddingCacheError: If the cache is required and cannot be written.
     """
     if batch_size is not None and batch_size < 1:
@@ -223,7 +223,7 @@ def _parts(split: Split) -> dict[str, Labeled | Unlabeled]:
 
 
 def _open_cache(root: Path, frozen: FrozenBackbone, required: bool) -> EmbeddingCache:
-    if is_file(root):
+    if required and is_file(root):
         raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
     space = hashlib.sha256(frozen.identity.encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
