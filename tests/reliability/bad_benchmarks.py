@@ -95,7 +95,7 @@ def _grid_rows() -> list[BadInput]:
     bad = {
         "--scenarios": ("nope", "typeset:nope", "typeset:typeset", "''", ","),
         "--methods": ("tlm", "''", "tml+best", "+", "all+best"),
-        "--selectors": ("best", "''", "dqn_paper"),
+        "--selectors": ("best", "''"),
         "--presets": ("mine", "''"),
         "--shots": ("0", "-1", "x", "''", "1.5", "1000", _HUGE),
         "--seeds": ("-1", "x", "''", "0.5", _HUGE),
@@ -104,13 +104,18 @@ def _grid_rows() -> list[BadInput]:
         "--processes": ("0", "-1"),
     }
     rows = [
-        BadInput(f"benchmark: {option} {value}", f"{GRID} --out new {option} {value}", (_SAID.get(option, option),))
+        BadInput(
+            f"benchmark: {option} {value}",
+            f"{GRID} --out new {option} {value}",
+            (_SAID.get(option, option) if value != "''" else option,),
+        )
         for option, values in bad.items()
         for value in values
     ]
     given = {
         "--backbone of no library": (f"{_OWN} --backbone nope", ("ackbone", "'nope'", "timm/NAME.TAG")),
         "--weights of nothing": (f"{_OWN} --weights nope.pth", ("nope.pth",)),
+        "--selectors dqn_paper": (f"{GRID} --out new --selectors dqn_paper", ("dqn_paper", "--presets paper")),
         "--device cuda where there is none": (f"{GRID} --out new --device cuda", ("--device", "cuda")),
         "shots that no list has": (f"{_OWN} --protocol mme", ("protocol", "'mme'", "drawn")),
         "--dry-run into a file": (f"{GRID} --out note.txt --dry-run", ("--out",)),

@@ -149,6 +149,7 @@ def _config_rows() -> list[BadInput]:
 def _resume_rows() -> list[BadInput]:
     """An interrupted run that cannot go on as asked; its files stay."""
     resume, again = f"{ADAPT} --out begun --resume", f"{ADAPT} --out half --resume"
+    curves = ("begun/tensorboard/",)
     checkpoint, folds = "begun/checkpoint.safetensors", "half/comparison.json"
     rows = [
         BadInput("adapt: --resume with another seed", f"{resume} --seed 1", ("seed", "--force")),
@@ -169,7 +170,11 @@ def _resume_rows() -> list[BadInput]:
         "that is a model": copied("w.safetensors", checkpoint),
         "that runs code": evil_pickle(checkpoint),
     }.items():
-        rows.append(BadInput(f"adapt: --resume with a checkpoint {what}", resume, (checkpoint, "--force"), damage))
+        rows.append(
+            BadInput(
+                f"adapt: --resume with a checkpoint {what}", resume, (checkpoint, "--force"), damage, may_write=curves
+            )
+        )
     for what, content in {
         "cut": '[{"adapted": [tr',
         "that is a number": "5",

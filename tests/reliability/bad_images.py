@@ -176,7 +176,6 @@ def _read_rows() -> list[BadInput]:
         "of a glob that matches folders": ("'empt*'", ("empt*",), nothing),
         "in an empty list": ("bad.txt", ("bad.txt",), written("bad.txt", "")),
         "in a table without path": ("bad.csv", ("bad.csv", "path"), written("bad.csv", "image\na.png\n")),
-        "that are a pipe": ("pipe", ("pipe",), piped("pipe")),
         "that are a very long name": ("x" * 5000, ("images", "xxx"), nothing),
         "in a ragged table": ("bad.csv", ("bad.csv",), written("bad.csv", "path\na.png\nb.png,c,d\n")),
     }
@@ -213,6 +212,14 @@ def _goes_on_rows() -> list[BadInput]:
         rows.append(BadInput(f"check: {what}", f"check {PLACES}", ("0-0.png", "1 file to be left out"), damage, code=0))
     return [
         *rows,
+        dataclasses.replace(
+            row,
+            id="predict: a pipe",
+            given="predict run pipe --out p.csv",
+            says=("1 unreadable",),
+            damage=piped("pipe"),
+        ),
+        BadInput("embed: a pipe", f"embed pipe {NETWORK}", ("pipe",), piped("pipe")),
         BadInput(
             "predict: a list with a missing file",
             "predict run bad.txt --out p.csv",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -23,9 +24,9 @@ from tests.reliability.world import copy_world, make_world, snapshot
 from qurate.cli import VERBS, main
 from qurate.errors import QurateError
 
-SECONDS = 60
+SECONDS = 30
 """After so long, on however busy a machine, an answer to a bad input is none."""
-WORK = ("qurate.training.Trainer.run", "qurate.benchmark.lanes.ProcessLane")
+WORK = ("qurate.selection.algorithm.begin", "qurate.benchmark.cells.pretrain", "qurate.benchmark.lanes.ProcessLane")
 """What no bad input gets to."""
 OF_PYTHON = re.compile(
     r"read_list|read_table|read_folder|read_unlabeled|match_classes|split_parts|check_data|path_column|label_column"
@@ -140,6 +141,9 @@ def _no_endless_wait() -> Iterator[None]:
     """A test that waits for ever is a failed one."""
 
     def give_up(_: int, __: FrameType | None) -> None:
+        for pipe in Path.cwd().rglob("*"):
+            if pipe.is_fifo():  # who waits for it, in whichever thread, goes on
+                os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
         raise TimeoutError(f"no answer within {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
