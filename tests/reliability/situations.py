@@ -125,7 +125,7 @@ def read_only_home(shop: Workshop) -> str:
 def _goes_on(shop: Workshop, environment: dict[str, str], where: str) -> None:
     victim = Adapt()
     wanted, _ = shop.reference(victim)
-    out = shop.root / where.replace(" ", "-")
+    out = shop.root / f"{where} run".replace(" ", "-")
     command = Qurate(victim.words(str(out)), shop.world, out.with_suffix(".txt"), environment, fresh=False)
     if _ended_well(shop, command, where):
         if not any("warning" in line and "cache" in line for line in command.lines()):

@@ -40,7 +40,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
         (Adapt(cold=True), [(KILL, 0.3), (TERM, 0.45), (INT, 0.7)]),
         (Adapt(), [(INT, 0.35), (KILL, 0.65), (TERM, 0.8)]),
         (Embed(), [(TERM, 0.4), (KILL, 0.4)]),
-        (Benchmark(seeds="0"), [(TERM, 0.6), (KILL, 0.3)]),
+        (Benchmark(seeds="0"), [(TERM, 0.6)]),
         (Report(), [(INT, 0.01)]),
     ],
     ids=lambda given: given.name if isinstance(given, Victim) else "",

@@ -132,7 +132,7 @@ def read_results(path: Path) -> pd.DataFrame:
     Raises:
         BenchmarkError: If it is not whole, or a value is not what its column may hold.
     """
-    return read_table(path, COLUMNS)
+    return _read_table(path, COLUMNS)
 
 
 def read_rounds(path: Path) -> pd.DataFrame:
@@ -141,10 +141,10 @@ def read_rounds(path: Path) -> pd.DataFrame:
     Raises:
         BenchmarkError: As for `read_results`.
     """
-    return read_table(path, ROUND_COLUMNS)
+    return _read_table(path, ROUND_COLUMNS)
 
 
-def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """A table of a benchmark, each column of its own type.
 
     Args:
