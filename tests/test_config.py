@@ -139,12 +139,12 @@ def test_equal_numbers_of_other_types_are_the_same_config() -> None:
         (
             MethodConfig,
             {},
-            "MethodConfig is the base of all: use MethodConfig.of('tml'), or the config of one.",
+            "MethodConfig is abstract. Use MethodConfig.of('tml') or a subclass.",
         ),
         (
             SelectorConfig,
             {},
-            "SelectorConfig is the base of all: use SelectorConfig.of('dqn'), or the config of one.",
+            "SelectorConfig is abstract. Use SelectorConfig.of('dqn') or a subclass.",
         ),
     ],
 )

@@ -135,6 +135,16 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
+def check(condition: bool, where: str, allowed: str, got: object) -> None:
+    """For rules between fields.
+
+    Raises:
+        ConfigError: If the condition does not hold.
+    """
+    if not condition:
+        raise ConfigError(f"{where} must be {allowed}, got {show(got)}.")
+
+
 def show(value: object, most: int = 200) -> str:
     """A value for a message, cut short where it is long."""
     try:

@@ -1,0 +1,93 @@
+"""The agent's numbers: its episodes and its learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qurate.config.choices import ShareConfig
+from qurate.runtime.checked import Bytes, Checked, Count, Positive, Rate, Share, Size, StepsOrDefault, check
+
+
+@dataclass(frozen=True)
+class EpisodeConfig(Checked):
+    """The selection problem as the agent meets it: candidates, trial network, state."""
+
+    candidates: Positive = 100
+    """N_c, candidates per episode. Our choice."""
+    even_candidates: bool = False
+    """Draw candidates evenly over pseudo-classes (decision 20). Paper: at random from D_u."""
+    actions: Positive = 100
+    """Most actions per round, over all its episodes. Our choice; with one episode of N_c candidates no bound."""
+    repeat_episodes: bool = False
+    """Start new episodes until `actions` are used up. Paper: one episode per round."""
+    trial_steps: StepsOrDefault = 0
+    """Steps of the trial network per action; 0 for one epoch over D_s (paper; decision 9)."""
+    trial_layers: Literal["head", "all"] = "head"
+    """Where the backbone is trained too, the trial network trains the layers after it, on embeddings of the current
+    backbone that are made once per round, or all layers, which is what line 11 says (decision 27). Our choice."""
+    entropy_samples: Count = 0
+    """Samples of D_u that the drop in entropy is measured on; 0 for all (paper)."""
+    state_network: Literal["trial", "frozen"] = "trial"
+    """Who makes the states: the trial network after its epoch (paper, line 12), or the round's network (decision 8)."""
+    state_features: Count = 0
+    """Project the d features of the state to this many by a fixed random matrix; 0 keeps them (paper)."""
+    agent: Literal["flat", "relational"] = "flat"
+    """'flat': fully connected layers on the whole state (paper). 'relational': the same layers on each candidate's
+    relations to the parts of the state (decision 21; our choice)."""
+    keep_rejected: bool = True
+    """Keep the sample that earned -1 in D_p (decision 5). Paper: yes."""
+    harvest: bool = False
+    """After the episodes of a round, let the agent choose D_p again from all of D_u, class by class (decision 24; our
+    choice). Paper: D_p is what the episodes chose."""
+
+
+@dataclass(frozen=True)
+class QLearningConfig(Checked):
+    """The Q-network, its updates, the exploration and the experience pool."""
+
+    hidden: tuple[Size, ...] = (1024, 512)
+    """Widths of the hidden layers. Paper: 1024 and 512."""
+    output_relu: bool = False
+    """A ReLU after the last layer too (decision 1). Our choice: no, since rewards include -1. Paper: yes."""
+    discount: Share = 0.9
+    """Weight gamma of the future in Eq. (9). Paper: 0.9."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """How Eq. (10) steps along its gradient. Our choice: 'adam'. Paper: plain gradient descent, 'sgd'."""
+    learning_rate: Rate = 1e-3
+    """Step size of Eq. (10), on the mean over the batch. Our choice."""
+    largest_gradient: Rate = 1.0
+    """Length that a gradient of 'sgd' is cut to: it grows with the state's length squared, and a state has up to a
+    million numbers (decision 28). Our choice; paper: no bound."""
+    batch_size: Size = 16
+    """Transitions sampled for each update. Our choice."""
+    target_update: Count = 0
+    """Updates between copies into a target network that makes the max of Eq. (9) (decision 3); 0 is none.
+    Paper: none."""
+    exploration_start: Share = 1.0
+    """Probability of a random action at first. Paper: 1."""
+    exploration_end: Share = 0.0
+    """Probability of a random action at last. Paper: 0."""
+    exploration_steps: Positive = 500
+    """Actions over which exploration falls linearly from start to end. Our choice."""
+    pool_bytes: Bytes = 512 * 2**20
+    """Upper bound of the experience pool. Our choice: 512 MiB."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(len(self.hidden) > 0, "QLearningConfig.hidden", "one or more positive widths", self.hidden)
+
+
+@dataclass(frozen=True)
+class DQNConfig(ShareConfig):
+    """The agent: its episodes and its learning; the shares are those of its harvest."""
+
+    name: str = field(init=False, default="dqn")
+    episode: EpisodeConfig = field(default_factory=EpisodeConfig)
+    q_learning: QLearningConfig = field(default_factory=QLearningConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.episode.agent == "relational" or not self.episode.harvest
+        allowed = "'relational' when harvest is on (a flat agent cannot score all of D_u)"
+        check(fits, "EpisodeConfig.agent", allowed, self.episode.agent)

@@ -1,0 +1,175 @@
+"""One run: network, method, training, selection, seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from qurate.config.choices import MethodConfig, NoneConfig, SelectorConfig
+from qurate.config.files import read_settings
+from qurate.config.version_0_1 import from_version_0_1
+from qurate.errors import ConfigError
+from qurate.runtime.checked import Below1, Checked, Count, Inside, Positive, Rate, Seed, Size, Steps, Weight, check
+
+Bottleneck = Literal["none", "linear", "normalized"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig(Checked):
+    """The network: backbone and bottleneck (F), cosine classifier (C)."""
+
+    backbone: str = "none"
+    """'none' (inputs are embeddings), 'digits' (small CNN), 'timm/NAME.TAG', 'torchvision/vgg16' or
+    'torchvision/resnet34'. Paper: ResNet-34 on DomainNet, VGG-16 on Office."""
+    weights: str = "none"
+    """'none' (random), 'pretrained' (download), 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0'),
+    or the path of a safetensors or state-dict file."""
+    bottleneck: Bottleneck = "linear"
+    """Layer before the classifier: 'linear' as in the MME reference code, 'normalized' (dropout, linear,
+    batch norm, ReLU; our choice), or 'none' (VGG-16's own 4096-wide layer)."""
+    features: Size = 512
+    """Width d of the bottleneck. Paper (by the MME reference code): 512."""
+    dropout: Below1 = 0.3
+    """Dropout of the normalized bottleneck. Our choice."""
+    scale: Rate = 30.0
+    """Logit scale s of the cosine classifier. Paper: 30."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Checked):
+    """Optimiser, schedule and batches of the one training loop."""
+
+    steps: Steps = 1500
+    """Training steps. Our choice."""
+    batch_source: Size = 24
+    """Source samples per step. Paper (MME reference code): 24."""
+    batch_target: Size = 24
+    """Labelled target samples per step. Paper (MME reference code): 24."""
+    batch_unlabeled: Size = 48
+    """Unlabelled target samples per step. Paper (MME reference code): 48."""
+    positive_share: Inside | None = None
+    """Share of positives (D_p) in a target batch, once there are any; None draws from D_t and D_p alike (decision 19).
+    Our choice."""
+    learning_rate: Rate = 0.01
+    """Learning rate of new layers. Paper (MME reference code): 0.01."""
+    backbone_learning_rate: Rate = 0.001
+    """Learning rate of pretrained layers. Paper (MME reference code): 0.001."""
+    momentum: Below1 = 0.9
+    """SGD momentum, Nesterov. Paper: 0.9."""
+    weight_decay: Weight = 0.0005
+    """Weight decay. Paper: 0.0005."""
+    decay_rate: Weight = 1e-4
+    """The rate is learning_rate * (1 + decay_rate * step) ** -decay_power. Paper (Ganin 2016): 1e-4."""
+    decay_power: Weight = 0.75
+    """See decay_rate. Paper (Ganin 2016): 0.75."""
+    largest_loss: Rate = 1e4
+    """A loss above this, or one that is not finite, stops the run. Our choice."""
+    workers: Count = 0
+    """Processes that decode images. Our choice; the result does not depend on it."""
+    threads: Count = 0
+    """CPU threads of a step; 0 chooses: 1 for tensors in memory (small heads lose by
+    more), all cores for image files."""
+    device: Device = "auto"
+    """Where to train: 'auto', 'cpu', 'cuda', 'mps'."""
+    precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true"
+    """Floating-point precision, as Lightning Fabric names it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.positive_share is None or self.batch_target > 1
+        check(fits, "TrainingConfig.batch_target", "2 or more, or positive_share None", self.batch_target)
+
+
+@dataclass(frozen=True)
+class RewardConfig(Checked):
+    """What makes a pseudo-labelled sample good: phi (Eq. 4) and its threshold."""
+
+    center_weight: Weight = 1.0
+    """Weight beta of log p_f. Paper: 1."""
+    entropy_drop_weight: Weight = 0.1
+    """Weight lambda of the drop in entropy. Paper: 0.1."""
+    threshold_prob: Inside = 0.9
+    """The threshold is tau = (1 + beta) * log(threshold_prob). Paper: 0.9."""
+    threshold: Literal["fixed", "class_median"] = "fixed"
+    """'fixed': tau as above (paper). 'class_median': the median of phi within the sample's pseudo-class, so that half
+    of every class is good whatever the calibration (decision 23; our choice)."""
+    network: Literal["trial", "round"] = "trial"
+    """Whose p_c and p_f: the trial network after it trained on the sample (paper), or the network and centres of the
+    round, which have not seen it (decision 18; our choice)."""
+    leave_one_out_centers: bool = False
+    """Take a sample out of its own class centre (decision 10). Paper: no."""
+    center: Literal["centers", "neighbors"] = "centers"
+    """p_f from the class centres (paper), or from the predictions of the nearest target samples (decision 22; our
+    choice; needs network='round')."""
+    neighbors: Positive = 10
+    """How many nearest target samples. Our choice."""
+    neighbor_floor: Rate = 0.01
+    """Added to the neighbours' probability before its logarithm, which would be -inf where none agrees. Our choice."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.center == "centers" or self.network == "round"
+        check(fits, "RewardConfig.network", "'round' when center is 'neighbors'", self.network)
+
+    @property
+    def tau(self) -> float:
+        """(1 + beta) * log(threshold_prob)."""
+        return (1 + self.center_weight) * math.log(self.threshold_prob)
+
+
+@dataclass(frozen=True)
+class SelectionConfig(Checked):
+    """The rounds of Algorithm 1, and who selects in them."""
+
+    selector: SelectorConfig = field(default_factory=NoneConfig)
+    rounds: Positive = 8
+    """Most rounds (lines 4-21). Our choice."""
+    round_steps: Steps = 200
+    """Training steps of F and C per round (line 20). Our choice."""
+    patience: Positive = 3
+    """Stop when D_p did not change for this many rounds (decision 13). Our choice."""
+    relabel_positives: bool = False
+    """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+
+
+@dataclass(frozen=True)
+class RunConfig(Checked):
+    """One run: network, method, training, selection and the seed that decides everything random."""
+
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    method: MethodConfig = field(default_factory=lambda: MethodConfig.of("tml"))
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    seed: Seed = 0
+    """Seed of weights, batches, crops and dropout."""
+
+    @property
+    def total_steps(self) -> int:
+        """Training steps of lines 1 and 20 if the budget of rounds is used up."""
+        rounds = 0 if self.selection.selector.name == "none" else self.selection.rounds
+        return self.training.steps + rounds * self.selection.round_steps
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """A run from plain dictionaries, as `to_dict` makes them; those of version 0.1 too."""
+        selection = data.get("selection") if isinstance(data, Mapping) else None
+        is_old = isinstance(selection, Mapping) and isinstance(selection.get("selector"), str)
+        return super().from_dict(from_version_0_1(data) if is_old else data)
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Self:
+        """A run from a JSON or TOML file: one of these fields, or the config.json of a run folder.
+
+        Raises:
+            ConfigError: If the file cannot be read, or says what is not allowed.
+        """
+        data = read_settings(path)
+        try:
+            return cls.from_dict(data["run"] if "qurate" in data and "run" in data else data)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
