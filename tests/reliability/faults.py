@@ -122,9 +122,8 @@ class Workshop:
         with self._lock:
             self.counts.kills[victim.name, which.name] += 1
             self.counts.survived += not problem
-            if problem:
-                moment = f"line {line} and {delay:.3f} s"
-                self.counts.problems.append(f"{where}: {victim.name}, {which.name} after {moment}: {problem}")
+        if problem:
+            self.complain(f"{where}: {victim.name}, {which.name} after line {line} and {delay:.3f} s: {problem}")
         return False
 
     def _ended_by_itself(self, command: Qurate, where: str) -> bool:
@@ -152,7 +151,8 @@ class Workshop:
             self.complain(f"{where}: another result than undisturbed in {', '.join(other[:5])}")
 
     def complain(self, problem: str) -> None:
-        """Count something that must not be."""
+        """Count something that must not be, and say it."""
+        print(f"PROBLEM {problem}", flush=True)
         with self._lock:
             self.counts.problems.append(problem)
 

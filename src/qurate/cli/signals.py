@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -70,3 +71,4 @@ def stoppable() -> Iterator[Stopped]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+            atexit.register(signal.signal, each, signal.SIG_IGN)  # the verb is done: let Python end in peace
