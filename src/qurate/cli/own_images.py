@@ -133,12 +133,12 @@ def predict(
     on_stop(_nothing_written)
     begin()
     from qurate.data.domains import list_some
-    from qurate.runs.model import load_model
+    from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
     with PhaseBars(Console()) as bars:
-        table = load_model(run).predict(images, functools.partial(bars.show, "predicting"))
+        table = load(run).predict(images, functools.partial(bars.show, "predicting"))
     unreadable = int((table["problem"] != "").sum())
     if unreadable == len(table):
         raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
@@ -169,11 +169,11 @@ def evaluate(
     begin()
     import pandas as pd
 
-    from qurate.runs.model import load_model
+    from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
-    model = load_model(run)
+    model = load(run)
     with PhaseBars(Console()) as bars:
         found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
     print_metrics(found, model.classes)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from qurate.data.images import Transform
 from qurate.networks.heads import Network
-from qurate.runs.model import load_model
+from qurate.runs.model import load
 from qurate.runs.staging import EXPORT_FILE, RunError
 from qurate.runtime.files import write_atomically
 from qurate.runtime.randomness import generator
@@ -54,7 +54,7 @@ def export_run(
         raise ExportError(f"export_run: format must be 'onnx', got {format!r}.")
     path = Path(run) / EXPORT_FILE if out is None else Path(out)
     _check_possible(path, force)  # before a large model is read
-    model = load_model(run)
+    model = load(run)
     return export_onnx(model.network, model.classes, model.transform, path, force=force)
 
 

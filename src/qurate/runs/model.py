@@ -177,7 +177,7 @@ class AdaptedModel:
         return F.softmax(logits, dim=1)
 
 
-def load_model(folder: Place) -> AdaptedModel:
+def load(folder: Place) -> AdaptedModel:
     """A model that was saved; no code in the files is ever run.
 
     Args:
