@@ -195,13 +195,16 @@ def export(
         format: Format of the file.
         force: Overwrite FILE if it exists.
     """
-    check_output(run / EXPORT_FILE if out is None else out, "--out", force=force)
+    path = run / EXPORT_FILE if out is None else out
+    check_output(path, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
     begin()
-    from qurate.runs.export import export_run
+    from qurate.runs.export import check_possible
+    from qurate.runs.model import load
 
-    path = export_run(run, out, format, force=force)
+    check_possible(path, force)
+    load(run).export(path, force=force)
     say(f"Model: {path} (its predictions agree with the run's)")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from qurate.config import RunConfig, to_dict
-from qurate.data.embedding.embed import embed_files, embed_images, image_paths, put_embeddings
+from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.images import find_unreadable
 from qurate.data.parts import Parts
@@ -209,7 +209,8 @@ class Job:
     def _before(self, inputs: Inputs) -> Tensor:
         if isinstance(inputs, Tensor):
             return inputs
-        return embed_images(inputs, self.frozen, cache=self.cache, device=self.config.training.device)
+        device = self.config.training.device
+        return embed_files(inputs.paths, self.frozen, strict=True, cache=self.cache, device=device).of(inputs)
 
 
 class _Phases(Callback):

@@ -123,45 +123,6 @@ def _refuse(unreadable: Mapping[Path, str]) -> None:
         raise UnreadableImageError(f"{first} {len(rest)} more images cannot be read." if rest else first)
 
 
-def embed_images(
-    files: ImageFiles,
-    backbone: FrozenBackbone | str,
-    weights: str = "pretrained",
-    *,
-    cache: Path | None = None,
-    device: str = "auto",
-    batch_size: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Tensor:
-    """Embeddings of image files, all of which must be readable; made once, then read from the cache.
-
-    Args:
-        files: N images.
-        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', or one that was built already.
-        weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
-        cache: See `embed_files`.
-        device: See `embed_files`.
-        batch_size: See `embed_files`.
-        on_progress: See `embed_files`.
-
-    Returns:
-        (N, width) float32, in memory.
-
-    Raises:
-        UnreadableImageError: If an image is missing or cannot be decoded; the others are in the cache by then.
-        BackboneError: If the backbone takes no image files or its weights cannot be had.
-
-    Example:
-        >>> embed_images(files, "timm/resnet34.tv_in1k").shape  # downloads  # doctest: +SKIP
-        torch.Size([4110, 512])
-    """
-    frozen = freeze_backbone(backbone, weights) if isinstance(backbone, str) else backbone
-    found = embed_files(
-        files.paths, frozen, strict=True, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress
-    )
-    return found.of(files)
-
-
 def embed_split(
     split: Split,
     backbone: FrozenBackbone | str,
@@ -178,12 +139,16 @@ def embed_split(
 
     Args:
         split: Image files in some or all of its parts.
-        backbone: See `embed_images`, as for the errors.
-        weights: See `embed_images`.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', or one that was built already.
+        weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
         cache: See `embed_files`.
         device: See `embed_files`.
         batch_size: See `embed_files`.
         on_progress: See `embed_files`.
+
+    Raises:
+        UnreadableImageError: If an image is missing or cannot be decoded; the others are in the cache by then.
+        BackboneError: If the backbone takes no image files or its weights cannot be had.
     """
     if not isinstance(split, Split):
         raise DataError(f"embed_split: split must be a Split, got {describe(split)}.")
