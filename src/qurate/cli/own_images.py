@@ -85,12 +85,12 @@ def adapt(
     from qurate.runs.adaptation import run_adaptation
 
     run = understand(given, config)
+    run["compare"] &= compare
     done = run_adaptation(
         source,
         labeled,
         unlabeled,
         out=out,
-        compare=compare,
         missing=missing,
         resume=resume,
         force=force,
