@@ -17,7 +17,7 @@ from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory, Store
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.frozen import FrozenBackbone, choose_device, freeze_backbone
 from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
-from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, find_broken
+from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.places import is_file
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
 
@@ -77,14 +77,14 @@ def embed_files(
     batch_size: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Embeddings:
-    """Embed files under the test transform, each content once; what cannot be read is noted, and the rest goes on.
+    """Embed files under the test transform, each content once; what cannot be read is noted, and the rest is embedded.
 
     Args:
         paths: Files, images or not. One that is in the cache is not decoded.
         frozen: The backbone.
         cache: Folder of the cache; `default_cache()` unless given.
         cached: Whether to use the cache; not for a backbone that no other run will have.
-        required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work goes on.
+        required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
         strict: Raise if a file cannot be read: where its header shows it, before the work on the others begins.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         batch_size: Images per forward pass; chosen for the device unless given.
@@ -108,7 +108,7 @@ def embed_files(
     work = EmbeddingWork(store, frozen, wanted, on_progress)
     missing, began = work.missing(), time.perf_counter()
     if strict:
-        _refuse(unreadable | find_broken([file.path for file in missing]))
+        _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
     work.complete(choose_device(device), batch_size)
     unreadable |= spread(work.unreadable, contents)
     if strict:
