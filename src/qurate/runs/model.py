@@ -99,7 +99,7 @@ class AdaptedModel:
         domain = read_labeled(labeled, "labeled")
         if strange := [name for name in domain.classes if name not in self.classes]:
             raise DataError(
-                f"labeled ('{domain.name}') must have no classes but the model's ({list_some(self.classes)}), got also "
+                f"labeled ('{domain.name}') may only have the model's classes ({list_some(self.classes)}), got also "
                 f"{list_some(strange)}. Rename or remove them."
             )
         if not domain.classes:
