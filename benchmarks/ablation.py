@@ -2,7 +2,7 @@
 
     python benchmarks/ablation.py
 
-Finished runs, by title and seed, are kept in ablation.csv and not run again; --force runs those asked for anew. The
+Finished runs, by title and seed, are kept in ablation.csv and not run again; --force runs those asked for again. The
 comparison with the paper's rows is `make office31`.
 """
 

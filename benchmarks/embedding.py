@@ -20,7 +20,8 @@ from pathlib import Path
 
 import torch
 
-from qurate.data.embedding.embed import embed_images
+from qurate.data.embedding.embed import embed_files
+from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.images import ImageFiles, read_image
 from qurate.networks.backbones import build_backbone
 from qurate.runtime.machine import keep_freed_memory
@@ -57,7 +58,8 @@ def embed_plainly(files: ImageFiles) -> torch.Tensor:
 
 def embed_cached(files: ImageFiles) -> torch.Tensor:
     with tempfile.TemporaryDirectory() as cache:
-        return embed_images(files, BACKBONE, str(WEIGHTS), cache=Path(cache))
+        frozen = freeze_backbone(BACKBONE, str(WEIGHTS))
+        return embed_files(files.paths, frozen, strict=True, cache=Path(cache)).of(files)
 
 
 def run_side(side: str, files: ImageFiles) -> None:

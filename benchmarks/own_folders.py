@@ -59,7 +59,7 @@ def adapt(root: Path, run: Path, cache: Path, *arguments: str) -> tuple[float, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for links, cache and runs; made anew")
+    parser.add_argument("--out", type=Path, required=True, help="folder for links, cache and runs; emptied first")
     parser.add_argument("--seed", default="0")
     arguments = parser.parse_args()
     if not (DATA / "office31").is_dir() or not WEIGHTS.is_file():

@@ -1,4 +1,4 @@
-"""Lines 6-15 of Algorithm 1 as one writes them first: DataLoaders over tensors, states computed anew, a dense pool.
+"""Lines 6-15 of Algorithm 1 as one writes them first: DataLoaders over tensors, states computed each time, dense pool.
 
 The yardstick of benchmarks/action.py. The mathematics is the package's (network, loss, Eq. 4-10); how it is carried
 out is plain torch: its default number of threads, its default optimisers, and what a line needs is computed

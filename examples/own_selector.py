@@ -1,4 +1,4 @@
-"""Algorithm 1 with a selector and a callback of one's own, on the digits pair. No download, about a minute.
+"""Algorithm 1 with a custom selector and callback, on the digits pair. No download, about a minute.
 
 Run it with `python examples/own_selector.py`.
 """

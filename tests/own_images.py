@@ -1,4 +1,4 @@
-"""Small folders of one's own images, and a tiny backbone, that several tests share."""
+"""Small folders of your own images, and a tiny backbone, that several tests share."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def domains(n: int = 60, shots: int = 2) -> tuple[NDArray[Any], NDArray[Any], ND
     """Three classes in the plane; the target's are turned by 40 degrees.
 
     Returns:
-        X, true labels, y with -1 for all but `shots` a class of the target, and domains.
+        X, true labels, y with -1 for all but `shots` per class of the target, and domains.
     """
     rng = np.random.default_rng(0)
     true = np.tile(np.arange(3), 2 * n // 3)
@@ -62,6 +62,16 @@ def test_it_learns_the_target(method: str, selector: str) -> None:
     model = SSDAClassifier(method, selector, steps=200, rounds=1, features=32).fit(features, y, sample_domain)
     hidden = y == -1
     assert model.score(features[hidden], true[hidden]) > 0.9
+
+
+@pytest.mark.parametrize(("row", "pair"), [("TML_SPL", ("tml", "confidence")), ("MME + balanced", ("mme", "balanced"))])
+def test_a_row_of_the_tables_names_method_and_selector(row: str, pair: tuple[str, str]) -> None:
+    features, _, y, sample_domain = domains()
+    settings: dict[str, Any] = {"steps": 20, "rounds": 1, "round_steps": 5, "features": 8}
+    named = SSDAClassifier(row, **settings).fit(features, y, sample_domain)
+    spelled = SSDAClassifier(*pair, **settings).fit(features, y, sample_domain)
+    assert (named.predict_proba(features) == spelled.predict_proba(features)).all()
+    assert (named.transduction_ == spelled.transduction_).all()
 
 
 def test_trusted_pseudo_labels_are_told_and_given_labels_kept() -> None:

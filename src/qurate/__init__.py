@@ -9,40 +9,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qurate.config import (
-        DQNConfig,
-        EpisodeConfig,
-        MethodConfig,
-        NetworkConfig,
-        QLearningConfig,
-        RewardConfig,
-        RunConfig,
-        SelectionConfig,
-        SelectorConfig,
-        TrainingConfig,
-    )
-    from qurate.data.digits import digits_split
-    from qurate.data.domains import Domain, from_arrays
-    from qurate.data.embedding.embed import embed_split
-    from qurate.data.folders import read_folder, read_unlabeled_folder
-    from qurate.data.lists import read_list, read_table
-    from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
-    from qurate.data.splits import read_mme_split, split_parts, split_target
-    from qurate.errors import ConfigError, QurateError
-    from qurate.estimator import SSDAClassifier
-    from qurate.evaluation import Metrics, evaluate, predict_probabilities
-    from qurate.methods import Method
-    from qurate.presets import make_config
-    from qurate.registry import METHODS, SELECTORS
-    from qurate.runs.adaptation import adapt
-    from qurate.runs.model import AdaptedModel
-    from qurate.runs.model import load_model as load
-    from qurate.selection.algorithm import Adaptation, fit
-    from qurate.selection.callbacks import Callback
-    from qurate.selection.positives import Positives
-    from qurate.selection.pseudo_labels import Round
-    from qurate.selection.selectors.base import Selector
-    from qurate.training import TrainingError
+    from qurate.config import DQNConfig as DQNConfig
+    from qurate.config import EpisodeConfig as EpisodeConfig
+    from qurate.config import MethodConfig as MethodConfig
+    from qurate.config import NetworkConfig as NetworkConfig
+    from qurate.config import QLearningConfig as QLearningConfig
+    from qurate.config import RewardConfig as RewardConfig
+    from qurate.config import RunConfig as RunConfig
+    from qurate.config import SelectionConfig as SelectionConfig
+    from qurate.config import SelectorConfig as SelectorConfig
+    from qurate.config import TrainingConfig as TrainingConfig
+    from qurate.data.digits import digits_split as digits_split
+    from qurate.data.domains import Domain as Domain
+    from qurate.data.domains import from_arrays as from_arrays
+    from qurate.data.embedding.embed import embed_split as embed_split
+    from qurate.data.folders import read_folder as read_folder
+    from qurate.data.folders import read_unlabeled_folder as read_unlabeled_folder
+    from qurate.data.lists import read_list as read_list
+    from qurate.data.lists import read_table as read_table
+    from qurate.data.samples import DataError as DataError
+    from qurate.data.samples import Labeled as Labeled
+    from qurate.data.samples import SealedLabels as SealedLabels
+    from qurate.data.samples import Split as Split
+    from qurate.data.samples import Unlabeled as Unlabeled
+    from qurate.data.splits import read_mme_split as read_mme_split
+    from qurate.data.splits import split_parts as split_parts
+    from qurate.data.splits import split_target as split_target
+    from qurate.errors import ConfigError as ConfigError
+    from qurate.errors import QurateError as QurateError
+    from qurate.estimator import SSDAClassifier as SSDAClassifier
+    from qurate.evaluation import Metrics as Metrics
+    from qurate.evaluation import evaluate as evaluate
+    from qurate.evaluation import predict_probabilities as predict_probabilities
+    from qurate.methods import Method as Method
+    from qurate.presets import make_config as make_config
+    from qurate.registry import METHODS as METHODS
+    from qurate.registry import SELECTORS as SELECTORS
+    from qurate.runs.adaptation import adapt as adapt
+    from qurate.runs.model import AdaptedModel as AdaptedModel
+    from qurate.runs.model import load as load
+    from qurate.selection.algorithm import Adaptation as Adaptation
+    from qurate.selection.algorithm import fit as fit
+    from qurate.selection.callbacks import Callback as Callback
+    from qurate.selection.positives import Positives as Positives
+    from qurate.selection.pseudo_labels import Round as Round
+    from qurate.selection.selectors.base import Selector as Selector
+    from qurate.training import TrainingError as TrainingError
 
     __version__: str
 
@@ -75,57 +87,8 @@ _HOMES = {
 }
 """The module of each public name."""
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
-_NAMES_AT_HOME = {"load": "load_model"}
 
-__all__ = [
-    "METHODS",
-    "SELECTORS",
-    "Adaptation",
-    "AdaptedModel",
-    "Callback",
-    "ConfigError",
-    "DQNConfig",
-    "DataError",
-    "Domain",
-    "EpisodeConfig",
-    "Labeled",
-    "Method",
-    "MethodConfig",
-    "Metrics",
-    "NetworkConfig",
-    "Positives",
-    "QLearningConfig",
-    "QurateError",
-    "RewardConfig",
-    "Round",
-    "RunConfig",
-    "SSDAClassifier",
-    "SealedLabels",
-    "SelectionConfig",
-    "Selector",
-    "SelectorConfig",
-    "Split",
-    "TrainingConfig",
-    "TrainingError",
-    "Unlabeled",
-    "__version__",
-    "adapt",
-    "digits_split",
-    "embed_split",
-    "evaluate",
-    "fit",
-    "from_arrays",
-    "load",
-    "make_config",
-    "predict_probabilities",
-    "read_folder",
-    "read_list",
-    "read_mme_split",
-    "read_table",
-    "read_unlabeled_folder",
-    "split_parts",
-    "split_target",
-]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -135,7 +98,7 @@ def __getattr__(name: str) -> Any:
 
         found: Any = version("qurate")
     elif name in _MODULES:
-        found = getattr(import_module(f"qurate.{_MODULES[name]}"), _NAMES_AT_HOME.get(name, name))
+        found = getattr(import_module(f"qurate.{_MODULES[name]}"), name)
     else:
         raise AttributeError(f"module 'qurate' has no attribute {name!r}")
     globals()[name] = found

@@ -42,8 +42,9 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     without D_s (semi-supervised learning) the labelled rows there are count as both.
 
     Args:
-        method: How the network learns: source_target, dann, adr, cdan, ent, mme, tml, cml.
-        selector: Which pseudo-labels to trust: none, confidence, quality, balanced, random, dqn.
+        method: How the network learns: one of `qurate.METHODS`, or a row of the paper's tables such as 'TML_SPL'.
+        selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; None for 'dqn', or for the selector that
+            `method` names.
         preset: 'qurate' or 'paper', the set-up of selector dqn.
         bottleneck: Layer before the cosine classifier: 'normalized', 'linear', 'none'.
         features: Width of the bottleneck.
@@ -72,7 +73,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def __init__(
         self,
         method: str = "tml",
-        selector: str = "dqn",
+        selector: str | None = None,
         *,
         preset: Preset = "qurate",
         bottleneck: Bottleneck = "normalized",

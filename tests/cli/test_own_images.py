@@ -1,4 +1,4 @@
-"""The verbs for one's own images as a person meets them."""
+"""The verbs for your own images as a person meets them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_config_of_a_run_repeats_it(
 ) -> None:
     first, again, other = (tmp_path / name for name in ("first", "again", "other"))
     assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", str(first)) == 0
-    parts, settings = ADAPT[:7], ("--no-compare", "--config", str(first / "config.json"))
+    parts, settings = ADAPT[:7], ("--config", str(first / "config.json"))
     assert command(place, monkeypatch, *parts, *settings, "--out", str(again)) == 0
     assert json.loads((again / "config.json").read_text()) == json.loads((first / "config.json").read_text())
     assert (again / "predictions.csv").read_bytes() == (first / "predictions.csv").read_bytes()
@@ -229,7 +229,7 @@ def test_a_signal_is_one_line_whatever_becomes_of_it(
         ((*ADAPT, "--out", "r", "--steps", "0"), "--steps must be between 1 and 1000000, got 0"),
         ((*ADAPT, "--out", "r", "--rounds", "-3"), "--rounds must be between 1 and 1000000, got -3"),
         ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue/0.png"), "0.png (an image)"),
-        ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue", "--unlabeled", "x" * 5000), "(nothing there)"),
+        ((*ADAPT, "--out", "r", "--source", "PLACE/source/blue", "--unlabeled", "x" * 5000), "(does not exist)"),
         ((*ADAPT, "--out", "r", "--weights", "none"), "would embed with random weights. Pass --weights pretrained"),
         ((*ADAPT, "--out", "x" * 5000), "File name too long"),
         (("predict", "PLACE/nowhere", "PLACE/unlabeled", "--out", "p.csv"), "folder of a finished run"),

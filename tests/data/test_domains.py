@@ -11,7 +11,7 @@ from PIL import Image
 from tests.data.files import image_files
 
 from qurate.data.domains import DataWarning, Domain, from_arrays, leave_out, match_classes
-from qurate.data.images import ImageFiles, find_unreadable
+from qurate.data.images import ImageFiles, check_pixels, try_all
 from qurate.data.samples import DataError
 
 
@@ -127,7 +127,7 @@ def test_unreadable_files_are_left_out_and_named(tmp_path: Path) -> None:
     Image.new("L", (1, 1)).save(paths[3])
     domain = Domain("d", image_files(paths), torch.tensor([0, 1, 0, -1]), ("a", "b"))
     calls: list[tuple[int, int]] = []
-    unreadable = find_unreadable(paths, lambda done, total: calls.append((done, total)))
+    _, unreadable = try_all(check_pixels, paths, lambda done, total: calls.append((done, total)))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
     with pytest.warns(DataWarning, match=r"2 of 4 images of 'd' cannot be read and are left out: '.*0.jpg', '.*2.jpg'"):
         rest = leave_out(domain, unreadable)
@@ -141,7 +141,7 @@ def test_unreadable_files_are_left_out_and_named(tmp_path: Path) -> None:
 def test_a_domain_is_not_left_empty(tmp_path: Path) -> None:
     domain = Domain("d", image_files([tmp_path / "gone.png"]), torch.tensor([0]), ("a",))
     with pytest.raises(DataError, match="1 of 1 images of 'd' cannot be read"):
-        leave_out(domain, find_unreadable([tmp_path / "gone.png"]))
+        leave_out(domain, try_all(check_pixels, [tmp_path / "gone.png"])[1])
 
 
 def test_classes_are_matched_by_name_in_the_source_order() -> None:

@@ -68,7 +68,7 @@ def test_everything_left_out_is_listed_with_a_reason(tmp_path: Path) -> None:
     assert reasons == {
         "a/.checkpoints/copy.png": "hidden",
         "a/.hidden.png": "hidden",
-        "a/notes.txt": "no image by its name",
+        "a/notes.txt": "not an image file",
         "loose.png": "image outside the class folders",
         "b/empty.jpg": "cannot be opened as an image (UnidentifiedImageError)",
         "b/text.jpg": "cannot be opened as an image (UnidentifiedImageError)",
@@ -109,7 +109,7 @@ def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("read", [read_folder, read_unlabeled_folder])
 def test_a_missing_folder_or_a_file_is_an_error(tmp_path: Path, read: Callable[[Path], Domain]) -> None:
-    with pytest.raises(DataError, match=r"must be an existing folder, got .*gone \(nothing there\)"):
+    with pytest.raises(DataError, match=r"must be an existing folder, got .*gone \(does not exist\)"):
         read(tmp_path / "gone")
     with pytest.raises(DataError, match="a file"):
         read(_image(tmp_path / "x.png"))

@@ -198,7 +198,7 @@ def test_parts_that_do_not_fit_are_named() -> None:
     source, good = _domain("s", [1, 1]), _domain("t", [1, 1])
     with pytest.raises(DataError, match="only 's' has 'class 1'"):
         split_parts(source, _domain("t", [1]), good)
-    with pytest.raises(DataError, match=r"unlabeled \('u'\) must have no classes but.*got also 'class 2'"):
+    with pytest.raises(DataError, match=r"unlabeled \('u'\) may only have the source's classes.*got also 'class 2'"):
         split_parts(source, good, _domain("u", [1, 1, 1]))
     with pytest.raises(DataError, match="'v' must be labelled, but 1 of 3"):
         split_parts(source, good, good, _domain("v", [1, 1], 1))

@@ -1,4 +1,4 @@
-"""Suites of a few images, as the public ones lie on disk and as one's own do."""
+"""Suites of a few images, as the public ones lie on disk and as your own do."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class OwnLoss(TargetMargin):
 
 
 class WithModule(TargetMargin):
-    """A module made in `__init__` is trained with the network, by an `update` of one's own."""
+    """A module made in `__init__` is trained with the network, by its own `update`."""
 
     def __init__(self, network: Network, config: MethodConfig) -> None:
         super().__init__(network, config)
@@ -145,7 +145,7 @@ def training_data() -> TrainingData:
 
 
 def trained(bottleneck: Bottleneck, steps: int, **numbers: float) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Whole and labelled steps in turn, then the rest by another trainer that goes on from there, with positives."""
+    """Whole and labelled steps in turn, then the rest by another trainer that continues from there, with positives."""
     numbers = {"batch_source": 8, "batch_target": 6, "learning_rate": 0.05} | numbers
     config = TrainingConfig(**numbers)  # type: ignore[arg-type]  # mixed numbers
     first, second = (Trainer(build(bottleneck, seed), config, make_fabric(config)) for seed in (0, 1))

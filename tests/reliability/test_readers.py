@@ -121,7 +121,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
 def test_run_folders(name: str, data: st.DataObject, finished: Path) -> None:
-    from qurate.runs.model import load_model
+    from qurate import load as load_model
 
     path = finished / name
     sound = path.read_bytes()

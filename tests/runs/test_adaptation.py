@@ -172,7 +172,7 @@ def test_bad_files_are_left_out_and_named(place: dict[str, Path], adapt: Adapt) 
     assert "3 classes: 'blue', 'green tea', 'été'." in said
     assert "Source: 18 labelled images." in said
     assert "Target: 9 labelled images (3 per class), 15 unlabelled." in said
-    assert "source: 1 file left out, no image by its name: 'notes.txt'." in said
+    assert "source: 1 file left out, not an image file: 'notes.txt'." in said
     assert "'text.jpg'" in said
     assert "unlabeled: 1 file left out, cannot be decoded as an image" in said
     assert "unlabeled: 1 image is also in labeled, by content, and left out of training." in said
@@ -271,7 +271,7 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
     for change, words in (
         ({"source": empty}, "must hold one folder for each class, got none"),
         ({"unlabeled": empty}, "at least one readable image"),
-        ({"unlabeled": tmp_path / "nowhere"}, "unlabeled must be a folder, .*nothing there"),
+        ({"unlabeled": tmp_path / "nowhere"}, "unlabeled must be a folder, .*does not exist"),
         ({"source": tmp_path / "one", "labeled": tmp_path / "one"}, "at least two classes, got 'blue'"),
         ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*`missing='drop'`"),
         ({"unlabeled": place["labeled"]}, "at least two images that labeled .* does not, got 0 among 9"),
@@ -354,7 +354,7 @@ def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -
     torch.save({"weight": Evil()}, tmp_path / "model.pt")
     with pytest.raises(ModelError, match=r"must be the folder of a finished run.*got a file"):
         qurate.load(tmp_path / "model.pt")
-    with pytest.raises(ModelError, match="got nothing there"):
+    with pytest.raises(ModelError, match="got a path that does not exist"):
         qurate.load(tmp_path / "nowhere")
     (tmp_path / "model.json").write_text('{"format": "onnx"}')
     with pytest.raises(ModelError, match="format must be 'qurate-model-1', got 'onnx'"):

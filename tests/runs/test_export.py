@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from qurate.config import NetworkConfig
 from qurate.data.images import Transform
 from qurate.networks.heads import Network, build_network
 from qurate.runs import export
-from qurate.runs.export import ExportError, describe, export_onnx, export_run
-from qurate.runs.model import AdaptedModel, ModelError
+from qurate.runs.export import ExportError, check_possible, describe, export_onnx
+from qurate.runs.model import AdaptedModel, load
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra: pip install 'qurate[onnx]'")
 pytest.importorskip("onnxscript", reason="needs the extra: pip install 'qurate[onnx]'")
@@ -23,8 +24,13 @@ CLASSES = ("apfel", "größe m", "日本")
 CONFIG = NetworkConfig("timm/test_efficientnet", bottleneck="normalized", features=8)
 
 
-def _network(config: NetworkConfig = CONFIG, input_width: int | None = None) -> Network:
-    return build_network(config, n_classes=3, input_width=input_width, seed=0)
+def _network(config: NetworkConfig = CONFIG) -> Network:
+    return build_network(config, n_classes=3, input_width=None, seed=0)
+
+
+def _export(network: Network, path: Path, classes: tuple[str, ...] = CLASSES, *, force: bool = False) -> Path:
+    assert network.transform is not None
+    return export_onnx(network, classes, network.transform, path, force=force)
 
 
 def _session(path: Path) -> Any:
@@ -34,7 +40,7 @@ def _session(path: Path) -> Any:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, Path]:
     network = _network()
-    return network, export_onnx(network, CLASSES, network.transform, tmp_path_factory.mktemp("export") / "model.onnx")
+    return network, _export(network, tmp_path_factory.mktemp("export") / "model.onnx")
 
 
 def test_an_image_gets_the_models_probabilities_by_the_written_recipe(exported: tuple[Network, Path]) -> None:
@@ -69,32 +75,31 @@ def test_batches_have_any_size(exported: tuple[Network, Path]) -> None:
 
 
 @pytest.mark.parametrize("bottleneck", ["none", "linear", "normalized"])
-def test_a_head_on_embeddings_is_exported_too(tmp_path: Path, bottleneck: Any) -> None:
-    network = _network(NetworkConfig(bottleneck=bottleneck, features=4), input_width=6).train()
+def test_the_network_stays_as_it_was(tmp_path: Path, bottleneck: Any) -> None:
+    network = _network(replace(CONFIG, bottleneck=bottleneck)).train()
     before = {name: values.clone() for name, values in network.state_dict().items()}
-    session = _session(export_onnx(network, CLASSES, None, tmp_path / "model.onnx"))
-    assert (session.get_inputs()[0].name, session.get_inputs()[0].shape[1:]) == ("embeddings", [6])
-    assert session.get_modelmeta().custom_metadata_map["preprocessing"].startswith("None: the inputs are embeddings")
-    assert network.training, "the network stays as it was"
+    session = _session(_export(network, tmp_path / "model.onnx"))
+    assert session.get_inputs()[0].name == "images"
+    assert network.training
     assert all(torch.equal(before[name], values) for name, values in network.state_dict().items())
 
 
 def test_a_file_is_not_overwritten_by_chance(tmp_path: Path) -> None:
-    network, path = _network(NetworkConfig(features=4), input_width=6), tmp_path / "model.onnx"
+    network, path = _network(), tmp_path / "model.onnx"
     path.write_text("mine")
     with pytest.raises(ExportError, match=r"exists. Choose another `out`, or pass `force=True`"):
-        export_onnx(network, CLASSES, None, path)
+        _export(network, path)
     assert path.read_text() == "mine"
-    export_onnx(network, CLASSES, None, path, force=True)
+    _export(network, path, force=True)
     assert _session(path).get_outputs()[0].name == "probabilities"
     with pytest.raises(ExportError, match=r"is a folder\. Name a file"):
-        export_onnx(network, CLASSES, None, tmp_path)
+        _export(network, tmp_path)
 
 
 def test_a_file_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "LARGEST_DIFFERENCE", -1.0)
     with pytest.raises(ExportError, match=r"differ from the model's by .* so nothing was written"):
-        export_onnx(_network(NetworkConfig(features=4), input_width=6), CLASSES, None, tmp_path / "model.onnx")
+        _export(_network(), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -105,22 +110,18 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(export, "write_atomically", full)
     monkeypatch.setattr(export, "_convert", lambda *_: b"")
     with pytest.raises(ExportError, match=r"model.onnx: cannot be written \(No space left on device\). Make room"):
-        export_onnx(_network(NetworkConfig(features=4), input_width=6), CLASSES, None, tmp_path / "model.onnx")
+        _export(_network(), tmp_path / "model.onnx")
 
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(ExportError, match=r"onnx, onnxscript, onnxruntime, .* pip install 'qurate\[onnx\]'"):
-        export_run(tmp_path)
+        check_possible(tmp_path / "model.onnx", force=False)
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="classes must be the network's 3, got 2"):
-        export_onnx(_network(NetworkConfig(features=4), input_width=6), CLASSES[:2], None, tmp_path / "model.onnx")
-    with pytest.raises(ExportError, match="format must be 'onnx', got 'pickle'"):
-        export_run(tmp_path, format="pickle")  # type: ignore[arg-type]  # what a user may type
-    with pytest.raises(ModelError, match="must be the folder of a finished run"):
-        export_run(tmp_path)
+        _export(_network(), tmp_path / "model.onnx", CLASSES[:2])
 
 
 def test_the_recipe_names_every_number() -> None:
@@ -130,19 +131,16 @@ def test_the_recipe_names_every_number() -> None:
     assert (said["mean"], said["std"]) == ("[0.5, 0.4, 0.3]", "[0.1, 0.2, 0.3]")
 
 
-def test_a_run_is_exported_beside_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_model_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = _network()
     AdaptedModel(network, CONFIG, CLASSES).save(tmp_path)
-    path = export_run(tmp_path)
+    path = load(tmp_path).export(tmp_path / "model.onnx")
     assert path == tmp_path / "model.onnx"
     inputs = torch.randn(2, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     (got,) = _session(path).run(None, {"images": inputs.numpy()})
     with torch.no_grad():
         assert np.allclose(got, network.eval()(inputs).softmax(dim=1).numpy(), atol=1e-4)
     with pytest.raises(ExportError, match="exists"):
-        export_run(tmp_path)
-    with pytest.raises(ExportError, match="exists"):
         AdaptedModel(network, CONFIG, CLASSES).export(path)
     monkeypatch.setattr(export, "_convert", lambda *_: b"content")
-    assert export_run(tmp_path, tmp_path / "other.onnx").read_bytes() == b"content"
     assert AdaptedModel(network, CONFIG, CLASSES).export(path, force=True).read_bytes() == b"content"

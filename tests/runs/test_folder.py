@@ -25,7 +25,7 @@ class KilledError(Exception):
 
 
 class Watcher:
-    """Notes phases; raises in the given phase, when so many of its steps are done."""
+    """Notes phases; raises in the given phase, when this many of its steps are done."""
 
     def __init__(self, phase: str = "", done: int = 0) -> None:
         self.kill_at = (phase, done)

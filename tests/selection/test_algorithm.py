@@ -137,7 +137,8 @@ def test_episodes_repeat_until_the_actions_are_used_up(lines: list[str]) -> None
 @pytest.mark.parametrize(("repeat", "actions"), [(False, 1), (True, 9)])
 def test_a_round_has_one_episode_unless_episodes_repeat(repeat: bool, actions: int, lines: list[str]) -> None:
     episode = EpisodeConfig(candidates=3, actions=9, repeat_episodes=repeat, trial_steps=1)
-    fit(blobs(), config(rounds=1, episode=episode))
+    result = fit(blobs(), config(rounds=1, episode=episode))
+    assert result.stopped == "the budget of 1 round is used up"
     assert (lines.count("6-7"), lines.count("9")) == (actions, actions)
 
 

@@ -26,7 +26,7 @@ SPLIT = Split(
 
 
 class Chooses:
-    """A selector of one's own."""
+    """A custom selector."""
 
     def __init__(self, chosen: Any) -> None:
         self.chosen = chosen

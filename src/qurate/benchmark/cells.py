@@ -66,10 +66,14 @@ class Cell:
         about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
+    def key(self) -> tuple[str, str, str, int, int]:
+        """The columns that name it in results.csv: scenario, method, selector, shots, seed."""
+        return self.scenario, self.config.method.name, self.selector, self.shots, self.config.seed
+
     def title(self) -> str:
         """For people."""
-        method, seed = self.config.method.name, self.config.seed
-        return f"{self.scenario} {self.shots}-shot {method} {self.selector} seed {seed}"
+        scenario, method, selector, shots, seed = self.key()
+        return f"{scenario} {shots}-shot {method} {selector} seed {seed}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,11 +147,7 @@ def _rows(cell: Cell, watch: Watch, seconds: float, commit: str) -> tuple[Row, .
         point = watch.chosen(rule)
         rows.append(
             Row(
-                scenario=cell.scenario,
-                method=cell.config.method.name,
-                selector=cell.selector,
-                shots=cell.shots,
-                seed=cell.config.seed,
+                *cell.key(),
                 model_selection=rule,
                 accuracy=point.accuracy,
                 balanced_accuracy=point.balanced_accuracy,
@@ -166,11 +166,7 @@ def _rounds(cell: Cell, watch: Watch, n_unlabeled: int) -> tuple[RoundRow, ...]:
         return ()
     return tuple(
         RoundRow(
-            scenario=cell.scenario,
-            method=cell.config.method.name,
-            selector=cell.selector,
-            shots=cell.shots,
-            seed=cell.config.seed,
+            *cell.key(),
             round=number,
             accuracy=point.accuracy,
             positives=point.positives,

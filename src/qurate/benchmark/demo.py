@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,8 @@ from qurate.data.catalog import load_suite
 from qurate.data.digits import digits_split
 from qurate.data.samples import Split
 from qurate.registry import row_title
-from qurate.runtime.display import StepBar, make_table, step_bar
+from qurate.runtime.display import make_table
+from qurate.runtime.progress import PhaseBars
 from qurate.selection.callbacks import Callback
 
 SHOTS = 3
@@ -47,10 +49,11 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
     )
     rows: list[Row] = []
     pretrained: Pretrained | None = None
-    for cell in grid.cells():
-        row, pretrained = _run(split, cell, pretrained, console)
-        rows.append(row)
-        write_results(rows, results)
+    with PhaseBars(console) as bars:
+        for cell in grid.cells():
+            row, pretrained = _run(split, cell, pretrained, bars)
+            rows.append(row)
+            write_results(rows, results)
     columns = ("method", "accuracy", "balanced", "positives", "of them right", "seconds")
     console.print(
         make_table(
@@ -61,24 +64,23 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
     return rows
 
 
-class _Bar(Callback):
-    """Shows each training step."""
+class _Steps(Callback):
+    """Counts the training steps of a row."""
 
-    def __init__(self, bar: StepBar) -> None:
-        self._bar = bar
+    def __init__(self, bars: PhaseBars, title: str, total: int) -> None:
+        self._bars, self._title, self._total = bars, title, total
+        self._done = itertools.count(1)
 
     def on_step(self, step: int, terms: dict[str, float]) -> None:
         """One more."""
-        self._bar(step, terms)
+        self._bars.show(self._title, next(self._done), self._total)
 
 
-def _run(split: Split, cell: Cell, before: Pretrained | None, console: Console) -> tuple[Row, Pretrained]:
+def _run(split: Split, cell: Cell, before: Pretrained | None, bars: PhaseBars) -> tuple[Row, Pretrained]:
     title = row_title(cell.config.method.name, cell.selector)
-    with step_bar(console, title, cell.config.total_steps) as bar:
-        result, pretrained = run_cell(split, cell, cell.config, before=before, callbacks=(_Bar(bar),))
-    row = result.rows[0]
-    console.print(f"{title:<9} {row.accuracy:.1%} in {row.seconds:.0f} s")
-    return row, pretrained
+    steps = _Steps(bars, title, cell.config.total_steps)
+    result, pretrained = run_cell(split, cell, cell.config, before=before, callbacks=(steps,))
+    return result.rows[0], pretrained
 
 
 def _texts(row: Row) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class Estimate:
     measured: int
 
     def whole(self, lanes: int) -> float:
-        """Seconds until the end, with so many processes."""
+        """Seconds until the end, with this many processes."""
         return self.embedding + sum(self.of_cells) / max(1, min(lanes, len(self.of_cells)))
 
 

@@ -119,7 +119,7 @@ class BenchmarkFolder:
         try:
             facts = json.loads((self.path / FACTS).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
-            return None  # damaged, and written anew
+            return None  # damaged, and written again
         return None if isinstance(facts, dict) and "suite" in facts else self.path / FACTS
 
     def write_facts(self, facts: Mapping[str, object]) -> None:

@@ -78,7 +78,7 @@ class RayLane:
     def __init__(self, worker: Worker, gpus: int) -> None:
         import ray
 
-        # A lane lives on, however often its worker is lost; a cell is tried again so many times.
+        # A lane lives on, however often its worker is lost; a cell is tried again this many times.
         options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": RETRIES}
         self._actor: Any = ray.remote(_Host).options(**options).remote(worker)
 
@@ -142,7 +142,7 @@ def start_ray(address: str, processes: int, gpus: int = 0) -> int:
 
 
 def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
-    """How many lanes fit in a cluster, each with a CPU and so many GPUs; one without room would wait for ever."""
+    """How many lanes fit in a cluster, each with a CPU and this many GPUs; one without room would wait forever."""
     room = max(1, int(resources.get("CPU", 1)))
     if gpus:
         room = min(room, int(resources.get("GPU", 0)) // gpus)

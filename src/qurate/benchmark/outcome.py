@@ -69,7 +69,7 @@ def read_outcome(folder: Path) -> Outcome:
         results = read_results(folder / RESULTS)
         rounds = read_rounds(folder / ROUNDS) if (folder / ROUNDS).exists() else pd.DataFrame(columns=ROUND_COLUMNS)
     except BenchmarkError as error:
-        raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it writes the tables anew.") from error
+        raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it writes the tables again.") from error
     stored = _read_json(folder / FACTS)
     _check_facts(stored, folder / FACTS)
     results = _with_failed(results, folder, set(stored.get("cells", ())))
@@ -137,7 +137,7 @@ def _check_facts(stored: dict[str, Any], path: Path) -> None:
 
 
 def _damaged(path: Path, what: str) -> ReportError:
-    return ReportError(f"{path}: {what}. Re-run `qurate benchmark` with this --out: it writes the file anew.")
+    return ReportError(f"{path}: {what}. Re-run `qurate benchmark` with this --out: it writes the file again.")
 
 
 def _titled(table: pd.DataFrame) -> pd.DataFrame:

@@ -28,7 +28,7 @@ class Audience(Protocol):
 def run_cells(cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFolder, audience: Audience) -> list[Cell]:
     """Run all cells that are not finished.
 
-    A lane goes on with the pre-training it has: cells that differ in selection alone follow each other in it.
+    A lane keeps the pre-training it has: cells that differ in selection alone follow each other in it.
 
     Args:
         cells: In the order of the tables.

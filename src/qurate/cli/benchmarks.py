@@ -202,7 +202,7 @@ def _standing(cells: Sequence[Cell], folder: BenchmarkFolder) -> str:
 def _run_cells(
     cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, *, ray: bool, gpus: int
 ) -> list[Cell]:
-    """Run the cells in so many lanes; the ones that failed."""
+    """Run the cells in this many lanes; the ones that failed."""
     from qurate.benchmark.lanes import ProcessLane, RayLane
     from qurate.benchmark.progress import CellDisplay
     from qurate.benchmark.run import run_cells

@@ -85,12 +85,12 @@ def adapt(
     from qurate.runs.adaptation import run_adaptation
 
     run = understand(given, config)
+    run["compare"] &= compare
     done = run_adaptation(
         source,
         labeled,
         unlabeled,
         out=out,
-        compare=compare,
         missing=missing,
         resume=resume,
         force=force,
@@ -133,12 +133,12 @@ def predict(
     on_stop(_nothing_written)
     begin()
     from qurate.data.domains import list_some
-    from qurate.runs.model import load_model
+    from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
     with PhaseBars(Console()) as bars:
-        table = load_model(run).predict(images, functools.partial(bars.show, "predicting"))
+        table = load(run).predict(images, functools.partial(bars.show, "predicting"))
     unreadable = int((table["problem"] != "").sum())
     if unreadable == len(table):
         raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
@@ -169,11 +169,11 @@ def evaluate(
     begin()
     import pandas as pd
 
-    from qurate.runs.model import load_model
+    from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
-    model = load_model(run)
+    model = load(run)
     with PhaseBars(Console()) as bars:
         found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
     print_metrics(found, model.classes)
@@ -195,13 +195,16 @@ def export(
         format: Format of the file.
         force: Overwrite FILE if it exists.
     """
-    check_output(run / EXPORT_FILE if out is None else out, "--out", force=force)
+    path = run / EXPORT_FILE if out is None else out
+    check_output(path, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
     begin()
-    from qurate.runs.export import export_run
+    from qurate.runs.export import check_possible
+    from qurate.runs.model import load
 
-    path = export_run(run, out, format, force=force)
+    check_possible(path, force)
+    load(run).export(path, force=force)
     say(f"Model: {path} (its predictions agree with the run's)")
 
 

@@ -18,7 +18,7 @@ def helping(found: Comparison) -> str:
     verdict = {
         "helps": "Adaptation helps.",
         "unclear": "It is not clear whether adaptation helps.",
-        "harms": "Adaptation HARMS here: prefer --method source_target --selector none.",
+        "harms": "Adaptation made it worse here. Use --method source_target --selector none.",
     }[found.verdict]
     difference = found.adapted - found.baseline
     return (

@@ -17,7 +17,7 @@ _advice: list[Callable[[], str]] = []
 
 
 def on_stop(advice: Callable[[], str]) -> None:
-    """What to say if this verb is stopped: how far it is, and how to go on."""
+    """What to say if this verb is stopped: how far it is, and how to continue."""
     _advice[:] = [advice]
 
 

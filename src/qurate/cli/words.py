@@ -30,7 +30,7 @@ def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
-    """The run that the words of `adapt` mean: config, backbone, weights and train.
+    """The run that the words of `adapt` mean: config, backbone, weights, train and whether to compare.
 
     Args:
         given: The options that were given.
@@ -44,11 +44,11 @@ def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
     backbone, train = given.pop("backbone", BACKBONE), given.pop("train", "head")
     weights = find_weights(backbone, given.pop("weights", "auto"))
     run = make_config(network=trained_network(train, backbone, weights), **given)
-    return {"config": run, "backbone": backbone, "weights": weights, "train": train}
+    return {"config": run, "backbone": backbone, "weights": weights, "train": train, "compare": True}
 
 
 def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """The run of a file; the config.json of a run also says which backbone made the embeddings."""
+    """The run of a file; the config.json of a run also says its backbone and whether it was compared."""
     from qurate.runs.settings import BACKBONE, find_weights
 
     stored, config = read_settings(path), RunConfig.from_file(path)
@@ -63,7 +63,8 @@ def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
         selection=replace(config.selection, **_pick(given, "rounds")),
         **_pick(given, "seed"),
     )
-    return {"config": config, "train": "head" if is_head else "full", **network}
+    compare = stored.get("check_helping", True) is not False
+    return {"config": config, "train": "head" if is_head else "full", "compare": compare, **network}
 
 
 def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:

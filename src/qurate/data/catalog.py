@@ -118,7 +118,7 @@ class Suite(Checked):
         return PROTOCOLS if self.lists else ("drawn",)
 
     def find_lists(self, data: Path) -> Path | None:
-        """The folder of the lists, if it is there."""
+        """The folder of the lists, if it exists."""
         return next((data / folder for folder in self.lists if (data / folder).is_dir()), None)
 
 

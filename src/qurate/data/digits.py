@@ -142,7 +142,7 @@ def _load_handwritten() -> tuple[Tensor, Tensor]:
 
 
 def check_shots(shots: int, validation_shots: int = 0) -> None:
-    """Whether so many handwritten digits of each class can be taken: one of the smallest class must stay unlabelled.
+    """Whether this many handwritten digits of each class can be taken: one of the smallest class must stay unlabelled.
 
     Raises:
         ConfigError: If not.

@@ -26,8 +26,8 @@ class DataWarning(UserWarning):
     """Data that was left out or cut short; the message counts and names it."""
 
 
-HIDDEN, NO_IMAGE, REPEATED = "hidden", "no image by its name", "named more than once"
-"""Reasons for which a file is passed over that has no fault."""
+HIDDEN, NO_IMAGE, REPEATED = "hidden", "not an image file", "named more than once"
+"""Reasons for which a file is skipped that has no fault."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
 def _existing_folder(path: Path | str) -> Path:
     folder = as_path(path, "path", "a folder")
     if not is_folder(folder):
-        came = "a file" if is_file(folder) else "nothing there"
+        came = "a file" if is_file(folder) else "does not exist"
         raise DataError(f"path must be an existing folder, got {shorten(folder)} ({came}). Check the path.")
     return folder
 
@@ -123,7 +123,7 @@ def _walk(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _why_broken(file: Path) -> str | None:
-    """The reason if the file's head is no image's; the pixels are `verify_images`'s business."""
+    """The reason if the file's head is no image's; damage deeper inside shows on decoding."""
     if not file.is_file():
         return "broken link or no regular file"
     try:

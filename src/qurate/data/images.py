@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from qurate.runtime.machine import available_cores
 OnProgress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
 
-Seen = TypeVar("Seen")
+Read = TypeVar("Read")
 
 
 class UnreadableImageError(QurateError, ValueError):
@@ -109,45 +109,54 @@ def unreadable_image(path: Path, error: Exception) -> UnreadableImageError:
     return UnreadableImageError(f"{path}: cannot be decoded as an image ({error}). Replace the file or remove it.")
 
 
-def look_at_all(
-    paths: Sequence[Path], look: Callable[[Image.Image], Seen], on_progress: OnProgress | None = None
-) -> list[Seen | UnreadableImageError]:
-    """Decode every file once and keep what `look` makes of it; an unreadable file leaves its error instead."""
+def try_all(
+    read: Callable[[Path], Read], paths: Iterable[Path], on_progress: OnProgress | None = None
+) -> tuple[dict[Path, Read], dict[Path, str]]:
+    """What `read` makes of each file, and of those that it cannot read the reason."""
 
-    def see(path: Path) -> Seen | UnreadableImageError:
+    def attempt(path: Path) -> Read | UnreadableImageError:
         try:
-            return look(read_image(path))
+            return read(path)
         except UnreadableImageError as error:
             return error
 
-    found: list[Seen | UnreadableImageError] = []
+    listed = list(paths)
+    found: dict[Path, Read] = {}
+    unreadable: dict[Path, str] = {}
     pool = ThreadPoolExecutor(min(available_cores(), 8))
     try:
-        for seen in pool.map(see, paths):
-            found.append(seen)
+        for done, (path, result) in enumerate(zip(listed, pool.map(attempt, listed), strict=True), start=1):
+            if isinstance(result, UnreadableImageError):
+                unreadable[path] = str(result)
+            else:
+                found[path] = result
             if on_progress is not None:
-                on_progress(len(found), len(paths))
+                on_progress(done, len(listed))
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for the rest
-    return found
+    return found, unreadable
 
 
-def find_unreadable(paths: Sequence[Path], on_progress: OnProgress | None = None) -> dict[Path, str]:
-    """Decode every file once; of those that cannot be decoded, the reason."""
-    seen = look_at_all(paths, lambda image: None, on_progress)
-    return {path: str(error) for path, error in zip(paths, seen, strict=True) if error is not None}
+def check_pixels(path: Path) -> None:
+    """Decode a file and forget it.
+
+    Raises:
+        UnreadableImageError: If it cannot be decoded.
+    """
+    read_image(path)
 
 
-def find_broken(paths: Sequence[Path]) -> dict[Path, str]:
-    """Look at the headers of files; of those that are no images, the reason. Damage deeper inside shows on decoding."""
-    broken = {}
-    for path in paths:
-        try:
-            with Image.open(path):
-                pass
-        except Exception as error:  # PIL's format readers raise whatever their parsers meet
-            broken[path] = str(unreadable_image(path, error))
-    return broken
+def check_header(path: Path) -> None:
+    """Look at the head of a file; damage deeper inside shows on decoding.
+
+    Raises:
+        UnreadableImageError: If it is no image.
+    """
+    try:
+        with Image.open(path):
+            pass
+    except Exception as error:  # PIL's format readers raise whatever their parsers meet
+        raise unreadable_image(path, error) from error
 
 
 def _upright(image: Image.Image) -> Image.Image:

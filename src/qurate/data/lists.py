@@ -248,7 +248,7 @@ def _from_rows(rows: list[Row], root: Path, name: str, where: str) -> Domain:
 
 
 def _resolve(paths: Sequence[Path]) -> list[str]:
-    """The one true path of each file, however it is spelt and whatever links lead to it."""
+    """The one true path of each file, however it is spelled and whatever links lead to it."""
     folders = {folder: os.path.realpath(folder) for folder in {path.parent for path in paths}}
     plain = [os.path.join(folders[path.parent], path.name) for path in paths]  # noqa: PTH118  # faster, for long lists
     return [os.path.realpath(file) if os.path.islink(file) else file for file in plain]  # noqa: PTH114  # likewise

@@ -35,7 +35,7 @@ def existing(where: Place, argument: str, allowed: str) -> Path:
             f"{argument} must be {allowed}, got {path} (an image). Give the folder or the list of all images."
         )
     if not is_file(path) and not is_folder(path):
-        raise DataError(f"{argument} must be {allowed}, got {shorten(path)} (nothing there). Check the path.")
+        raise DataError(f"{argument} must be {allowed}, got {shorten(path)} (does not exist). Check the path.")
     return path
 
 

@@ -220,7 +220,7 @@ def _into_classes(part: Domain, source: Domain, argument: str) -> Domain:
     """The part with labels into the source's classes; it may lack some but has no others."""
     if strange := [name for name in part.classes if name not in source.classes]:
         raise DataError(
-            f"{argument} ('{part.name}') must have no classes but the source's "
+            f"{argument} ('{part.name}') may only have the source's classes "
             f"({list_some(source.classes)}), got also {list_some(strange)}. Rename or remove them, or read "
             "images of unknown class with read_unlabeled_folder."
         )

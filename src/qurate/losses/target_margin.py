@@ -16,7 +16,7 @@ def margin_cosines(cosines: Tensor, labels: Tensor, margin: float, *, monotone: 
     """Cosines with the angle to the true class widened by the margin.
 
     cos(theta_y + m) = cos(theta_y) cos(m) - sin(theta_y) sin(m) in the true class's column, the others as
-    they are. That falls with theta only until theta = pi - m; beyond, `monotone` goes on with
+    they are. That falls with theta only until theta = pi - m; beyond, `monotone` continues with
     cos(theta_y) - m sin(m) (decision 11 in docs/paper.md).
 
     Paper: the target term of Eq. (1).

@@ -35,7 +35,7 @@ class AdversarialDropoutConfig(MethodConfig):
 class AdversarialDropout(Method):
     """Two dropout passes of C disagree near the boundary; C looks for disagreement on D_u, F avoids it.
 
-    Three steps a batch, as the authors give them: (1) F, C: min cross-entropy; (2) C: min cross-entropy - w * d;
+    Three steps per batch, as the authors give them: (1) F, C: min cross-entropy; (2) C: min cross-entropy - w * d;
     (3) F: min w * d, `feature_steps` times, with d the symmetric KL between two dropout passes of C on D_u.
 
     Paper: baseline ADR; Saito et al., "Adversarial Dropout Regularization", 2018.

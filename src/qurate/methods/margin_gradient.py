@@ -216,7 +216,7 @@ class _Linear(NamedTuple):
 
 
 class _Margin:
-    """The margin on the true classes' cosines, and its slope; `losses.margin_cosines` of one number a row.
+    """The margin on the true classes' cosines, and its slope; `losses.margin_cosines` of one number per row.
 
     A source row has the margin 0, which leaves its cosine as it is, with slope 1.
     """

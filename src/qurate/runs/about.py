@@ -37,7 +37,7 @@ def read_about(folder: Path | str) -> dict[str, Any]:
     path = file_of(Path(folder), ABOUT_FILE)
     if not is_file(path):
         run = Path(folder)
-        came = "a file" if is_file(run) else "a folder without it" if is_folder(run) else "nothing there"
+        came = "a file" if is_file(run) else "a folder without it" if is_folder(run) else "a path that does not exist"
         raise ModelError(
             f"{shorten(run)}: must be the folder of a finished run with {ABOUT_FILE} and {WEIGHTS_FILE}, got {came}. "
             "Models of other programs cannot be read; give their weights to adapt, as `weights=FILE`."

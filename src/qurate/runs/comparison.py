@@ -139,7 +139,7 @@ def is_baseline(config: RunConfig) -> bool:
 
 
 def is_fold(fold: Any, size: int) -> bool:
-    """Whether it says of so many images whether either model was right."""
+    """Whether it says of this many images whether either model was right."""
     right = [fold.get(who) for who in ("adapted", "baseline")] if isinstance(fold, dict) else [None]
     return all(isinstance(one, list) and len(one) == size and {*map(type, one)} <= {bool} for one in right)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,11 @@ from torch.nn import functional as F
 
 from qurate.data.images import Transform
 from qurate.networks.heads import Network
-from qurate.runs.model import load_model
 from qurate.runs.staging import EXPORT_FILE, RunError
 from qurate.runtime.files import write_atomically
 from qurate.runtime.randomness import generator
 
-OUTPUT_NAME = "probabilities"
+INPUT_NAME, OUTPUT_NAME = "images", "probabilities"
 LARGEST_DIFFERENCE = 1e-4
 """A probability of the exported file may differ by this from the model's."""
 
@@ -33,33 +32,8 @@ class ExportError(RunError):
     """A model cannot be exported; the message says why and what to do."""
 
 
-def export_run(
-    run: Path | str, out: Path | str | None = None, format: Literal["onnx"] = "onnx", *, force: bool = False
-) -> Path:
-    """Write the model of a run in a format that other programs read.
-
-    Args:
-        run: Folder of a finished run.
-        out: File to write; `model.onnx` in the run's folder if None.
-        format: 'onnx'.
-        force: Overwrite the file if it exists.
-
-    Returns:
-        The file written.
-
-    Raises:
-        ExportError: If the extra is not installed, the file already exists, or it does not agree with the model.
-    """
-    if format != "onnx":
-        raise ExportError(f"export_run: format must be 'onnx', got {format!r}.")
-    path = Path(run) / EXPORT_FILE if out is None else Path(out)
-    _check_possible(path, force)  # before a large model is read
-    model = load_model(run)
-    return export_onnx(model.network, model.classes, model.transform, path, force=force)
-
-
 def export_onnx(
-    network: Network, classes: Sequence[str], transform: Transform | None, path: Path | str, *, force: bool = False
+    network: Network, classes: Sequence[str], transform: Transform, path: Path | str, *, force: bool = False
 ) -> Path:
     """Write a network as ONNX, from prepared inputs to probabilities, for batches of any size.
 
@@ -69,7 +43,7 @@ def export_onnx(
     Args:
         network: Inputs to logits.
         classes: Names of the K outputs.
-        transform: How images are prepared; None where the inputs are embeddings.
+        transform: How images are prepared.
         path: File to write, whole or not at all.
         force: Overwrite it if it exists.
 
@@ -77,12 +51,12 @@ def export_onnx(
         ExportError: If the extra is not installed, the file already exists, or it does not agree with the network.
     """
     target = Path(path)
-    _check_possible(target, force)
+    check_possible(target, force)
     if len(classes) != network.n_classes:
         raise ExportError(f"export_onnx: classes must be the network's {network.n_classes}, got {len(classes)}.")
     device, was_training = network.classifier.weight.device, network.training
     try:
-        content = _convert(network.cpu().eval(), describe(classes, transform), _input_shape(network, transform))
+        content = _convert(network.cpu().eval(), describe(classes, transform), (3, transform.crop, transform.crop))
     finally:
         network.to(device).train(was_training)
     try:
@@ -94,18 +68,14 @@ def export_onnx(
     return target
 
 
-def describe(classes: Sequence[str], transform: Transform | None) -> dict[str, str]:
+def describe(classes: Sequence[str], transform: Transform) -> dict[str, str]:
     """The metadata of an exported file; values that are no sentences are JSON."""
-    said = {
+    size, crop = transform.resize, transform.crop
+    return {
         "classes": json.dumps(list(classes), ensure_ascii=False),
-        "input": "embeddings" if transform is None else "images",
+        "input": INPUT_NAME,
         "output": OUTPUT_NAME,
         "output_meaning": "float32 (batch, classes): the probability of each class, in the order of classes.",
-    }
-    if transform is None:
-        return said | {"preprocessing": "None: the inputs are embeddings, float32 (batch, width)."}
-    size, crop = transform.resize, transform.crop
-    return said | {
         "preprocessing": (
             "Decode to RGB, upright by the EXIF tag, transparent pixels on white; "
             f"resize to {size} x {size} pixels without keeping the aspect, bilinear with antialiasing as Pillow does; "
@@ -135,7 +105,7 @@ def _convert(network: Network, about: dict[str, str], shape: tuple[int, ...]) ->
         model,
         (torch.zeros(2, *shape),),
         dynamo=True,
-        input_names=[about["input"]],
+        input_names=[INPUT_NAME],
         output_names=[OUTPUT_NAME],
         dynamic_shapes={"inputs": {0: "batch"}},
         verbose=False,
@@ -155,7 +125,7 @@ def _check_agreement(model: nn.Module, content: bytes, shape: tuple[int, ...]) -
         inputs = torch.randn(size, *shape, generator=generator(0, size))
         with torch.no_grad():
             expected: NDArray[np.float32] = model(inputs).numpy()
-        (got,) = session.run([OUTPUT_NAME], {session.get_inputs()[0].name: inputs.numpy()})
+        (got,) = session.run([OUTPUT_NAME], {INPUT_NAME: inputs.numpy()})
         difference = float(np.abs(got - expected).max()) if got.shape == expected.shape else float("inf")
         if not difference <= LARGEST_DIFFERENCE:
             raise ExportError(
@@ -164,14 +134,12 @@ def _check_agreement(model: nn.Module, content: bytes, shape: tuple[int, ...]) -
             )
 
 
-def _input_shape(network: Network, transform: Transform | None) -> tuple[int, ...]:
-    if transform is not None:
-        return (3, transform.crop, transform.crop)
-    linear = [layer for layer in network.bottleneck.modules() if isinstance(layer, nn.Linear)]
-    return (linear[0].in_features if linear else network.n_features,)
+def check_possible(path: Path, force: bool) -> None:
+    """Before a large model is read.
 
-
-def _check_possible(path: Path, force: bool) -> None:
+    Raises:
+        ExportError: If the extra is not installed, or the file already exists.
+    """
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise ExportError(

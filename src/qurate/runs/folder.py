@@ -76,7 +76,7 @@ class RunFolder:
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from what is there."""
+        """Whether the run continues from what is there."""
         return self._resume and is_file(self.work / CONFIG_FILE)
 
     @property
@@ -95,7 +95,7 @@ class RunFolder:
             RunError: If an earlier run would be lost, the folder is not a run's, or it cannot be written.
         """
         if resume and force:
-            raise RunError("`resume` goes on with a run and `force` replaces it: give one of `resume` and `force`.")
+            raise RunError("`resume` continues a run and `force` replaces it: give one of `resume` and `force`.")
         self._resume, self._force = resume, force
         with told(self.path):
             if self._stage.whole:  # a kill came in between
@@ -251,7 +251,7 @@ class RunFolder:
                 (self.work / name).unlink(missing_ok=True)
 
     def standing(self) -> str:
-        """How far the run is, from what is on the disk, and how to go on."""
+        """How far the run is, from what is on the disk, and how to continue."""
         work = self._stage.path if self._stage.begun else self.path
         if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_file(work / COMPARISON_FILE)):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from qurate.config import RunConfig, to_dict
-from qurate.data.embedding.embed import embed_files, embed_images, image_paths, put_embeddings
+from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
-from qurate.data.images import find_unreadable
+from qurate.data.images import check_pixels, try_all
 from qurate.data.parts import Parts
 from qurate.data.samples import Inputs, Split
 from qurate.expectation import expect, say_time
@@ -126,7 +126,8 @@ class Job:
         """What training is given, and the parts without the images that turned out to be unreadable."""
         paths = image_paths(parts.split)
         if self.train == "full":
-            sound = parts.without(find_unreadable(paths, partial(self.audience.show, "checking images")))
+            _, unreadable = try_all(check_pixels, paths, partial(self.audience.show, "checking images"))
+            sound = parts.without(unreadable)
             split = sound.split
         else:
             found = embed_files(
@@ -209,7 +210,8 @@ class Job:
     def _before(self, inputs: Inputs) -> Tensor:
         if isinstance(inputs, Tensor):
             return inputs
-        return embed_images(inputs, self.frozen, cache=self.cache, device=self.config.training.device)
+        device = self.config.training.device
+        return embed_files(inputs.paths, self.frozen, strict=True, cache=self.cache, device=device).of(inputs)
 
 
 class _Phases(Callback):

@@ -99,7 +99,7 @@ class AdaptedModel:
         domain = read_labeled(labeled, "labeled")
         if strange := [name for name in domain.classes if name not in self.classes]:
             raise DataError(
-                f"labeled ('{domain.name}') must have no classes but the model's ({list_some(self.classes)}), got also "
+                f"labeled ('{domain.name}') may only have the model's classes ({list_some(self.classes)}), got also "
                 f"{list_some(strange)}. Rename or remove them."
             )
         if not domain.classes:
@@ -177,7 +177,7 @@ class AdaptedModel:
         return F.softmax(logits, dim=1)
 
 
-def load_model(folder: Place) -> AdaptedModel:
+def load(folder: Place) -> AdaptedModel:
     """A model that was saved; no code in the files is ever run.
 
     Args:

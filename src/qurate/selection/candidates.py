@@ -17,7 +17,7 @@ def draw_candidates(
     """Line 7: positions in D_u of N_c candidates, and which slots are empty and so spent from the start.
 
     Candidates come from D_u without D_p (decision 6), or from all of D_u when the round ends with a harvest, which
-    chooses D_p anew. Even candidates take the same number from each pseudo-class as far as it has them.
+    chooses D_p again from scratch. Even candidates take the same number from each pseudo-class as far as it has them.
     """
     n = min(config.candidates, len(round.pseudo_labels))
     open_to_choice = torch.ones(len(round.pseudo_labels), dtype=torch.bool)

@@ -27,7 +27,7 @@ class Remembers(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Continue from there."""
         ...
 
 
@@ -58,8 +58,8 @@ class Progress:
     def why_stopped(self, config: SelectionConfig) -> str:
         """The same in words."""
         if self.unchanged >= config.patience:
-            return f"the trusted pseudo-labels did not change for {config.patience} rounds"
-        return f"the budget of {config.rounds} rounds is used up"
+            return f"the trusted pseudo-labels did not change for {_rounds(config.patience)}"
+        return f"the budget of {_rounds(config.rounds)} is used up"
 
     def after(self, positives: Positives, before: Positives, seconds: float) -> Self:
         """After one round more.
@@ -123,13 +123,17 @@ def save(checkpoint: Checkpoint | None, progress: Progress, trainer: Trainer, se
 
 
 def restore(checkpoint: Checkpoint | None, trainer: Trainer, selector: Selector) -> Progress | None:
-    """Put trainer and selector where they were; None if there is nothing to go on from."""
+    """Put trainer and selector where they were; None if there is nothing to continue from."""
     progress = None if checkpoint is None else checkpoint.load()
     if progress is not None:
         trainer.load_state_dict(progress.trainer)
         if isinstance(selector, Remembers):
             selector.load_state_dict(progress.selector)
     return progress
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
 
 
 def below(prefix: str, state: Mapping[str, Tensor]) -> State:

@@ -85,7 +85,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         if seed is not None:
             self._rng = torch.Generator().manual_seed(seed)
         positives: Positives = (options or {}).get("positives", self.round.positives)
-        if positives is not self.positives:  # an episode mostly goes on with what the one before it left
+        if positives is not self.positives:  # an episode mostly continues with what the one before it left
             self._labeled = self.round.sums_of(positives, self.round.target, self.round.unlabeled)
         self.positives = positives
         self.trial = self._copy_trainer()

@@ -111,7 +111,7 @@ def _no_part(data: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (_rename_a_class, "Only source has 'dog'. Spelt otherwise there: 'dog' as 'Dog_'. Rename"),
+        (_rename_a_class, "Only source has 'dog'. Spelled differently there: 'dog' as 'Dog_'. Rename"),
         (_remove_a_class, "Only source has 'dog'. Rename"),
         (_empty_a_class, "labeled has classes without a readable image: 'dog'. Add"),
         (_one_class, "source must have at least two classes, got 'cat'."),
@@ -212,7 +212,7 @@ def test_other_files_are_counted_and_labels_of_the_unlabelled_not_read(data: Pat
     (data / "unlabeled/cat 1.png").rename(data / "unlabeled/unknown kind/cat 1.png")
     report = _check(data)
     assert report.problems == report.warnings == ()
-    assert report.summary[0].endswith("; 1 hidden or other files passed over.")
+    assert report.summary[0].endswith("; 1 hidden or other files skipped.")
 
 
 def test_lists_and_tables_are_read_too(data: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor
 from qurate.data.embedding import contents, frozen
 from qurate.data.embedding import work as embedding_work
 from qurate.data.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning
-from qurate.data.embedding.embed import default_cache, embed_files, embed_images, embed_split
+from qurate.data.embedding.embed import default_cache, embed_files, embed_split
 from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.embedding.work import EmbeddingError
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
@@ -72,6 +73,10 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+def _embed(files: ImageFiles, name: str, weights: str, **options: Any) -> Tensor:
+    return embed_files(files.paths, freeze_backbone(name, weights), strict=True, **options).of(files)
+
+
 def _plain_loop(files: ImageFiles, name: str, weights: str) -> Tensor:
     backbone = build_backbone(name, weights)
     assert backbone.transform is not None
@@ -87,7 +92,7 @@ def _shards(cache: Path) -> list[Path]:
 
 def test_embeddings_equal_a_plain_loop(files: ImageFiles, weights: str, cache: Path) -> None:
     threads = torch.get_num_threads()
-    rows = embed_images(files, TINY, weights, cache=cache, batch_size=5)
+    rows = _embed(files, TINY, weights, cache=cache, batch_size=5)
     assert rows.dtype == torch.float32
     torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
     assert torch.get_num_threads() == threads
@@ -96,26 +101,26 @@ def test_embeddings_equal_a_plain_loop(files: ImageFiles, weights: str, cache: P
 
 
 def test_no_files_have_no_embeddings(weights: str, cache: Path) -> None:
-    assert embed_images(ImageFiles(()), TINY, weights, cache=cache).shape[0] == 0
+    assert _embed(ImageFiles(()), TINY, weights, cache=cache).shape[0] == 0
 
 
 def test_the_second_call_passes_nothing_and_returns_the_same(
     files: ImageFiles, weights: str, cache: Path, passed: list[int]
 ) -> None:
     calls: list[tuple[int, int]] = []
-    first = embed_images(files, TINY, weights, cache=cache, on_progress=lambda done, all: calls.append((done, all)))
+    first = _embed(files, TINY, weights, cache=cache, on_progress=lambda done, all: calls.append((done, all)))
     assert calls == [(0, 12), (8, 12), (12, 12), (12, 12)]
     assert sum(passed) == 12
-    second = embed_images(files, TINY, weights, cache=cache)
+    second = _embed(files, TINY, weights, cache=cache)
     assert sum(passed) == 12
     assert torch.equal(first, second)
 
 
 def test_only_a_changed_file_is_embedded_again(files: ImageFiles, weights: str, cache: Path, passed: list[int]) -> None:
-    first = embed_images(files, TINY, weights, cache=cache)
+    first = _embed(files, TINY, weights, cache=cache)
     _draw(files.paths[3], seed=99)
     passed.clear()
-    second = embed_images(files, TINY, weights, cache=cache)
+    second = _embed(files, TINY, weights, cache=cache)
     assert sum(passed) == 1
     same = torch.arange(12) != 3
     assert torch.equal(first[same], second[same])
@@ -123,10 +128,10 @@ def test_only_a_changed_file_is_embedded_again(files: ImageFiles, weights: str, 
 
 
 def test_content_counts_and_not_the_path(files: ImageFiles, weights: str, cache: Path, passed: list[int]) -> None:
-    first = embed_images(files, TINY, weights, cache=cache)
+    first = _embed(files, TINY, weights, cache=cache)
     moved = files.paths[0].rename(files.paths[0].with_name("moved.png"))
     passed.clear()
-    again = embed_images(ImageFiles((moved, moved, *files.paths[1:])), TINY, weights, cache=cache)
+    again = _embed(ImageFiles((moved, moved, *files.paths[1:])), TINY, weights, cache=cache)
     assert passed == []
     assert torch.equal(again, torch.cat([first[:1], first]))
 
@@ -153,10 +158,10 @@ def test_digests_are_remembered_until_the_file_changes(
 
 
 def test_a_damaged_memory_of_digests_is_made_anew(files: ImageFiles, weights: str, cache: Path) -> None:
-    first = embed_images(files, TINY, weights, cache=cache)
+    first = _embed(files, TINY, weights, cache=cache)
     (cache / "digests.sqlite").write_bytes(b"no database " * 1000)
     with pytest.warns(UserWarning, match=r"digests\.sqlite: damaged"):
-        assert torch.equal(embed_images(files, TINY, weights, cache=cache), first)
+        assert torch.equal(_embed(files, TINY, weights, cache=cache), first)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied"])
@@ -164,7 +169,7 @@ def test_a_damaged_shard_is_noticed_and_only_its_rows_made_again(
     files: ImageFiles, weights: str, cache: Path, passed: list[int], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.setattr(embedding_work, "SHARD_ROWS", 5)
-    first = embed_images(files, TINY, weights, cache=cache)
+    first = _embed(files, TINY, weights, cache=cache)
     sizes = {path: safetensors.torch.load_file(path)["keys"].shape[0] for path in _shards(cache)}
     assert sorted(sizes.values()) == [2, 5, 5]
     broken = max(sizes, key=lambda path: (sizes[path], path.name))
@@ -173,26 +178,26 @@ def test_a_damaged_shard_is_noticed_and_only_its_rows_made_again(
     broken.write_bytes({"flipped": bytes(content), "cut": bytes(content[:-9]), "emptied": b""}[damage])
     passed.clear()
     with pytest.warns(EmbeddingCacheWarning, match=f"{broken.name}: damaged"):
-        second = embed_images(files, TINY, weights, cache=cache)
+        second = _embed(files, TINY, weights, cache=cache)
     assert sum(passed) == 5
     torch.testing.assert_close(second, first, rtol=1e-4, atol=1e-5)
-    assert torch.equal(embed_images(files, TINY, weights, cache=cache), second)
+    assert torch.equal(_embed(files, TINY, weights, cache=cache), second)
     assert sum(passed) == 5
 
 
 def test_foreign_files_in_the_cache_are_named_ignored_and_left(
     files: ImageFiles, weights: str, tmp_path: Path, cache: Path, passed: list[int]
 ) -> None:
-    first = embed_images(files, TINY, weights, cache=cache)
+    first = _embed(files, TINY, weights, cache=cache)
     folder = _shards(cache)[0].parent
     (folder / "notes.txt").write_text("mine")
     other = _save_weights(tmp_path / "other.safetensors", seed=1)
-    embed_images(ImageFiles(files.paths[:3]), TINY, other, cache=cache)
+    _embed(ImageFiles(files.paths[:3]), TINY, other, cache=cache)
     (stray,) = (path for path in _shards(cache) if path.parent != folder)
     stray.rename(folder / stray.name)
     passed.clear()
     with pytest.warns(EmbeddingCacheWarning) as caught:
-        assert torch.equal(embed_images(files, TINY, weights, cache=cache), first)
+        assert torch.equal(_embed(files, TINY, weights, cache=cache), first)
     messages = sorted(str(warning.message) for warning in caught)
     assert len(messages) == 2
     assert "another backbone, weights or transform" in messages[0] + messages[1]
@@ -209,7 +214,7 @@ def test_a_cache_that_is_a_file_is_refused_where_it_is_required(
     with pytest.raises(EmbeddingError, match="must be a folder"):
         embed_files(files.paths, freeze_backbone(TINY, weights), cache=tmp_path / "cache", required=True)
     with pytest.warns(EmbeddingCacheWarning, match="cannot be written"):
-        assert len(embed_images(files, TINY, weights, cache=tmp_path / "cache")) == 12
+        assert len(_embed(files, TINY, weights, cache=tmp_path / "cache")) == 12
 
 
 def test_a_cache_that_always_loses_rows_ends_in_an_error(
@@ -217,7 +222,7 @@ def test_a_cache_that_always_loses_rows_ends_in_an_error(
 ) -> None:
     monkeypatch.setattr(EmbeddingCache, "add", lambda *_: None)
     with pytest.raises(EmbeddingError, match="disappear"):
-        embed_images(files, TINY, weights, cache=cache)
+        _embed(files, TINY, weights, cache=cache)
 
 
 def test_backbone_weights_and_transform_each_make_another_space(weights: str, tmp_path: Path) -> None:
@@ -247,10 +252,10 @@ def test_an_unreadable_file_is_named_before_any_work(
 ) -> None:
     files.paths[11].write_text("no image")
     with pytest.raises(UnreadableImageError, match=r"11\.png"):
-        embed_images(files, TINY, weights, cache=cache)
+        _embed(files, TINY, weights, cache=cache)
     files.paths[11].unlink()
     with pytest.raises(UnreadableImageError, match=r"11\.png"):
-        embed_images(files, TINY, weights, cache=cache)
+        _embed(files, TINY, weights, cache=cache)
     assert passed == []
 
 
@@ -260,10 +265,10 @@ def test_a_truncated_image_costs_nothing_that_was_embedded_before(
     whole = files.paths[9].read_bytes()
     files.paths[9].write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UnreadableImageError, match=r"09\.png"):
-        embed_images(files, TINY, weights, cache=cache, batch_size=3)
+        _embed(files, TINY, weights, cache=cache, batch_size=3)
     files.paths[9].write_bytes(whole)
     passed.clear()
-    rows = embed_images(files, TINY, weights, cache=cache)
+    rows = _embed(files, TINY, weights, cache=cache)
     assert sum(passed) == 1  # all others were embedded
     torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
 
@@ -306,7 +311,7 @@ def test_a_file_that_changes_meanwhile_is_refused_and_the_rows_before_it_stay(
             _draw(files.paths[11], seed=97)
 
     with pytest.raises(UnreadableImageError, match=r"11\.png: changed while"):
-        embed_images(files, TINY, weights, cache=cache, batch_size=1, on_progress=change)
+        _embed(files, TINY, weights, cache=cache, batch_size=1, on_progress=change)
     passed.clear()
     assert embed_files(files.paths[:11], freeze_backbone(TINY, weights), cache=cache).made == 0
     assert passed == []
@@ -333,7 +338,7 @@ def test_a_split_keeps_order_labels_and_seals(
     split = _split(files)
     embedded = embed_split(split, TINY, weights, cache=cache)
     assert sum(passed) == 12  # images in several parts pass once
-    rows = embed_images(files, TINY, weights, cache=cache)
+    rows = _embed(files, TINY, weights, cache=cache)
     assert isinstance(embedded.source.inputs, Tensor)
     assert isinstance(embedded.target_unlabeled.inputs, Tensor)
     assert torch.equal(embedded.source.inputs, rows[:5])
@@ -372,9 +377,10 @@ def on_progress(done, total):
         time.sleep(0.005)
 
 frozen.build_backbone = counted
-rows = embeddings.embed_images(
-    files, "timm/test_efficientnet", weights, cache=Path(cache), batch_size=2, on_progress=on_progress
-)
+backbone = frozen.freeze_backbone("timm/test_efficientnet", weights)
+rows = embeddings.embed_files(
+    files.paths, backbone, strict=True, cache=Path(cache), batch_size=2, on_progress=on_progress
+).of(files)
 assert rows.shape[0] == 12 and rows.isfinite().all()
 print(sum(passed))
 """
@@ -399,7 +405,7 @@ def test_a_killed_run_is_resumed(files: ImageFiles, weights: str, cache: Path, p
     process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     assert len(_shards(cache)) == 1
-    rows = embed_images(files, TINY, weights, cache=cache)
+    rows = _embed(files, TINY, weights, cache=cache)
     assert sum(passed) == 12 - 4  # the one whole shard was kept
     torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
 
@@ -411,7 +417,7 @@ def test_two_processes_at_once_share_the_work_and_both_get_all_rows(
     results = [process.communicate(timeout=300) for process in processes]
     assert [err for _, err in results] == ["", ""]
     assert sum(int(out) for out, _ in results) == 12  # they shared the work
-    rows = embed_images(files, TINY, weights, cache=cache)
+    rows = _embed(files, TINY, weights, cache=cache)
     assert passed == []
     torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
     assert len(_shards(cache)) == 3
@@ -440,7 +446,7 @@ def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPat
 def test_real_images_and_weights_equal_a_plain_loop(office31: Path, office31_weights: Path, cache: Path) -> None:
     paths = sorted((office31 / "webcam" / "images").glob("*/frame_0001.jpg"))[:8]
     files, name = ImageFiles(tuple(paths)), "timm/tf_efficientnet_lite0"
-    rows = embed_images(files, name, str(office31_weights), cache=cache, batch_size=3)
+    rows = _embed(files, name, str(office31_weights), cache=cache, batch_size=3)
     assert rows.shape == (8, 1280)
     torch.testing.assert_close(rows, _plain_loop(files, name, str(office31_weights)), rtol=1e-3, atol=1e-4)
 
@@ -455,7 +461,7 @@ def test_a_cache_that_cannot_be_written_is_done_without_unless_it_is_required(
     frozen_backbone = freeze_backbone(TINY, weights)
     monkeypatch.setattr("qurate.data.embedding.cache.write_atomically", refuse)
     with pytest.warns(EmbeddingCacheWarning, match=r"cannot be written \(refused\). Embeddings are made without it"):
-        rows = embed_images(files, frozen_backbone, cache=cache)
+        rows = embed_files(files.paths, frozen_backbone, strict=True, cache=cache).of(files)
     torch.testing.assert_close(rows, _plain_loop(files, TINY, weights), rtol=1e-4, atol=1e-5)
     with pytest.raises(EmbeddingCacheError, match=r"cannot be written \(refused\). Make room, or pass another `cache`"):
         embed_files(files.paths, frozen_backbone, cache=cache, required=True)

@@ -37,7 +37,7 @@ def row(
 def rows(
     scenario: str, method: str, selector: str, *accuracies: float | None, shots: int = 3, rule: str = "last"
 ) -> list[dict[str, Any]]:
-    """One row a seed, from seed 0 on."""
+    """One row per seed, from seed 0 on."""
     return [row(scenario, method, selector, seed, a, shots, rule) for seed, a in enumerate(accuracies)]
 
 

@@ -113,7 +113,7 @@ def test_the_bytes_are_bounded_and_well_used(capacity: int, shape: tuple[int, ..
 def test_each_observation_is_stored_once() -> None:
     wide = 10_000
     pool = ExperiencePool(100 * 4 * wide + 100 * 30, (wide,), 1)
-    assert pool.capacity == 99  # two observations a transition would leave room for half as many
+    assert pool.capacity == 99  # two observations per transition would leave room for half as many
 
 
 def test_numpy_arrays_and_wider_floats_are_taken() -> None:

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from PIL import Image
-
 from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, Skipped, leave_out, list_some
 from qurate.data.embedding.contents import read_contents
-from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, look_at_all
+from qurate.data.images import ImageFiles, OnProgress, read_image, try_all
 from qurate.data.parts import Place, match_parts, paths_of, read_labeled, read_unlabeled
 from qurate.data.samples import DataError
 
@@ -141,12 +139,12 @@ def _look_at_all(
     entries = [entry for part, domain in domains.items() for entry in _entries(part, domain)]
     pictures: list[Picture] = []
     unreadable: dict[str, list[Skipped]] = defaultdict(list)
-    seen = look_at_all([path for _, path, _ in entries], _look, on_progress)
-    for (part, path, label), found in zip(entries, seen, strict=True):
-        if isinstance(found, UnreadableImageError):
-            unreadable[part].append(Skipped(path, str(found)))
+    found, reasons = try_all(_look, [path for _, path, _ in entries], on_progress)
+    for part, path, label in entries:
+        if path in found:
+            pictures.append(Picture(part, path, label, *found[path]))
         else:
-            pictures.append(Picture(part, path, label, *found))
+            unreadable[part].append(Skipped(path, reasons[path]))
     return pictures, unreadable
 
 
@@ -157,7 +155,8 @@ def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]
         yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
 
 
-def _look(image: Image.Image) -> tuple[tuple[int, int], bytes]:
+def _look(path: Path) -> tuple[tuple[int, int], bytes]:
+    image = read_image(path)
     return image.size, hashlib.sha256(str(image.size).encode() + image.tobytes()).digest()
 
 
@@ -171,7 +170,7 @@ def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:
     sides = [min(picture.size) for picture in pictures], [max(picture.size) for picture in pictures]
     passed = len([skip for skip in domain.skipped if _is_passed_over(skip)])
     said += f", sides of {min(sides[0])} to {max(sides[1])} pixels"
-    return said + (f"; {passed} hidden or other files passed over." if passed else ".")
+    return said + (f"; {passed} hidden or other files skipped." if passed else ".")
 
 
 def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
@@ -192,7 +191,7 @@ def _class_problems(domains: Mapping[str, Domain], by_part: Mapping[str, Sequenc
             names = [name for name in domains[part].classes if name not in domains[other].classes]
             if names:
                 likely = _same_but_for_spelling(names, domains[other].classes)
-                hint = f" Spelt otherwise there: {likely}." if likely else ""
+                hint = f" Spelled differently there: {likely}." if likely else ""
                 yield f"Only {part} has {list_some(names)}.{hint} Rename the classes alike, or remove those."
 
 

@@ -8,16 +8,13 @@ import sqlite3
 import stat
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from qurate.data.images import UnreadableImageError, unreadable_image
-from qurate.runtime.machine import available_cores
+from qurate.data.images import UnreadableImageError, try_all, unreadable_image
 
-Read = TypeVar("Read")
 _SETTLED_NS = 2_000_000_000
 """A file younger than this may change again within one tick of its clock, so its digest is not remembered."""
 
@@ -64,9 +61,9 @@ def read_contents(paths: Iterable[Path], memory: Path | None = None) -> tuple[di
     Returns:
         The contents, and for files that cannot be read the reason.
     """
-    stamps, unreadable = _try_all(stamp_of, dict.fromkeys(paths))
+    stamps, unreadable = try_all(stamp_of, dict.fromkeys(paths))
     known = {} if memory is None else _recall(memory, stamps)
-    fresh, more = _try_all(_digest, [path for path in stamps if path not in known])
+    fresh, more = try_all(_digest, [path for path in stamps if path not in known])
     if memory is not None:
         _remember(memory, ((path, stamps[path], digest) for path, digest in fresh.items()))
     contents = {path: Content(path, stamps[path], digest) for path, digest in (known | fresh).items()}
@@ -78,22 +75,6 @@ def spread(reasons: Mapping[Path, str], contents: Mapping[Path, Content]) -> dic
     by_digest = {contents[path].digest: (str(path), reason) for path, reason in reasons.items() if path in contents}
     same = {path: by_digest[content.digest] for path, content in contents.items() if content.digest in by_digest}
     return {**reasons, **{path: reason.replace(first, str(path)) for path, (first, reason) in same.items()}}
-
-
-def _try_all(read: Callable[[Path], Read], paths: Iterable[Path]) -> tuple[dict[Path, Read], dict[Path, str]]:
-    """What `read` makes of each file, and of those that it cannot read the reason."""
-
-    def attempt(path: Path) -> Read | UnreadableImageError:
-        try:
-            return read(path)
-        except UnreadableImageError as error:
-            return error
-
-    listed = list(paths)
-    with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
-        results = list(zip(listed, pool.map(attempt, listed), strict=True))
-    failed = {path: str(found) for path, found in results if isinstance(found, UnreadableImageError)}
-    return {path: found for path, found in results if not isinstance(found, UnreadableImageError)}, failed
 
 
 def _digest(path: Path) -> bytes:

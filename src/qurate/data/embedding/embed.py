@@ -17,7 +17,7 @@ from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory, Store
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.frozen import FrozenBackbone, choose_device, freeze_backbone
 from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
-from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, find_broken
+from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.places import is_file
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
 
@@ -77,14 +77,14 @@ def embed_files(
     batch_size: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Embeddings:
-    """Embed files under the test transform, each content once; what cannot be read is noted, and the rest goes on.
+    """Embed files under the test transform, each content once; what cannot be read is noted, and the rest is embedded.
 
     Args:
         paths: Files, images or not. One that is in the cache is not decoded.
         frozen: The backbone.
         cache: Folder of the cache; `default_cache()` unless given.
         cached: Whether to use the cache; not for a backbone that no other run will have.
-        required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work goes on.
+        required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
         strict: Raise if a file cannot be read: where its header shows it, before the work on the others begins.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         batch_size: Images per forward pass; chosen for the device unless given.
@@ -108,7 +108,7 @@ def embed_files(
     work = EmbeddingWork(store, frozen, wanted, on_progress)
     missing, began = work.missing(), time.perf_counter()
     if strict:
-        _refuse(unreadable | find_broken([file.path for file in missing]))
+        _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
     work.complete(choose_device(device), batch_size)
     unreadable |= spread(work.unreadable, contents)
     if strict:
@@ -121,45 +121,6 @@ def _refuse(unreadable: Mapping[Path, str]) -> None:
     if unreadable:
         first, *rest = unreadable.values()
         raise UnreadableImageError(f"{first} {len(rest)} more images cannot be read." if rest else first)
-
-
-def embed_images(
-    files: ImageFiles,
-    backbone: FrozenBackbone | str,
-    weights: str = "pretrained",
-    *,
-    cache: Path | None = None,
-    device: str = "auto",
-    batch_size: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Tensor:
-    """Embeddings of image files, all of which must be readable; made once, then read from the cache.
-
-    Args:
-        files: N images.
-        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', or one that was built already.
-        weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
-        cache: See `embed_files`.
-        device: See `embed_files`.
-        batch_size: See `embed_files`.
-        on_progress: See `embed_files`.
-
-    Returns:
-        (N, width) float32, in memory.
-
-    Raises:
-        UnreadableImageError: If an image is missing or cannot be decoded; the others are in the cache by then.
-        BackboneError: If the backbone takes no image files or its weights cannot be had.
-
-    Example:
-        >>> embed_images(files, "timm/resnet34.tv_in1k").shape  # downloads  # doctest: +SKIP
-        torch.Size([4110, 512])
-    """
-    frozen = freeze_backbone(backbone, weights) if isinstance(backbone, str) else backbone
-    found = embed_files(
-        files.paths, frozen, strict=True, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress
-    )
-    return found.of(files)
 
 
 def embed_split(
@@ -178,12 +139,16 @@ def embed_split(
 
     Args:
         split: Image files in some or all of its parts.
-        backbone: See `embed_images`, as for the errors.
-        weights: See `embed_images`.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', or one that was built already.
+        weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
         cache: See `embed_files`.
         device: See `embed_files`.
         batch_size: See `embed_files`.
         on_progress: See `embed_files`.
+
+    Raises:
+        UnreadableImageError: If an image is missing or cannot be decoded; the others are in the cache by then.
+        BackboneError: If the backbone takes no image files or its weights cannot be had.
     """
     if not isinstance(split, Split):
         raise DataError(f"embed_split: split must be a Split, got {describe(split)}.")

@@ -142,7 +142,7 @@ def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], 
 
 
 def _thinned(points: pd.DataFrame) -> pd.DataFrame:
-    """All labelled images, and every so many of the others."""
+    """All labelled images, and every nth of the others."""
     kept = points[points["part"] == "labeled"].head(_MOST_POINTS)
     others = points[points["part"] != "labeled"]
     stride = max(1, math.ceil(len(others) / _MOST_POINTS))

@@ -19,7 +19,7 @@ def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: i
     """Where each image lies among the others, before and after.
 
     Args:
-        points: Columns file, part, label; one row an image.
+        points: Columns file, part, label; one row per image.
         before: Embeddings by the backbone as it came, (N, width).
         after: Features F(x) of the adapted model, (N, d).
         seed: Decides which images are shown and how t-SNE begins.

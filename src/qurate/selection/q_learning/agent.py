@@ -149,7 +149,7 @@ class DeepQAgent:
         return {name: values.detach().clone() for name, values in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict` of an agent of the same shape and config."""
+        """Continue from a `state_dict` of an agent of the same shape and config."""
         self.pool.load_state_dict(_below("pool.", state))
         self.network.load_state_dict(_below("network.", state))
         if self.target_network is not None:

@@ -222,7 +222,7 @@ class ExperiencePool:
         return {name: values.clone() for name, values in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict` of a pool of the same shape."""
+        """Continue from a `state_dict` of a pool of the same shape."""
         self._observations[: len(state["observations"])] = state["observations"]
         for name, buffer in self._records().items():
             buffer[: len(state[name])] = state[name]

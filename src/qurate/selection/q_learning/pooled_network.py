@@ -114,9 +114,9 @@ class PooledNetwork:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict`; load the network and the pool it belongs to as well.
+        """Continue from a `state_dict`; load the network and the pool it belongs to as well.
 
-        From an empty one it starts anew: W_0 is all of W then.
+        From an empty one it starts from scratch: W_0 is all of W then.
         """
         self._steps.zero_()
         self._admitted = self._pending = 0
