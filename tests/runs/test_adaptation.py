@@ -23,14 +23,14 @@ from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
 from qurate.presets import make_config
 from qurate.registry import SELECTORS
-from qurate.runs.adaptation import Outcome, run_adaptation, trained_network
+from qurate.runs.adaptation import RunOutcome, run_adaptation, trained_network
 from qurate.runs.model import ModelError
 from qurate.runs.settings import BACKBONE as DEFAULT_BACKBONE
 from qurate.runs.settings import find_weights
 from qurate.runtime.tables import read_csv
 
 FAST = {"config": small_config("none"), "compare": False}
-Adapt = Callable[..., Outcome]
+Adapt = Callable[..., RunOutcome]
 
 
 class Listener:
@@ -61,7 +61,7 @@ def place(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def adapt(weights: str, cache: Path) -> Adapt:
-    def run(place: dict[str, Any], **arguments: Any) -> Outcome:
+    def run(place: dict[str, Any], **arguments: Any) -> RunOutcome:
         given = {"train": "head", "cache": cache, **FAST, **arguments}
         return run_adaptation(**place, backbone=BACKBONE, weights=weights, **given)
 

@@ -13,7 +13,7 @@ from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
 import qurate
 from qurate.errors import QurateError
-from qurate.runs.adaptation import Outcome, run_adaptation
+from qurate.runs.adaptation import RunOutcome, run_adaptation
 from qurate.runs.folder import CURVES_FOLDER, RunError, RunFolder
 from qurate.runs.staging import hold
 from qurate.runtime.files import write_atomically
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**make_folders(root), "weights": save_weights(root / "w.safetensors"), "cache": root / "cache"}
 
 
-def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> Outcome:
+def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> RunOutcome:
     config = arguments.pop("config", None) or small_config()
     given = {"train": "head", **arguments}
     return run_adaptation(**place, backbone=BACKBONE, config=config, out=out, audience=audience, **given)

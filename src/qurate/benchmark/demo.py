@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from qurate.data.samples import Split
 from qurate.registry import row_title
 from qurate.runtime.display import make_table
 from qurate.runtime.progress import PhaseBars
-from qurate.selection.callbacks import Callback
+from qurate.selection.counting import StepCount
 
 SHOTS = 3
 ROWS = ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL")
@@ -64,21 +63,9 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
     return rows
 
 
-class _Steps(Callback):
-    """Counts the training steps of a row."""
-
-    def __init__(self, bars: PhaseBars, title: str, total: int) -> None:
-        self._bars, self._title, self._total = bars, title, total
-        self._done = itertools.count(1)
-
-    def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """One more."""
-        self._bars.show(self._title, next(self._done), self._total)
-
-
 def _run(split: Split, cell: Cell, before: Pretrained | None, bars: PhaseBars) -> tuple[Row, Pretrained]:
     title = row_title(cell.config.method.name, cell.selector)
-    steps = _Steps(bars, title, cell.config.total_steps)
+    steps = StepCount(bars, title, cell.config.total_steps)
     result, pretrained = run_cell(split, cell, cell.config, before=before, callbacks=(steps,))
     return result.rows[0], pretrained
 

@@ -13,7 +13,7 @@ from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import RETRIES, Lane
 
 
-class Audience(Protocol):
+class CellListener(Protocol):
     """Who follows a benchmark."""
 
     def started(self, cell: Cell) -> None:
@@ -25,7 +25,9 @@ class Audience(Protocol):
         ...
 
 
-def run_cells(cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFolder, audience: Audience) -> list[Cell]:
+def run_cells(
+    cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFolder, audience: CellListener
+) -> list[Cell]:
     """Run all cells that are not finished.
 
     A lane keeps the pre-training it has: cells that differ in selection alone follow each other in it.
@@ -47,7 +49,7 @@ class _Schedule:
     """Cells that wait, cells that run, and what each lane has in its memory."""
 
     def __init__(
-        self, cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFolder, audience: Audience
+        self, cells: Sequence[Cell], lanes: Sequence[Lane], folder: BenchmarkFolder, audience: CellListener
     ) -> None:
         self._cells, self._lanes, self._folder, self._audience = cells, lanes, folder, audience
         self._pending = [cell for cell in cells if not folder.is_finished(cell)]

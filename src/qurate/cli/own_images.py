@@ -23,7 +23,7 @@ from qurate.runs.staging import EXPORT_FILE
 from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
-    from qurate.report.run.record import Comparison
+    from qurate.report.run.record import BaselineComparison
 
 
 def adapt(
@@ -105,7 +105,7 @@ def _standing(out: Path) -> str:
     return "Nothing was begun. Re-run the command to start." if folder is None else str(folder(out).standing())
 
 
-def _say_outcome(out: Path, comparison: Comparison | None) -> None:
+def _say_outcome(out: Path, comparison: BaselineComparison | None) -> None:
     from qurate.runs.staging import REPORT_FILE
 
     if comparison is not None:

@@ -10,10 +10,10 @@ from qurate.cli.terminal import say
 
 if TYPE_CHECKING:
     from qurate.evaluation import Metrics
-    from qurate.report.run.record import Comparison
+    from qurate.report.run.record import BaselineComparison
 
 
-def helping(found: Comparison) -> str:
+def helping(found: BaselineComparison) -> str:
     """Whether adaptation helps, in two sentences."""
     verdict = {
         "helps": "Adaptation helps.",

@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
-class Row:
+class ListedFile:
     """One sample as a list or table names it; an empty label means unlabelled."""
 
     place: str
@@ -88,13 +88,13 @@ def read_unlabeled_list(path: Path | str, root: Path | str, name: str | None = N
     return _from_rows(parse_paths(path), as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
 
 
-def parse_paths(path: Path | str) -> list[Row]:
+def parse_paths(path: Path | str) -> list[ListedFile]:
     """The files that a list or a CSV table names, unchecked against the disk, all unlabelled."""
     rows = parse_table(path, None, None) if Path(path).suffix.lower() == ".csv" else parse_list(path, need_class=False)
     return [replace(row, label="") for row in rows]
 
 
-def parse_table(path: Path | str, path_column: str | None, label_column: str | None) -> list[Row]:
+def parse_table(path: Path | str, path_column: str | None, label_column: str | None) -> list[ListedFile]:
     """The rows of a CSV table, unchecked against the disk.
 
     Args:
@@ -118,14 +118,14 @@ def parse_table(path: Path | str, path_column: str | None, label_column: str | N
             )
     labels = [""] * len(table) if label_column is None else table[label_column].tolist()
     cells = zip(table[files].tolist(), labels, strict=True)
-    rows = [Row(f"row {i}", file, label.strip()) for i, (file, label) in enumerate(cells, 1)]
+    rows = [ListedFile(f"row {i}", file, label.strip()) for i, (file, label) in enumerate(cells, 1)]
     if nameless := [row.place for row in rows if not row.path.strip()]:
         raise DataError(f"{path} has no path in {list_some(nameless)}. Fill in or remove the rows.")
     _check_text(rows, path)
     return rows
 
 
-def parse_list(path: Path | str, *, need_class: bool = True) -> list[Row]:
+def parse_list(path: Path | str, *, need_class: bool = True) -> list[ListedFile]:
     """The lines of a list file, unchecked against the disk.
 
     Args:
@@ -152,18 +152,18 @@ def parse_list(path: Path | str, *, need_class: bool = True) -> list[Row]:
                     f"'{shorten(line.strip())}'. Append the class, or -1 if it is unknown."
                 )
             words = [line, ""]
-        rows.append(Row(f"line {number}", words[0].strip(), words[1]))
+        rows.append(ListedFile(f"line {number}", words[0].strip(), words[1]))
     _check_text(rows, path)
     return rows
 
 
-def _check_text(rows: Sequence[Row], path: Path | str) -> None:
+def _check_text(rows: Sequence[ListedFile], path: Path | str) -> None:
     """A path may be any bytes, for files are called so; another encoding shows by the classes, or finds no file."""
     if strange := [row.place for row in rows if not is_text(row.label) or "\0" in row.path + row.label]:
         raise DataError(f"{path}: not a UTF-8 text file, as {strange[0]} shows. Save it as UTF-8.")
 
 
-def index_classes(rows: Sequence[Row], where: str) -> tuple[Tensor, tuple[str, ...]]:
+def index_classes(rows: Sequence[ListedFile], where: str) -> tuple[Tensor, tuple[str, ...]]:
     """Labels, (N,) int64, and the classes they point into: sorted, by value if all are integers."""
     words = [compose_name(row.label) for row in rows]
     known = set(words) - {""}
@@ -177,7 +177,7 @@ def index_classes(rows: Sequence[Row], where: str) -> tuple[Tensor, tuple[str, .
     return torch.tensor([position.get(word, -1) for word in words], dtype=torch.int64), tuple(order)
 
 
-def name_classes(rows: Sequence[Row], classes: tuple[str, ...]) -> tuple[str, ...]:
+def name_classes(rows: Sequence[ListedFile], classes: tuple[str, ...]) -> tuple[str, ...]:
     """Integer classes renamed after the folders of their images, where that is one to one."""
     if not all(_INTEGER.fullmatch(name) for name in classes):
         return classes
@@ -188,7 +188,7 @@ def name_classes(rows: Sequence[Row], classes: tuple[str, ...]) -> tuple[str, ..
     return tuple(folders[name] for name in classes) if one_to_one and all(folders.values()) else classes
 
 
-def move_rows(rows: Sequence[Row], folders: Mapping[str, str]) -> list[Row]:
+def move_rows(rows: Sequence[ListedFile], folders: Mapping[str, str]) -> list[ListedFile]:
     """The rows with the first folder of their path called as it is on disk."""
     moved = []
     for row in rows:
@@ -197,13 +197,13 @@ def move_rows(rows: Sequence[Row], folders: Mapping[str, str]) -> list[Row]:
     return moved
 
 
-def place_of(row: Row, root: Path) -> Path:
+def place_of(row: ListedFile, root: Path) -> Path:
     """The file that a row names; blanks around the name belong to it only if there is such a file."""
     exact = root / row.path
     return exact if row.path == row.path.strip() or is_file(exact) else root / row.path.strip()
 
 
-def locate(rows: Sequence[Row], root: Path, where: str) -> list[Path]:
+def locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
     """The listed files below root.
 
     Raises:
@@ -220,7 +220,7 @@ def locate(rows: Sequence[Row], root: Path, where: str) -> list[Path]:
     return paths
 
 
-def _from_rows(rows: list[Row], root: Path, name: str, where: str) -> Domain:
+def _from_rows(rows: list[ListedFile], root: Path, name: str, where: str) -> Domain:
     if not rows:
         raise DataError(f"{where} names no samples; at least one is needed.")
     paths = locate(rows, root, where)

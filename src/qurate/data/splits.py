@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qurate.data.domains import DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
-from qurate.data.lists import Row, index_classes, locate, move_rows, name_classes, parse_list
+from qurate.data.lists import ListedFile, index_classes, locate, move_rows, name_classes, parse_list
 from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled, describe
 from qurate.runtime.checked import show
 
@@ -170,7 +170,7 @@ def read_mme_split(
     return Split(domain.classes, _labeled(pieces[0]), _labeled(pieces[1]), _sealed(pieces[2]), _labeled(pieces[3]))
 
 
-def _read_mme_lists(folder: Path, source: str, target: str, shots: int) -> list[list[Row]]:
+def _read_mme_lists(folder: Path, source: str, target: str, shots: int) -> list[list[ListedFile]]:
     files = [
         folder / f"labeled_source_images_{source}.txt",
         folder / f"labeled_target_images_{target}_{shots}.txt",
@@ -186,7 +186,9 @@ def _read_mme_lists(folder: Path, source: str, target: str, shots: int) -> list[
     return [parse_list(file) for file in files]
 
 
-def _separate(source: list[Row], labeled: list[Row], unlabeled: list[Row], validation: list[Row]) -> list[list[Row]]:
+def _separate(
+    source: list[ListedFile], labeled: list[ListedFile], unlabeled: list[ListedFile], validation: list[ListedFile]
+) -> list[list[ListedFile]]:
     taken = {row.path for row in labeled}
     validation = [row for row in validation if row.path not in taken]
     taken |= {row.path for row in validation}

@@ -15,7 +15,7 @@ from qurate.errors import ConfigError
 from qurate.presets import Preset, make_config
 from qurate.runs.folder import RunFolder
 from qurate.runs.job import Job
-from qurate.runs.job import Outcome as Outcome
+from qurate.runs.job import RunOutcome as RunOutcome
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.settings import BACKBONE, Train, find_weights
 from qurate.runtime.progress import Audience, follow
@@ -150,7 +150,7 @@ def run_adaptation(
     cache: Place | None = None,
     progress: bool = True,
     audience: Audience | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """`adapt` with its words understood, see there; an `audience` is told in place of bars.
 
     Returns:
@@ -168,7 +168,7 @@ def run_adaptation(
             if resume and folder.finished and not folder.pending:
                 folder.forget()  # a kill may have come just before that
                 hears.say(f"{folder.path} is already finished.")
-                return Outcome(load(folder.path), None)
+                return RunOutcome(load(folder.path), None)
         hears.say("Reading the images ...")
         parts = read_parts(source, labeled, unlabeled, missing=missing, cache=store)
         for line in parts.lines():

@@ -14,7 +14,7 @@ from qurate.config import MethodConfig, RunConfig, SelectionConfig
 from qurate.data.samples import Labeled, Split, take
 from qurate.evaluation import predict_probabilities
 from qurate.methods import Method
-from qurate.report.run.record import Comparison
+from qurate.report.run.record import BaselineComparison
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
@@ -64,7 +64,7 @@ def compare(
     done: Sequence[Fold] = (),
     on_fold: Callable[[list[Fold]], None] | None = None,
     listen: Callable[[str, int], Callback] | None = None,
-) -> Comparison | None:
+) -> BaselineComparison | None:
     """Train both models without the held-out images and count who is right on them.
 
     Args:
@@ -95,12 +95,12 @@ def compare(
     return judge(adapted_right, baseline_right, plan.how) if adapted_right else None
 
 
-def judge(adapted: Sequence[bool], baseline: Sequence[bool], how: str) -> Comparison:
+def judge(adapted: Sequence[bool], baseline: Sequence[bool], how: str) -> BaselineComparison:
     """Two models on the same images, with the uncertainty of the difference said."""
     low, high = paired_interval(adapted, baseline)
     verdict: Literal["helps", "unclear", "harms"] = "helps" if low > 0 else "harms" if high < 0 else "unclear"
     n = len(adapted)
-    return Comparison(sum(adapted) / n, sum(baseline) / n, n, low, high, how, verdict)
+    return BaselineComparison(sum(adapted) / n, sum(baseline) / n, n, low, high, how, verdict)
 
 
 def paired_interval(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float]:

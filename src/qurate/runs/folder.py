@@ -238,11 +238,11 @@ class RunFolder:
     def write_page(self, record: RunRecord) -> None:
         """Write what says whether it helped: metrics.csv and the page."""
         from qurate.report.run.gather import metrics_table  # both draw, and predicting need not load what draws
-        from qurate.report.run.page import write_report
+        from qurate.report.run.page import write_run_page
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
         with told(self.path):
-            write_report(record, self.work / REPORT_FILE)
+            write_run_page(record, self.work / REPORT_FILE)
 
     def forget(self) -> None:
         """Remove the progress of a run that is finished: first what says that something is still to come."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from qurate.expectation import expect, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
-from qurate.report.run.record import Comparison, RunRecord
+from qurate.report.run.record import BaselineComparison, RunRecord
 from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
 from qurate.runs.folder import CURVES_FOLDER, RunFolder
 from qurate.runs.model import AdaptedModel
@@ -34,11 +33,12 @@ from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Callback
+from qurate.selection.counting import StepCount
 from qurate.selection.q_learning.memory import readable_size
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RunOutcome:
     """What a run leaves.
 
     Args:
@@ -74,7 +74,7 @@ class Job:
     folder: RunFolder | None
     audience: Audience
 
-    def run(self, parts: Parts) -> Outcome:
+    def run(self, parts: Parts) -> RunOutcome:
         """Do it."""
         if self.folder is not None:
             known = self._settings(parts)
@@ -87,7 +87,7 @@ class Job:
         with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
             return self._work(parts, split)
 
-    def _work(self, parts: Parts, split: Split) -> Outcome:
+    def _work(self, parts: Parts, split: Split) -> RunOutcome:
         """Train and write the results; then compare, and add the verdict."""
         plan, folder = self._plan(parts), self.folder
         tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
@@ -111,7 +111,7 @@ class Job:
             self.audience.say(f"No comparison was made. {self._why_not_compared()}")
         if folder is not None:
             folder.forget()
-        return Outcome(model, record)
+        return RunOutcome(model, record)
 
     def _plan(self, parts: Parts) -> Plan:
         plan = plan_comparison(parts.split.target_labeled.labels, seed=self.config.seed)
@@ -160,7 +160,7 @@ class Job:
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
 
-    def _compare(self, split: Split, plan: Plan) -> Comparison | None:
+    def _compare(self, split: Split, plan: Plan) -> BaselineComparison | None:
         done = [] if self.folder is None else self.folder.load_folds([len(fold) for fold in plan.folds])
         if done is None:
             self.audience.say("What was kept of the comparison is damaged, so it starts again.")
@@ -170,7 +170,7 @@ class Job:
             plan,
             done=done or (),
             on_fold=None if self.folder is None else self.folder.save_folds,
-            listen=lambda phase, total: _Count(self.audience, phase, total),
+            listen=lambda phase, total: StepCount(self.audience, phase, total),
         )
 
     def _model(self, method: Method, classes: tuple[str, ...]) -> AdaptedModel:
@@ -234,18 +234,6 @@ class _Phases(Callback):
         """A new phase."""
         self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
         self._audience.show(self._phase, 0, self._total)
-
-
-class _Count(Callback):
-    """Counts all steps of one training, whatever its rounds."""
-
-    def __init__(self, audience: Audience, phase: str, total: int) -> None:
-        self._audience, self._phase, self._total = audience, phase, total
-        self._done = itertools.count(1)
-
-    def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """One more."""
-        self._audience.show(self._phase, next(self._done), self._total)
 
 
 _TOO_FEW = "No class has two labelled target images, so none can be held out. Label a few more and adapt again."

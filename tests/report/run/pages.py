@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
-from qurate.report.run.page import write_report
+from qurate.report.run.page import write_run_page
 from qurate.report.run.record import RunRecord
 
 VOID = {"meta", "link", "img", "br", "wbr", "input", "hr"}
@@ -55,6 +55,6 @@ class Page(HTMLParser):
 
 def written(record: RunRecord, tmp_path: Path) -> Page:
     path = tmp_path / "run" / "report.html"
-    write_report(record, path)
+    write_run_page(record, path)
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
     return Page(path.read_text(encoding="utf-8"))

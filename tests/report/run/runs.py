@@ -11,11 +11,11 @@ from PIL import Image
 
 from qurate.config import to_dict
 from qurate.presets import make_config
-from qurate.report.run.record import Comparison, RunRecord
+from qurate.report.run.record import BaselineComparison, RunRecord
 
-HELPS = Comparison(0.742, 0.687, 124, 0.016, 0.094, "held-out images", "helps")
-UNCLEAR = Comparison(0.70, 0.687, 40, -0.05, 0.07, "k-fold over the labelled images", "unclear")
-HARMS = Comparison(0.652, 0.687, 124, -0.064, -0.006, "held-out images", "harms")
+HELPS = BaselineComparison(0.742, 0.687, 124, 0.016, 0.094, "held-out images", "helps")
+UNCLEAR = BaselineComparison(0.70, 0.687, 40, -0.05, 0.07, "k-fold over the labelled images", "unclear")
+HARMS = BaselineComparison(0.652, 0.687, 124, -0.064, -0.006, "held-out images", "harms")
 
 
 def finished_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", "pen"), **changes: Any) -> RunRecord:

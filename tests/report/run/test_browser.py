@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 from tests.report.run.pages import PARTS
 from tests.report.run.runs import HARMS, finished_run
 
-from qurate.report.run.page import write_report
+from qurate.report.run.page import write_run_page
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -40,7 +40,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("run")
     long = "a_class_with_a_name_of_remarkable_length_" + "x" * 60
     record = finished_run(folder, classes=("mug", "desk_lamp", long, "<b>bold</b>"), comparison=HARMS, title=long)
-    write_report(record, folder / "report.html")
+    write_run_page(record, folder / "report.html")
     return (folder / "report.html").as_uri()
 
 

@@ -12,8 +12,8 @@ from PIL import Image
 from tests.report.run.pages import PARTS, Page, written
 from tests.report.run.runs import HARMS, HELPS, UNCLEAR, finished_run
 
-from qurate.report.run.page import GALLERY, write_report
-from qurate.report.run.record import Comparison
+from qurate.report.run.page import GALLERY, write_run_page
+from qurate.report.run.record import BaselineComparison
 from qurate.report.run.thumbnails import SIDE
 
 
@@ -57,7 +57,7 @@ def test_it_asks_nothing_of_the_network_and_runs_no_script(tmp_path: Path) -> No
     ],
 )
 def test_the_outcome_is_said_at_the_top(
-    tmp_path: Path, comparison: Comparison | None, tone: str, words: list[str]
+    tmp_path: Path, comparison: BaselineComparison | None, tone: str, words: list[str]
 ) -> None:
     page = written(finished_run(tmp_path, comparison=comparison), tmp_path)
     assert all(word in page.said("outcome") for word in words)
@@ -226,12 +226,12 @@ def test_a_page_stays_under_three_megabytes(tmp_path: Path) -> None:
     Image.fromarray(noise).save(tmp_path / "noise.png")
     for file in {*record.predictions["file"], *record.source["file"], *record.labeled["file"]}:
         Path(file).write_bytes((tmp_path / "noise.png").read_bytes())
-    write_report(record, tmp_path / "report.html")
+    write_run_page(record, tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
 
 
 def test_the_same_record_gives_the_same_page(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
     for name in "ab":
-        write_report(record, tmp_path / name)
+        write_run_page(record, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

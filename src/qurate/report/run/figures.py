@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from qurate.report.numbers import signed
 from qurate.report.run.labels import place_labels, spread_colors
-from qurate.report.run.record import Comparison
+from qurate.report.run.record import BaselineComparison
 
 COLORS = 8
 """Colours k0 to k7 of the style sheet."""
@@ -30,7 +30,7 @@ _LETTER = 6.4  # width of a letter and height of a line at the size that the sty
 _LINE = 12.0
 
 
-def interval_figure(comparison: Comparison) -> Markup | None:
+def interval_figure(comparison: BaselineComparison) -> Markup | None:
     """The difference of the accuracies with its 95 % interval, against zero."""
     middle = (comparison.adapted - comparison.baseline) * 100
     low, high = comparison.low * 100, comparison.high * 100

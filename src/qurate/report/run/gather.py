@@ -14,7 +14,7 @@ from qurate.data.images import ImageFiles
 from qurate.data.samples import Inputs, Split
 from qurate.methods import Method
 from qurate.report.run.picture import draw_picture
-from qurate.report.run.record import Comparison, RunRecord
+from qurate.report.run.record import BaselineComparison, RunRecord
 from qurate.selection.algorithm import Adaptation
 from qurate.selection.views import view
 
@@ -23,7 +23,7 @@ def gather_record(
     files: Split,
     split: Split,
     result: Adaptation,
-    comparison: Comparison | None,
+    comparison: BaselineComparison | None,
     config: RunConfig,
     notes: tuple[str, ...],
     *,

@@ -56,7 +56,7 @@ class ClassRow:
     confidence: float | None
 
 
-def write_report(record: RunRecord, path: Path) -> None:
+def write_run_page(record: RunRecord, path: Path) -> None:
     """Write the page of a run, whole or not at all.
 
     Args:

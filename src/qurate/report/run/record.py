@@ -9,7 +9,7 @@ import pandas as pd
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BaselineComparison:
     """Is it helping? The adapted model against S+T on labelled target images that neither saw.
 
     Args:
@@ -60,7 +60,7 @@ class RunRecord:
     positives: pd.DataFrame
     rounds: pd.DataFrame
     embedding: pd.DataFrame
-    comparison: Comparison | None
+    comparison: BaselineComparison | None
     stopped: str
     config: dict[str, Any]
     notes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qurate.report.numbers import count, percent, signed
-from qurate.report.run.record import Comparison
+from qurate.report.run.record import BaselineComparison
 
 _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
@@ -28,7 +28,7 @@ _NOT_COMPARED = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PageOutcome:
     """What the page says first.
 
     Args:
@@ -42,7 +42,7 @@ class Outcome:
     text: tuple[str, ...]
 
 
-def outcome(comparison: Comparison | None, no_comparison: str = "") -> Outcome:
+def outcome(comparison: BaselineComparison | None, no_comparison: str = "") -> PageOutcome:
     """Is it helping? The answer, its uncertainty and what to do.
 
     Args:
@@ -51,8 +51,8 @@ def outcome(comparison: Comparison | None, no_comparison: str = "") -> Outcome:
     """
     if comparison is None:
         if no_comparison:
-            return Outcome("open", "Whether adaptation helped was not measured", (no_comparison,))
-        return Outcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
+            return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
+        return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
     found = comparison
     difference = (found.adapted - found.baseline) * 100
     measured = (
@@ -65,7 +65,7 @@ def outcome(comparison: Comparison | None, no_comparison: str = "") -> Outcome:
         f"The difference is {signed(difference, 1)} points on these images. On others like them it lies, with "
         f"95\u00a0% confidence, between {signed(found.low * 100, 1)} and {signed(found.high * 100, 1)} points."
     )
-    return Outcome(*_HEADLINES[found.verdict], (measured, interval, _ADVICE[found.verdict]))
+    return PageOutcome(*_HEADLINES[found.verdict], (measured, interval, _ADVICE[found.verdict]))
 
 
 def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
