@@ -7,6 +7,7 @@ import pytest
 from tests.selection.problem import make_round
 
 from qurate.config import EpisodeConfig, QLearningConfig, RewardConfig
+from qurate.runtime.randomness import stream_seed
 from qurate.selection.episode import SelectionEnv
 from qurate.selection.q_learning.agent import DeepQAgent
 
@@ -17,7 +18,7 @@ def play(env: SelectionEnv, agent: DeepQAgent | None, episodes: int, *, learn: b
     """Rewards of all actions, by the agent or at random where there is none; a negative one ends an episode."""
     rng, rewards = np.random.default_rng(seed), []
     for number in range(episodes):
-        observation, info = env.reset(seed=seed + number)
+        observation, info = env.reset(seed=stream_seed(seed, number))
         ended = False
         while not ended:
             mask = info["action_mask"]

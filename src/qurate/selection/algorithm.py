@@ -134,7 +134,7 @@ def begin(
     """
     # 1: pre-train F and C with D_s, D_t and D_u
     if state is None:
-        trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=tell.on_step)
+        trainer.run(data, steps=config.training.steps, seed=stream_seed(config.seed, 1), on_step=tell.on_step)
     else:
         trainer.load_state_dict(state)
     tell.on_pretrained(trainer.method)
@@ -153,7 +153,8 @@ def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()
     """
     tell, trainer = Callbacks(callbacks), start(split, config)
     tell.on_start(trainer.method)
-    trainer.run(TrainingData.of(split), steps=config.training.steps, seed=config.seed, on_step=tell.on_step)
+    seed = stream_seed(config.seed, 1)
+    trainer.run(TrainingData.of(split), steps=config.training.steps, seed=seed, on_step=tell.on_step)
     return trainer.state_dict()
 
 
