@@ -148,6 +148,8 @@ def begin(
 def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()) -> dict[str, Tensor]:
     """Line 1 alone, which runs that differ in selection alone can share: `fit(..., pretrained=...)`.
 
+    With the schedule 'progress' they must be of equal length too, for the rates of line 1 depend on it.
+
     Returns:
         The state of the trainer.
     """
