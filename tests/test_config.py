@@ -376,7 +376,17 @@ def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
         assert (chosen.share_start, chosen.share_end) == (0.3, 0.7)
     if isinstance(chosen, DQNConfig):
         assert to_dict(chosen.episode) == EPISODE_0_1
-        assert to_dict(chosen.q_learning) == {**Q_LEARNING_0_1, "hidden": (64, 32)}
+        kept = {name: value for name, value in Q_LEARNING_0_1.items() if name != "exploration_steps"}
+        assert to_dict(chosen.q_learning) == {**kept, "hidden": (64, 32)}
+
+
+def test_a_config_that_counts_exploration_in_actions_is_read(tmp_path: Path) -> None:
+    run = make_config("TML_DQNPL")
+    table = to_dict(run)
+    table["selection"]["selector"]["q_learning"]["exploration_steps"] = 256  # as before 0.2 was finished
+    del table["training"]["schedule"]
+    (tmp_path / "run.json").write_text(json.dumps(table))
+    assert RunConfig.from_file(tmp_path / "run.json") == run
 
 
 def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> None:

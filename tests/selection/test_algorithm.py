@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.selection.problem import K, blobs, config, our_config
+from tests.selection.problem import K, agent_of, blobs, config, our_config
 
 from qurate.config import EpisodeConfig, MethodConfig, NoneConfig, RewardConfig, RunConfig, SelectorConfig
 from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS
+from qurate.presets import agent_selection
 from qurate.registry import SELECTORS
 from qurate.selection import algorithm, reward
 from qurate.selection.algorithm import Adaptation, fit, pretrain
@@ -149,6 +150,21 @@ def test_a_run_on_the_pre_training_of_another_selector_is_the_same_to_the_bit(se
     whole, shared = fit(blobs(), run), fit(blobs(), run, pretrained=state)
     assert torch.equal(weights(whole), weights(shared))
     assert whole.positives.same_as(shared.positives)
+
+
+@pytest.mark.parametrize("rounds", range(1, 9))
+def test_exploration_falls_from_round_to_round_and_the_last_one_has_none(rounds: int) -> None:
+    chosen = dataclasses.replace(agent_selection("paper"), rounds=rounds, round_steps=1, patience=rounds + 1)
+    heard = Actions()
+    run = dataclasses.replace(config(), selection=chosen)
+    learning = dataclasses.replace(agent_of(run).q_learning, hidden=(8,))
+    run = dataclasses.replace(
+        run, selection=dataclasses.replace(chosen, selector=dataclasses.replace(agent_of(run), q_learning=learning))
+    )
+    fit(blobs(n=300), run, callbacks=[heard])
+    explored = [heard.of_round(number)[0].exploration for number in range(rounds)]
+    assert explored == pytest.approx([1 - number / (rounds - 1) for number in range(rounds)] if rounds > 1 else [0])
+    assert heard.actions[-1].exploration == 0
 
 
 def test_no_two_places_of_a_run_draw_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
