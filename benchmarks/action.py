@@ -186,7 +186,7 @@ def run_episode(
     """Lines 8-18; how many actions it took."""
     for number in range(left):
         with env.timed("9"):
-            action = agent.act(observation, mask)
+            action = agent.act(observation, mask, exploration=1.0)
         following, gain, terminated, _, info = env.step(np.int64(action))
         ends = terminated or gain < 0
         with env.timed("14"):

@@ -148,12 +148,14 @@ class Straightforward:
         with seeded(seed):
             for (source_inputs, source_labels), (target_inputs, target_labels) in loaders:
                 for group in self.optimizer.param_groups:
-                    group["lr"] = scheduled_rate(training.learning_rate, training, self.step_number)
+                    group["lr"] = scheduled_rate(
+                        training.learning_rate, training, self.step_number, self.round.trainer.total_steps
+                    )
                 loss = self._loss(source_inputs, source_labels, target_inputs, target_labels)
                 self.optimizer.zero_grad()
                 loss.backward()
                 self.optimizer.step()
-                self.step_number += 1
+                self.step_number += training.schedule == "steps"
 
     def _loss(self, source: Tensor, source_labels: Tensor, target: Tensor, target_labels: Tensor) -> Tensor:
         network, config = self.trial.network, self.config.method

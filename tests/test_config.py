@@ -43,7 +43,7 @@ def test_the_papers_numbers_are_the_defaults() -> None:
     assert (training.batch_source, training.batch_target, training.batch_unlabeled) == (24, 24, 48)
     assert (training.learning_rate, training.backbone_learning_rate) == (0.01, 0.001)
     assert (training.momentum, training.weight_decay) == (0.9, 0.0005)
-    assert (training.decay_rate, training.decay_power) == (1e-4, 0.75)
+    assert (training.progress_decay_rate, training.decay_power) == (10, 0.75)
 
 
 def test_a_fingerprint_names_a_config() -> None:
@@ -364,6 +364,7 @@ def version_0_1(method: str, selector: str) -> dict[str, Any]:
 def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
     config = RunConfig.from_dict(version_0_1(method, selector))
     assert (config.method.name, config.selection.selector.name, config.seed) == (method, selector, 9)
+    assert config.training.schedule == "steps"
     numbers = {key: value for key, value in to_dict(config.method).items() if key != "name"}
     assert numbers == {key: METHOD_0_1[key] for key in numbers}
     selection, chosen = config.selection, config.selection.selector
@@ -375,7 +376,17 @@ def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
         assert (chosen.share_start, chosen.share_end) == (0.3, 0.7)
     if isinstance(chosen, DQNConfig):
         assert to_dict(chosen.episode) == EPISODE_0_1
-        assert to_dict(chosen.q_learning) == {**Q_LEARNING_0_1, "hidden": (64, 32)}
+        kept = {name: value for name, value in Q_LEARNING_0_1.items() if name != "exploration_steps"}
+        assert to_dict(chosen.q_learning) == {**kept, "hidden": (64, 32)}
+
+
+def test_a_config_that_counts_exploration_in_actions_is_read(tmp_path: Path) -> None:
+    run = make_config("TML_DQNPL")
+    table = to_dict(run)
+    table["selection"]["selector"]["q_learning"]["exploration_steps"] = 256  # as before 0.2 was finished
+    del table["training"]["schedule"]
+    (tmp_path / "run.json").write_text(json.dumps(table))
+    assert RunConfig.from_file(tmp_path / "run.json") == run
 
 
 def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> None:

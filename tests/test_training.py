@@ -3,13 +3,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor
 
 import qurate
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, SelectorConfig, TrainingConfig
 from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_batches
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, take
@@ -20,7 +21,8 @@ from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
 from qurate.selection import algorithm
-from qurate.training import TrainingError, build_optimizer, make_fabric, scheduled_rate, start
+from qurate.selection.callbacks import Callback
+from qurate.training import Trainer, TrainingError, build_optimizer, make_fabric, scheduled_rate, start
 
 
 def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:
@@ -36,7 +38,7 @@ def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:
     return Split(tuple("abc"), Labeled(*source), Labeled(*labeled), Unlabeled(unlabeled[0], SealedLabels(unlabeled[1])))
 
 
-def config(method: str = "tml", steps: int = 30, **training: float) -> RunConfig:
+def config(method: str = "tml", steps: int = 30, **training: float | str) -> RunConfig:
     return RunConfig(
         NetworkConfig(bottleneck="normalized", features=8),
         MethodConfig.of(method),
@@ -144,10 +146,47 @@ def test_an_absent_device_says_what_to_use() -> None:
         TrainingConfig(device="abacus")  # type: ignore[arg-type]  # the wrong word
 
 
-def test_the_schedule_is_ganins() -> None:
-    training = TrainingConfig()
-    assert scheduled_rate(0.01, training, 0) == 0.01
-    assert scheduled_rate(0.01, training, 10_000) == pytest.approx(0.01 * 2**-0.75)
+@pytest.mark.parametrize(
+    ("schedule", "start", "middle", "end"),
+    [
+        ("steps", 1.0, 1.075**-0.75, 1.15**-0.75),  # the MME reference code's: hardly falls in 1,500 steps
+        ("progress", 1.0, 6**-0.75, 11**-0.75),  # Ganin's
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(
+    schedule: Literal["steps", "progress"], start: float, middle: float, end: float
+) -> None:
+    training = TrainingConfig(steps=1500, schedule=schedule)
+    rates = [scheduled_rate(0.01, training, step, 1500) for step in (0, 750, 1500)]
+    assert rates == pytest.approx([0.01 * start, 0.01 * middle, 0.01 * end])
+
+
+def test_progress_is_that_of_the_whole_run_rounds_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainers: list[Trainer] = []
+    rates: list[float] = []
+
+    def start_and_keep(split: Split, run: RunConfig) -> Trainer:
+        trainers.append(start(split, run))
+        return trainers[-1]
+
+    class Rates(Callback):
+        def on_step(self, step: int, terms: dict[str, float]) -> None:
+            rates.append(trainers[0].optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(algorithm, "start", start_and_keep)
+    selection = SelectionConfig(selector=SelectorConfig.of("confidence"), rounds=3, round_steps=5)
+    run = dataclasses.replace(config(steps=10, schedule="progress"), selection=selection)
+    algorithm.fit(blobs(), run, callbacks=[Rates()])
+    assert rates == pytest.approx([0.01 * (1 + 10 * step / 25) ** -0.75 for step in range(25)])
+
+
+def test_a_trial_keeps_the_rate_of_its_round_where_the_rate_follows_progress() -> None:
+    split = blobs()
+    trainer = start(split, config(steps=10, schedule="progress"))
+    trainer.run(TrainingData.of(split), steps=5, seed=0)
+    trainer.run(TrainingData.of(split), steps=40, seed=0, labeled_only=True)
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 6**-0.75)
+    assert trainer.step == 5
 
 
 def test_a_pretrained_backbone_learns_at_its_own_rate() -> None:
@@ -169,7 +208,7 @@ def test_training_in_two_halves_follows_one_schedule() -> None:
             TrainingData.of(split), steps=4, seed=seed, on_step=lambda step, _: seen.append((step, trainer.step))
         )
     assert seen == [(1, 1), (2, 2), (3, 3), (4, 4), (1, 5), (2, 6), (3, 7), (4, 8)]
-    assert trainer.optimizer.param_groups[0]["lr"] == scheduled_rate(0.01, trainer.config, 7)
+    assert trainer.optimizer.param_groups[0]["lr"] == scheduled_rate(0.01, trainer.config, 7, 4)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 4), (0.25, 2), (0.01, 1), (0.99, 7)])

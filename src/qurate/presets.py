@@ -85,9 +85,7 @@ def make_config(
 def agent_selection(preset: Preset) -> SelectionConfig:
     """Rounds, reward and agent of a preset: 'paper' is Algorithm 1 as printed, 'qurate' our own."""
     if check_preset(preset) == "paper":
-        printed = DQNConfig(
-            episode=EpisodeConfig(candidates=32), q_learning=QLearningConfig(optimizer="sgd", exploration_steps=200)
-        )
+        printed = DQNConfig(episode=EpisodeConfig(candidates=32), q_learning=QLearningConfig(optimizer="sgd"))
         return SelectionConfig(selector=printed, rounds=12, round_steps=100)
     episode = EpisodeConfig(
         candidates=62,
@@ -101,7 +99,7 @@ def agent_selection(preset: Preset) -> SelectionConfig:
         harvest=True,
     )
     return SelectionConfig(
-        selector=DQNConfig(episode=episode, q_learning=QLearningConfig(exploration_steps=256)),
+        selector=DQNConfig(episode=episode),
         reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
     )
 

@@ -48,13 +48,17 @@ class Trainer:
         config: Optimiser, schedule, batch sizes.
         fabric: Device and precision.
         step: Where in the learning-rate schedule to start.
+        total_steps: Steps of the whole run, rounds included; those of the config unless given.
     """
 
-    def __init__(self, method: Method, config: TrainingConfig, fabric: Fabric, *, step: int = 0) -> None:
+    def __init__(
+        self, method: Method, config: TrainingConfig, fabric: Fabric, *, step: int = 0, total_steps: int | None = None
+    ) -> None:
         self.method = method.to(fabric.device)
         self.config = config
         self.fabric = fabric
         self.step = step
+        self.total_steps = config.steps if total_steps is None else total_steps
         self.optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
 
     def run(
@@ -83,10 +87,11 @@ class Trainer:
         """
         self.method.train()
         in_memory = isinstance(data.source.inputs, Tensor)
+        counts = not (labeled_only and self.config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
         with seeded(seed), torch_threads(self.config.threads or int(in_memory)):
             for done, terms in enumerate(self._steps(data.to(self.fabric.device), steps, seed, labeled_only)):
-                self.step += 1
+                self.step += counts
                 if done >= steps - max(1, steps // 10):
                     recent.append(terms)
                 if on_step is not None:
@@ -155,7 +160,7 @@ class Trainer:
 
     def _set_rates(self) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = scheduled_rate(group["base"], self.config, self.step)
+            group["lr"] = scheduled_rate(group["base"], self.config, self.step, self.total_steps)
 
     def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
         """One optimiser step on a loss, of all parameters or of some.
@@ -201,7 +206,7 @@ def start(split: Split, config: RunConfig) -> Trainer:
     for name in ("source", "target_labeled", "target_unlabeled"):
         check_inputs(network, getattr(split, name).inputs, f"Split.{name}.inputs")
     method = build_method(config.method, network, seed=config.seed)
-    return Trainer(method, config.training, make_fabric(config.training))
+    return Trainer(method, config.training, make_fabric(config.training), total_steps=config.total_steps)
 
 
 def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
@@ -220,6 +225,13 @@ def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
     )
 
 
-def scheduled_rate(base: float, config: TrainingConfig, step: int) -> float:
-    """lr(step) = base * (1 + decay_rate * step) ** -decay_power (Ganin et al., 2016)."""
-    return float(base * (1 + config.decay_rate * step) ** -config.decay_power)
+def scheduled_rate(base: float, config: TrainingConfig, step: int, total_steps: int) -> float:
+    """The learning rate at a step; see `TrainingConfig.schedule`.
+
+    'steps': base * (1 + decay_rate * step) ** -decay_power (MME reference code);
+    'progress': base * (1 + progress_decay_rate * step / total_steps) ** -decay_power (Ganin et al., 2016).
+    """
+    decay = config.decay_rate * step
+    if config.schedule == "progress":
+        decay = config.progress_decay_rate * min(step / total_steps, 1.0)
+    return float(base * (1 + decay) ** -config.decay_power)

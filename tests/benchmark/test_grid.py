@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.benchmark.tiny_grid import tiny_grid
@@ -85,6 +86,17 @@ def test_cells_that_differ_in_selection_alone_share_pre_training_and_no_others()
     assert len({cell.pretraining for cell in cells}) == 1
     others = [office(**{name: value}).cells()[0] for name, value in (("seeds", (1,)), ("shots", (1,)), ("steps", 9))]
     assert len({cell.pretraining for cell in [*cells, *others]}) == 4
+
+
+def test_cells_whose_rates_follow_progress_share_pre_training_only_at_equal_length() -> None:
+    def lengths_and_keys(schedule: Literal["steps", "progress"]) -> tuple[int, int, int]:
+        cells = office(selectors=("none", "confidence", "balanced"), scenarios=("webcam:amazon",)).cells()
+        runs = [replace(cell.config, training=replace(cell.config.training, schedule=schedule)) for cell in cells]
+        changed = [replace(cell, config=run) for cell, run in zip(cells, runs, strict=True)]
+        return len(cells), len({run.total_steps for run in runs}), len({cell.pretraining for cell in changed})
+
+    assert lengths_and_keys("steps") == (3, 2, 1)
+    assert lengths_and_keys("progress") == (3, 2, 2)
 
 
 def test_the_two_agents_are_the_two_presets_and_steps_shorten_rounds_in_proportion() -> None:

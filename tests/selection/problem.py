@@ -56,7 +56,7 @@ def config(
 ) -> RunConfig:
     chosen = SelectorConfig.of(selector)
     if isinstance(chosen, DQNConfig):
-        learning = QLearningConfig(hidden=(32, 16), exploration_steps=10, pool_bytes=1 << 20)
+        learning = QLearningConfig(hidden=(32, 16), pool_bytes=1 << 20)
         chosen = DQNConfig(episode=episode or EpisodeConfig(candidates=6, actions=6), q_learning=learning)
     return RunConfig(
         NetworkConfig(bottleneck="normalized", features=8),

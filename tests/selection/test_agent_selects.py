@@ -7,6 +7,7 @@ import pytest
 from tests.selection.problem import make_round
 
 from qurate.config import EpisodeConfig, QLearningConfig, RewardConfig
+from qurate.runtime.randomness import stream_seed
 from qurate.selection.episode import SelectionEnv
 from qurate.selection.q_learning.agent import DeepQAgent
 
@@ -15,16 +16,18 @@ EPISODE = EpisodeConfig(candidates=10, trial_steps=1, state_network="frozen", ag
 
 def play(env: SelectionEnv, agent: DeepQAgent | None, episodes: int, *, learn: bool, seed: int) -> list[float]:
     """Rewards of all actions, by the agent or at random where there is none; a negative one ends an episode."""
-    rng, rewards = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    rewards: list[float] = []
     for number in range(episodes):
-        observation, info = env.reset(seed=seed + number)
+        observation, info = env.reset(seed=stream_seed(seed, number))
         ended = False
         while not ended:
             mask = info["action_mask"]
             if agent is None:
                 action = int(rng.choice(np.flatnonzero(mask)))
             else:
-                action = agent.act(observation, mask, greedy=not learn)
+                exploration = max(0.0, 1 - len(rewards) / 150) if learn else 0.0
+                action = agent.act(observation, mask, exploration=exploration)
             assert mask[action] == 1
             following, gain, terminated, _, info = env.step(np.int64(action))
             ended = terminated or gain < 0
@@ -53,7 +56,7 @@ def test_half_of_the_first_rewards_are_positive_by_chance(env: SelectionEnv) -> 
 
 
 def test_a_trained_agent_clearly_beats_a_random_one(env: SelectionEnv) -> None:
-    learning = QLearningConfig(hidden=(64, 32), learning_rate=3e-3, batch_size=32, exploration_steps=150)
+    learning = QLearningConfig(hidden=(64, 32), learning_rate=3e-3, batch_size=32)
     agent = DeepQAgent("relational", (10, 9), 10, learning, seed=0)
     untrained = sum(play(env, agent, 20, learn=False, seed=1000)) / 20
     play(env, agent, 120, learn=True, seed=2000)

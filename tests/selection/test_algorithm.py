@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.selection.problem import K, blobs, config, our_config
+from tests.selection.problem import K, agent_of, blobs, config, our_config
 
-from qurate.config import EpisodeConfig, NoneConfig, RewardConfig, RunConfig, SelectorConfig
+from qurate.config import EpisodeConfig, MethodConfig, NoneConfig, RewardConfig, RunConfig, SelectorConfig
 from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import evaluate
 from qurate.methods import METHODS
+from qurate.presets import agent_selection
 from qurate.registry import SELECTORS
 from qurate.selection import algorithm, reward
 from qurate.selection.algorithm import Adaptation, fit, pretrain
@@ -113,7 +114,7 @@ def test_a_break_is_the_end_of_an_episode_to_the_pool_too(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(DeepQAgent, "remember", remember)
     episode = EpisodeConfig(candidates=6, actions=20, repeat_episodes=True, trial_steps=1)
-    fit(blobs(noise=2.0), config(reward=RewardConfig(threshold_prob=0.2), episode=episode, rounds=1))
+    fit(blobs(noise=2.0), config(reward=RewardConfig(threshold_prob=0.9), episode=episode, rounds=1))
     assert len(ends) == 20
     assert {gain for gain, _, _ in ends} == {1.0, -1.0}
     for number, (gain, terminated, last) in enumerate(ends):
@@ -150,6 +151,42 @@ def test_a_run_on_the_pre_training_of_another_selector_is_the_same_to_the_bit(se
     whole, shared = fit(blobs(), run), fit(blobs(), run, pretrained=state)
     assert torch.equal(weights(whole), weights(shared))
     assert whole.positives.same_as(shared.positives)
+
+
+@pytest.mark.parametrize("rounds", range(1, 9))
+def test_exploration_falls_from_round_to_round_and_the_last_one_has_none(rounds: int) -> None:
+    chosen = dataclasses.replace(agent_selection("paper"), rounds=rounds, round_steps=1, patience=rounds + 1)
+    heard = Actions()
+    run = dataclasses.replace(config(), selection=chosen)
+    learning = dataclasses.replace(agent_of(run).q_learning, hidden=(8,))
+    run = dataclasses.replace(
+        run, selection=dataclasses.replace(chosen, selector=dataclasses.replace(agent_of(run), q_learning=learning))
+    )
+    fit(blobs(n=300), run, callbacks=[heard])
+    explored = [heard.of_round(number)[0].exploration for number in range(rounds)]
+    assert explored == pytest.approx([1 - number / (rounds - 1) for number in range(rounds)] if rounds > 1 else [0])
+    assert heard.actions[-1].exploration == 0
+
+
+def test_no_two_places_of_a_run_draw_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    class Recorded(torch.Generator):
+        def manual_seed(self, seed: int) -> torch.Generator:
+            seeds.append(seed)
+            return super().manual_seed(seed)
+
+    def manual_seed(seed: int) -> torch.Generator:
+        seeds.append(seed)
+        return torch.default_generator.manual_seed(seed)
+
+    monkeypatch.setattr(torch, "Generator", Recorded)
+    monkeypatch.setattr(torch, "manual_seed", manual_seed)
+    split = blobs()
+    seeds.clear()
+    fit(split, dataclasses.replace(OURS, method=MethodConfig.of("dann")))
+    assert len(seeds) > 50
+    assert sorted(set(seeds)) == sorted(seeds)
 
 
 @pytest.mark.parametrize("run", [config(), OURS], ids=["paper", "ours"])

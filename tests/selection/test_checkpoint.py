@@ -43,6 +43,7 @@ RUNS = {
     "cdan": config("balanced", method="cdan", rounds=3),
     "adr": config("random", method="adr", rounds=3),
     "none": config("none"),
+    "progress": dataclasses.replace(OURS, training=dataclasses.replace(OURS.training, schedule="progress")),
 }
 
 

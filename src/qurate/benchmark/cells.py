@@ -63,6 +63,8 @@ class Cell:
         for part in ("selector", "rules"):
             del about[part]
         del about["config"]["selection"], about["config"]["training"]["positive_share"]
+        if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
+            about["total_steps"] = self.config.total_steps
         about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Self
 
 from qurate.config.choices import ShareConfig
 from qurate.runtime.checked import Bytes, Checked, Count, Positive, Rate, Share, Size, StepsOrDefault, check
@@ -65,17 +66,23 @@ class QLearningConfig(Checked):
     """Updates between copies into a target network that makes the max of Eq. (9) (decision 3); 0 is none.
     Paper: none."""
     exploration_start: Share = 1.0
-    """Probability of a random action at first. Paper: 1."""
+    """Probability of a random action in the first round. Paper: 1 at first."""
     exploration_end: Share = 0.0
-    """Probability of a random action at last. Paper: 0."""
-    exploration_steps: Positive = 500
-    """Actions over which exploration falls linearly from start to end. Our choice."""
+    """Probability of a random action in the last round of the budget, and in the only one; in between it falls
+    linearly from round to round (decision 33). Paper: 0 at last."""
     pool_bytes: Bytes = 512 * 2**20
     """Upper bound of the experience pool. Our choice: 512 MiB."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(len(self.hidden) > 0, "QLearningConfig.hidden", "one or more positive widths", self.hidden)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Of older versions too, which counted exploration in actions, by `exploration_steps`; now rounds say it."""
+        if isinstance(data, Mapping):
+            data = {key: value for key, value in data.items() if key != "exploration_steps"}
+        return super().from_dict(data)
 
 
 @dataclass(frozen=True)

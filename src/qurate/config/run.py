@@ -62,10 +62,18 @@ class TrainingConfig(Checked):
     """SGD momentum, Nesterov. Paper: 0.9."""
     weight_decay: Weight = 0.0005
     """Weight decay. Paper: 0.0005."""
+    schedule: Literal["steps", "progress"] = "steps"
+    """How the rates fall. 'steps': by (1 + decay_rate * step) ** -decay_power, the MME reference code's rule, made for
+    50,000 steps. 'progress': by (1 + progress_decay_rate * p) ** -decay_power, the rule of Ganin 2016, which the paper
+    names; p goes from 0 to 1 over all steps of the run, those of line 1 and of the budget of rounds together, so that
+    no round starts at a higher rate than the one before ended with. Line 11 keeps its round's p (decision 32). Our
+    choice."""
     decay_rate: Weight = 1e-4
-    """The rate is learning_rate * (1 + decay_rate * step) ** -decay_power. Paper (Ganin 2016): 1e-4."""
+    """See schedule. MME reference code: 1e-4."""
+    progress_decay_rate: Weight = 10.0
+    """See schedule. Paper (Ganin 2016): 10."""
     decay_power: Weight = 0.75
-    """See decay_rate. Paper (Ganin 2016): 0.75."""
+    """See schedule. Paper (Ganin 2016) and MME reference code: 0.75."""
     largest_loss: Rate = 1e4
     """A loss above this, or one that is not finite, stops the run. Our choice."""
     workers: Count = 0

@@ -6,12 +6,12 @@ from qurate.config import MethodConfig
 from qurate.methods.base import Method, Minimize
 from qurate.networks.heads import Network
 from qurate.registry import METHODS
-from qurate.runtime.randomness import seeded
+from qurate.runtime.randomness import seeded, stream_seed
 
 
 def build_method(config: MethodConfig, network: Network, *, seed: int) -> Method:
     """The method of a config around a network; the seed draws weights that a method adds."""
-    with seeded(seed):
+    with seeded(stream_seed(seed, 0)):  # not the numbers that the network was drawn from
         method: Method = METHODS.find(config.name).load()(network, config)
     return method
 

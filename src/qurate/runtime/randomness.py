@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,15 +23,12 @@ def generator(seed: int, *stream: int) -> torch.Generator:
 
     Args:
         seed: The run's seed.
-        stream: Small non-negative numbers that tell streams of one run apart.
+        stream: Numbers that tell streams of one run apart; of a run, the line of Algorithm 1 and the round.
     """
-    mixed = seed
-    for number in stream:
-        # A multiplicative step of splitmix64: neighbouring numbers lead far apart.
-        mixed = ((mixed ^ (number + 0x9E3779B9)) * 0xBF58476D1CE4E5B9) % (2**63)
-    return torch.Generator().manual_seed(mixed)
+    return torch.Generator().manual_seed(stream_seed(seed, *stream))
 
 
 def stream_seed(seed: int, *stream: int) -> int:
-    """The seed of such a generator, for what makes its own."""
-    return generator(seed, *stream).initial_seed()
+    """The seed of such a generator, for what makes its own: a hash of all the numbers in their order, below 2 ** 63."""
+    hashed = hashlib.sha256(repr((seed, *stream)).encode()).digest()
+    return int.from_bytes(hashed[:8], "little") % 2**63

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qurate.config import DQNConfig, RunConfig
+from qurate.runtime.randomness import stream_seed
 from qurate.selection.callbacks import Callback
 from qurate.selection.episode import observation_shape
 from qurate.selection.q_learning.agent import DeepQAgent
@@ -28,4 +29,4 @@ def build_agent(config: RunConfig, sizes: Sizes, tell: Callback) -> DeepQAgent:
     learning = pool_for_run(chosen, config.selection.rounds, shape, n_actions)
     cost = memory_cost(shape, n_actions, learning, chosen.episode.agent)
     tell.on_memory(expected_peak(cost, sizes.unlabeled, sizes.features + sizes.classes))
-    return DeepQAgent(chosen.episode.agent, shape, n_actions, learning, config.seed)
+    return DeepQAgent(chosen.episode.agent, shape, n_actions, learning, stream_seed(config.seed, 3))

@@ -30,6 +30,7 @@ from qurate.selection.harvest import harvest
 from qurate.selection.positives import Positives
 from qurate.selection.pseudo_labels import Round, pseudo_label
 from qurate.selection.q_learning.agent import DeepQAgent
+from qurate.selection.q_learning.update import exploration_at
 from qurate.selection.selectors.base import NamedSelector, Selector, Sizes
 from qurate.selection.selectors.none import NoneSelector
 from qurate.selection.views import find_neighbors
@@ -134,7 +135,7 @@ def begin(
     """
     # 1: pre-train F and C with D_s, D_t and D_u
     if state is None:
-        trainer.run(data, steps=config.training.steps, seed=config.seed, on_step=tell.on_step)
+        trainer.run(data, steps=config.training.steps, seed=stream_seed(config.seed, 1), on_step=tell.on_step)
     else:
         trainer.load_state_dict(state)
     tell.on_pretrained(trainer.method)
@@ -148,12 +149,15 @@ def begin(
 def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()) -> dict[str, Tensor]:
     """Line 1 alone, which runs that differ in selection alone can share: `fit(..., pretrained=...)`.
 
+    With the schedule 'progress' they must be of equal length too, for the rates of line 1 depend on it.
+
     Returns:
         The state of the trainer.
     """
     tell, trainer = Callbacks(callbacks), start(split, config)
     tell.on_start(trainer.method)
-    trainer.run(TrainingData.of(split), steps=config.training.steps, seed=config.seed, on_step=tell.on_step)
+    seed = stream_seed(config.seed, 1)
+    trainer.run(TrainingData.of(split), steps=config.training.steps, seed=seed, on_step=tell.on_step)
     return trainer.state_dict()
 
 
@@ -163,15 +167,17 @@ class DQNSelector(NamedSelector):
     Args:
         config: Episodes, Q-learning, harvest.
         agent: Acts, remembers and learns.
+        rounds: The budget, over which exploration falls.
         seed: Decides the candidates.
         tell: Told of each action.
     """
 
     Config = DQNConfig
 
-    def __init__(self, config: DQNConfig, agent: DeepQAgent, seed: int, tell: Callback) -> None:
+    def __init__(self, config: DQNConfig, agent: DeepQAgent, rounds: int, seed: int, tell: Callback) -> None:
         self.config = config
         self.agent = agent
+        self.rounds = rounds
         self.seed = seed
         self._tell = tell
 
@@ -180,12 +186,13 @@ class DQNSelector(NamedSelector):
         """With the agent of a run; see `build_agent`."""
         chosen = config.selection.selector
         assert isinstance(chosen, DQNConfig)
-        return cls(chosen, build_agent(config, sizes, tell), config.seed, tell)
+        return cls(chosen, build_agent(config, sizes, tell), config.selection.rounds, config.seed, tell)
 
     def select(self, round: Round) -> Positives:
         """Lines 6-18, then the harvest if the config asks for one."""
         config, agent = self.config.episode, self.agent
         env = SelectionEnv(round, config, seed=stream_seed(self.seed, 6, round.number))
+        exploration = self.exploration(round.number)
         positives, left = round.positives, config.actions
         with torch_threads(1):
             while left > 0:  # more than one episode per round is ours (decision 25)
@@ -197,8 +204,7 @@ class DQNSelector(NamedSelector):
                 # 8: while D_c is not empty
                 while mask.any() and left > 0:
                     # 9: choose an action
-                    exploration = agent.exploration
-                    action = agent.act(observation, mask)
+                    action = agent.act(observation, mask, exploration=exploration)
                     # 10: update D_c and D_p    11: train F' and C'    12: next state    13: reward
                     following, reward, terminated, _, info = env.step(np.int64(action))
                     mask, left = info["action_mask"], left - 1
@@ -218,6 +224,11 @@ class DQNSelector(NamedSelector):
                 if not config.repeat_episodes:
                     break
         return self._harvest(round, positives) if config.harvest else positives
+
+    def exploration(self, number: int) -> float:
+        """Probability of a random action in a round: the first explores most, the last not at all (decision 33)."""
+        progress = number / (self.rounds - 1) if self.rounds > 1 else 1.0
+        return exploration_at(progress, self.config.q_learning)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The agent and its pool."""

@@ -120,7 +120,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         trainer = self.round.trainer
         if self._trial is None:
             method = copy.deepcopy(trainer.method)
-            self._trial = Trainer(method, trainer.config, trainer.fabric, step=trainer.step)
+            self._trial = Trainer(
+                method, trainer.config, trainer.fabric, step=trainer.step, total_steps=trainer.total_steps
+            )
         else:
             self._trial.start_over(trainer)
         return self._trial

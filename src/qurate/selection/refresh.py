@@ -50,7 +50,8 @@ def on_embeddings(
         Labeled(embed(method, data.target.inputs, trainer.config), data.target.labels),
         embed(method, data.unlabeled, trainer.config),
     )
-    return Trainer(head_of(method), trainer.config, trainer.fabric, step=trainer.step), embedded
+    head = Trainer(head_of(method), trainer.config, trainer.fabric, step=trainer.step, total_steps=trainer.total_steps)
+    return head, embedded
 
 
 def head_of(method: Method) -> Method:

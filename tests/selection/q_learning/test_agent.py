@@ -16,9 +16,10 @@ from torch import Tensor
 from qurate.config import QLearningConfig
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.networks import QNetworkKind
+from qurate.selection.q_learning.update import exploration_at
 
 KINDS: list[QNetworkKind] = ["flat", "relational"]
-SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
+SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, pool_bytes=100_000)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -70,16 +71,21 @@ class KeyAndChest(gymnasium.Env[NDArray[np.float32], int]):
         return rows
 
 
+EXPLORING = 600
+"""Actions over which exploration falls."""
+
+
 def practise(agent: DeepQAgent, episodes: int, seed: int = 0) -> list[int]:
     """Lines 8-15 of Algorithm 1 on the toy; the actions taken."""
     env = KeyAndChest()
     env.reset(seed=seed)
-    actions = []
+    actions: list[int] = []
     for _ in range(episodes):
         observation, info = env.reset()
         terminated = truncated = False
         while not (terminated or truncated):
-            action = agent.act(observation, info["action_mask"])
+            exploration = exploration_at(min(len(actions) / EXPLORING, 1.0), agent.config)
+            action = agent.act(observation, info["action_mask"], exploration=exploration)
             after, reward, terminated, truncated, info = env.step(action)
             agent.remember(
                 observation,
@@ -104,7 +110,7 @@ def returns(agent: DeepQAgent) -> list[float]:
         observation, info = env.reset(options={"reverse": reverse})
         total, terminated = 0.0, False
         while not terminated:
-            action = agent.act(observation, info["action_mask"], greedy=True)
+            action = agent.act(observation, info["action_mask"], exploration=0.0)
             observation, reward, terminated, _, info = env.step(action)
             total += reward
         earned.append(total)
@@ -116,7 +122,6 @@ TOY: dict[str, Any] = {
     "learning_rate": 1e-3,
     "batch_size": 32,
     "exploration_end": 0.1,
-    "exploration_steps": 600,
     "pool_bytes": 2**20,
 }
 
@@ -140,7 +145,7 @@ def test_without_a_future_the_agent_takes_what_is_near(kind: QNetworkKind) -> No
 
 
 def run_of(seed: int, **changes: Any) -> tuple[list[int], dict[str, Tensor]]:
-    settings: dict[str, Any] = {"hidden": (16, 8), "batch_size": 4, "exploration_steps": 30, "pool_bytes": 20_000}
+    settings: dict[str, Any] = {"hidden": (16, 8), "batch_size": 4, "pool_bytes": 20_000}
     agent = DeepQAgent("relational", (4, 6), 4, QLearningConfig(**settings | changes), seed=seed)
     return practise(agent, 25), agent.state_dict()
 
@@ -161,16 +166,13 @@ def test_the_same_seed_twice_is_the_same_agent(optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("target_update", [0, 7])
 def test_a_restored_agent_goes_on_as_the_first(optimizer: Any, target_update: int, tmp_path: Path) -> None:
-    config = QLearningConfig(
-        hidden=(16, 8), optimizer=optimizer, target_update=target_update, exploration_steps=60, pool_bytes=20_000
-    )
+    config = QLearningConfig(hidden=(16, 8), optimizer=optimizer, target_update=target_update, pool_bytes=20_000)
     first = DeepQAgent("flat", (4, 6), 4, config, seed=0)
     practise(first, 10)
     torch.save(first.state_dict(), tmp_path / "agent.pt")
     saved = torch.load(tmp_path / "agent.pt", weights_only=True)
     second = DeepQAgent("flat", (4, 6), 4, config, seed=99)
     second.load_state_dict(saved)
-    assert second.exploration == first.exploration < 1
     assert practise(first, 10, seed=1) == practise(second, 10, seed=1)
     after, also = first.state_dict(), second.state_dict()
     assert after.keys() == also.keys()
@@ -200,16 +202,12 @@ def test_learning_begins_with_the_first_recording() -> None:
     assert losses[-1] == pytest.approx(0.0, abs=1e-4)
 
 
-def test_greedy_actions_do_not_count() -> None:
+def test_without_exploration_the_best_action_is_taken_and_with_it_any() -> None:
     agent = DeepQAgent("flat", (3,), 2, SMALL, seed=0)
     mask = torch.ones(2, dtype=torch.bool)
-    assert {agent.act(torch.ones(3), mask, greedy=True) for _ in range(20)} == {
-        int(agent.q_values(torch.ones(3)).argmax())
-    }
-    assert agent.exploration == 1
-    for _ in range(5):
-        agent.act(torch.ones(3), mask)
-    assert agent.exploration == pytest.approx(1 - 5 / 20)
+    best = int(agent.q_values(torch.ones(3)).argmax())
+    assert {agent.act(torch.ones(3), mask, exploration=0.0) for _ in range(20)} == {best}
+    assert {agent.act(torch.ones(3), mask, exploration=1.0) for _ in range(20)} == {0, 1}
 
 
 def test_plain_gradient_descent_does_not_diverge_on_states_of_great_length() -> None:

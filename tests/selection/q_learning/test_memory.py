@@ -24,7 +24,7 @@ from qurate.selection.q_learning.pool import OversizeStateError
 
 KINDS: list[QNetworkKind] = ["flat", "relational"]
 PAPER = QLearningConfig(batch_size=32, pool_bytes=512 * 2**20)
-SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
+SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, pool_bytes=100_000)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ from qurate.selection.q_learning.update import (
 )
 
 KINDS: list[QNetworkKind] = ["flat", "relational"]
-SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
+SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, pool_bytes=100_000)
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -21,9 +21,7 @@ SHAPE, ACTIONS = (6, 70), 4
 
 def config(slots: int, **numbers: float) -> QLearningConfig:
     _, slot = pool_slots(1, SHAPE, ACTIONS)
-    chosen = QLearningConfig(
-        hidden=(64, 8), optimizer="sgd", learning_rate=0.05, batch_size=5, exploration_steps=10, pool_bytes=slots * slot
-    )
+    chosen = QLearningConfig(hidden=(64, 8), optimizer="sgd", learning_rate=0.05, batch_size=5, pool_bytes=slots * slot)
     return dataclasses.replace(chosen, **numbers)  # type: ignore[arg-type]  # mixed numbers
 
 
@@ -45,7 +43,7 @@ def live(agent: DeepQAgent, steps: int, seed: int = 0, first: int = 0) -> tuple[
         before, after = (torch.randn(SHAPE, generator=torch.Generator().manual_seed(n)) for n in (number, number + 1))
         mask = torch.rand(ACTIONS, generator=rng) < 0.8
         mask[0] = True
-        actions.append(agent.act(before, mask))
+        actions.append(agent.act(before, mask, exploration=max(0.0, 1 - number / 10)))
         last = number % 4 == 3
         reward = float(torch.randn((), generator=rng))
         agent.remember(before, actions[-1], reward, after, mask, terminated=last and number % 8 == 7, last=last)

@@ -24,7 +24,7 @@ from qurate.selection.q_learning.update import (
 )
 
 KINDS: list[QNetworkKind] = ["flat", "relational"]
-SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, exploration_steps=20, pool_bytes=100_000)
+SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, pool_bytes=100_000)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -167,8 +167,9 @@ def test_no_legal_action_is_an_error() -> None:
 
 
 def test_exploration_falls_linearly_from_one_to_zero() -> None:
-    config = QLearningConfig(exploration_steps=10)
-    assert [exploration_at(n, config) for n in (0, 5, 10, 99)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+    assert [exploration_at(p, QLearningConfig()) for p in (0, 0.25, 0.5, 1)] == pytest.approx([1.0, 0.75, 0.5, 0.0])
+    some = QLearningConfig(exploration_start=0.8, exploration_end=0.2)
+    assert [exploration_at(p, some) for p in (0, 0.5, 1)] == pytest.approx([0.8, 0.5, 0.2])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,6 @@ def test_exploration_falls_linearly_from_one_to_zero() -> None:
         {"batch_size": 0},
         {"exploration_start": 1.5},
         {"exploration_end": -0.1},
-        {"exploration_steps": 0},
         {"target_update": -1},
         {"optimizer": "lbfgs"},
         {"pool_bytes": 0},

@@ -13,7 +13,7 @@ from qurate.selection.state import View
 
 @pytest.mark.parametrize("threshold", [0.5, 0.9, 0.99])
 def test_it_takes_what_a_plain_loop_takes(threshold: float) -> None:
-    round = make_round(noise=2.0)
+    round = make_round(noise=3.0)
     expected = {}
     for i, row in enumerate(round.unlabeled.probabilities.tolist()):
         label = max(range(len(row)), key=lambda j: row[j])

@@ -16,7 +16,7 @@ from qurate.selection.q_learning.memory import available_memory, check_memory, m
 from qurate.selection.q_learning.networks import FlatQNetwork, QNetwork, QNetworkKind, build_q_network
 from qurate.selection.q_learning.pool import Array, ExperiencePool, as_tensor
 from qurate.selection.q_learning.pooled_network import PooledNetwork
-from qurate.selection.q_learning.update import choose_action, exploration_at, update_pooled, update_q_network
+from qurate.selection.q_learning.update import choose_action, update_pooled, update_q_network
 
 
 class DeepQAgent:
@@ -37,7 +37,7 @@ class DeepQAgent:
 
     Example:
         >>> agent = DeepQAgent("flat", (3,), 2, QLearningConfig(hidden=(8,), pool_bytes=10_000), seed=0)
-        >>> agent.act(torch.zeros(3), torch.tensor([False, True]))
+        >>> agent.act(torch.zeros(3), torch.tensor([False, True]), exploration=0.5)
         1
     """
 
@@ -65,15 +65,9 @@ class DeepQAgent:
         if self.cost.pooled:
             assert isinstance(self.network, FlatQNetwork)
             self.pooled = PooledNetwork(self.network, self.pool)
-        self.actions_taken = 0
         self.updates = 0
         self._acting = generator(seed, 1)
         self._sampling = generator(seed, 2)
-
-    @property
-    def exploration(self) -> float:
-        """Probability that the next action is a random one."""
-        return exploration_at(self.actions_taken, self.config)
 
     @torch.no_grad()
     def q_values(self, observation: Array) -> Tensor:
@@ -84,13 +78,10 @@ class DeepQAgent:
         values: Tensor = self.network(observed.unsqueeze(0))[0]
         return values
 
-    def act(self, observation: Array, mask: Array, *, greedy: bool = False) -> int:
-        """Choose a legal action; a greedy one neither explores nor counts towards the end of exploration."""
-        exploration = 0.0 if greedy else self.exploration
+    def act(self, observation: Array, mask: Array, *, exploration: float) -> int:
+        """Choose a legal action: with that probability any, else the best."""
         values = functools.partial(self.q_values, observation)
-        action = choose_action(values, as_tensor(mask, torch.bool), exploration, self._acting)
-        self.actions_taken += not greedy
-        return action
+        return choose_action(values, as_tensor(mask, torch.bool), exploration, self._acting)
 
     def remember(
         self,
@@ -142,7 +133,6 @@ class DeepQAgent:
         if self.pooled is not None:
             state |= {f"pooled.{name}": values for name, values in self.pooled.state_dict().items()}
         state |= {f"pool.{name}": values for name, values in self.pool.state_dict().items()}
-        state["actions_taken"] = torch.tensor(self.actions_taken)
         state["updates"] = torch.tensor(self.updates)
         state["acting"] = self._acting.get_state()
         state["sampling"] = self._sampling.get_state()
@@ -165,7 +155,6 @@ class DeepQAgent:
             self.pooled.load_state_dict(pooled)
         elif pooled:
             raise ValueError("DeepQAgent: the state is of an agent with a smaller pool_bytes; use the same config.")
-        self.actions_taken = int(state["actions_taken"])
         self.updates = int(state["updates"])
         self._acting.set_state(state["acting"])
         self._sampling.set_state(state["sampling"])

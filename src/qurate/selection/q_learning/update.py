@@ -51,9 +51,8 @@ def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float
     return int(legal[values()[legal].argmax()])
 
 
-def exploration_at(actions_taken: int, config: QLearningConfig) -> float:
-    """Probability of a random action after this many actions: linear from start to end, then constant."""
-    progress = min(actions_taken / config.exploration_steps, 1.0)
+def exploration_at(progress: float, config: QLearningConfig) -> float:
+    """Probability of a random action at a progress from 0 to 1: linear from start to end."""
     return config.exploration_start + progress * (config.exploration_end - config.exploration_start)
 
 
