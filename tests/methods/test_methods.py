@@ -25,7 +25,7 @@ from qurate.runtime.randomness import seeded
 K, WIDTH = 4, 20
 
 
-def make(name: str, **numbers: float | bool) -> Method:
+def make(name: str, **numbers: float | bool | str) -> Method:
     network = build_network(NetworkConfig(bottleneck="linear", features=16), n_classes=K, input_width=WIDTH, seed=0)
     return build_method(MethodConfig.of(name, **numbers), network, seed=0)
 
@@ -61,6 +61,18 @@ class Recorder:
                 if parameter in chosen
             }
         )
+
+
+@pytest.mark.parametrize(("weighting", "share"), [("set_size", 900 / 990), ("batch", 6 / 11)])
+def test_cml_averages_over_both_sets_as_eq_12_prints(weighting: str, share: float) -> None:
+    """Each of 900 source and 90 target samples weighs the same, though a batch holds 6 and 5 of them."""
+    method, batch = make("cml", weighting=weighting, monotone=False), make_batch()._replace(sizes=(900, 90))
+    cosines = method.network.classifier.cosines(method.network.features(torch.cat([batch.source, batch.target])))
+    labels = torch.cat([batch.source_labels, batch.target_labels])
+    angles = torch.acos(cosines) + 0.5 * F.one_hot(labels, K)
+    each = F.cross_entropy(30 * torch.cos(angles), labels, reduction="none")
+    expected = share * each[:6].mean() + (1 - share) * each[6:].mean()
+    torch.testing.assert_close(method.labeled_loss(batch, *method.encode_labeled(batch)), expected)
 
 
 @pytest.mark.parametrize("name", METHODS)

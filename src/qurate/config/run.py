@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from qurate.config.choices import MethodConfig, NoneConfig, SelectorConfig
 from qurate.config.files import read_settings
-from qurate.config.version_0_1 import from_version_0_1
+from qurate.config.version_0_1 import as_meant, from_version_0_1
 from qurate.errors import ConfigError
 from qurate.runtime.checked import Below1, Checked, Count, Inside, Positive, Rate, Seed, Size, Steps, Weight, check
 
@@ -170,6 +170,12 @@ class RunConfig(Checked):
         """
         data = read_settings(path)
         try:
-            return cls.from_dict(data["run"] if "qurate" in data and "run" in data else data)
+            return cls.from_dict(_of_run_folder(data["run"]) if "qurate" in data and "run" in data else data)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
+
+
+def _of_run_folder(run: Any) -> Any:
+    """What config.json of a run folder says; it names every number that there was when it was written."""
+    is_whole = isinstance(run, Mapping) and isinstance(run.get("method"), Mapping)
+    return {**run, "method": as_meant(run["method"])} if is_whole else run
