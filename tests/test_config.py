@@ -383,7 +383,7 @@ def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> No
     assert today == set(METHOD_0_1) | set(BEFORE)
 
 
-BEFORE = {"weighting": ("cml", "batch", "set_size")}
+BEFORE = {"weighting": ("cml", "batch", "set_size"), "discriminator_dropout": ("cdan", 0.0, 0.5)}
 """Numbers that had no name at first: their method, what they were then, and what they are unless given."""
 
 

@@ -30,7 +30,8 @@ class NetworkConfig(Checked):
     or the path of a safetensors or state-dict file."""
     bottleneck: Bottleneck = "linear"
     """Layer before the classifier: 'linear' as in the MME reference code, 'normalized' (dropout, linear,
-    batch norm, ReLU; our choice), or 'none' (VGG-16's own 4096-wide layer)."""
+    batch norm, ReLU; our choice), or 'none': the backbone's own last layers, which in VGG-16 are the two fully
+    connected ones, 4096 wide (decision 41)."""
     features: Size = 512
     """Width d of the bottleneck. Paper (by the MME reference code): 512."""
     dropout: Below1 = 0.3
@@ -59,7 +60,7 @@ class TrainingConfig(Checked):
     backbone_learning_rate: Rate = 0.001
     """Learning rate of pretrained layers. Paper (MME reference code): 0.001."""
     momentum: Below1 = 0.9
-    """SGD momentum, Nesterov. Paper: 0.9."""
+    """SGD momentum. Paper: 0.9; in Nesterov's form, as in the MME reference code."""
     weight_decay: Weight = 0.0005
     """Weight decay. Paper: 0.0005."""
     decay_rate: Weight = 1e-4

@@ -8,7 +8,10 @@ from typing import Any
 
 from qurate.registry import METHODS, SELECTORS, Registry
 
-_BEFORE: Mapping[str, Mapping[str, Any]] = {"cml": {"weighting": "batch"}}
+_BEFORE: Mapping[str, Mapping[str, Any]] = {
+    "cml": {"weighting": "batch"},
+    "cdan": {"discriminator_dropout": 0.0},
+}
 """By method, what a number was before it had a name."""
 
 
