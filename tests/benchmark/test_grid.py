@@ -81,7 +81,7 @@ def test_weights_are_named_by_content_and_not_by_place(tmp_path: Path) -> None:
 def test_cells_that_differ_in_selection_alone_share_pre_training_and_no_others() -> None:
     selectors = ("none", "confidence", "balanced", "dqn", "oracle")
     cells = office(selectors=selectors, presets=("qurate", "paper"), scenarios=("webcam:amazon",)).cells()
-    assert len(cells) == 6
+    assert len(cells) == 7
     assert len({cell.pretraining for cell in cells}) == 1
     others = [office(**{name: value}).cells()[0] for name, value in (("seeds", (1,)), ("shots", (1,)), ("steps", 9))]
     assert len({cell.pretraining for cell in [*cells, *others]}) == 4
@@ -99,6 +99,12 @@ def test_the_two_agents_are_the_two_presets_and_steps_shorten_rounds_in_proporti
     digits = tiny_grid(selectors=("dqn",), presets=("paper",), steps=40).cells()[0].config.selection
     assert isinstance(digits.selector, DQNConfig)
     assert (digits.rounds, digits.round_steps, digits.selector.episode.state_network) == (4, 10, "trial")
+
+
+def test_the_preset_paper_is_a_row_of_selector_confidence_too() -> None:
+    cells = office(methods=("TML_SPL",), presets=("qurate", "paper"), scenarios=("webcam:amazon",)).cells()
+    assert [cell.selector for cell in cells] == ["confidence", "confidence_paper"]
+    assert [cell.config.training.positive_share for cell in cells] == [0.5, None]
 
 
 def test_full_training_takes_the_papers_network() -> None:

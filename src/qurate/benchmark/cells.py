@@ -34,7 +34,7 @@ class Cell:
         scenario: 'source:target'.
         shots: Labelled target samples of each class.
         protocol: How the target is split.
-        selector: Name of the selector; 'dqn' and 'dqn_paper' are two presets of one.
+        selector: Name of its row: of the selector, or what `qurate.registry` calls it with preset 'paper'.
         rules: Rules of model selection to report.
         backbone: That embeds the images, or that is trained.
         weights: What its weights are, wherever they lie.

@@ -77,7 +77,7 @@ def _run(split: Split, cell: Cell, before: Pretrained | None, console: Console) 
     with step_bar(console, title, cell.config.total_steps) as bar:
         result, pretrained = run_cell(split, cell, cell.config, before=before, callbacks=(_Bar(bar),))
     row = result.rows[0]
-    console.print(f"{title:<9} {row.accuracy:.1%} in {row.seconds:.0f} s")
+    console.print(f"{title:<10} {row.accuracy:.1%} in {row.seconds:.0f} s")
     return row, pretrained
 
 

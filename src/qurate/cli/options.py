@@ -56,5 +56,5 @@ Selectors = Annotated[
 ]
 EVERY_SELECTOR = ",".join(SELECTORS)
 Protocol = Annotated[Literal["mme", "clean", "drawn"] | None, _shown("{mme,clean,drawn}", "the suite's first")]
-Row = Annotated[str | None, _shown("ROW", "TML_DQNPL, or else the best")]
+Row = Annotated[str | None, _shown("ROW", "TML_DQNPL*, or else the best")]
 Ray = Annotated[str | None, _shown("local|ADDRESS")]

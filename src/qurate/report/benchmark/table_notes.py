@@ -8,6 +8,7 @@ import pandas as pd
 
 from qurate.benchmark.outcome import Facts
 from qurate.model_selection import RULES, describe_rule
+from qurate.registry import PRINTED
 from qurate.report.benchmark.published import TRAINING, Published, PublishedTable, same_backbone
 
 _TRAINED = {"head": "frozen, head trained", "full": TRAINING}
@@ -71,15 +72,23 @@ def _legend(columns: Mapping[str, str]) -> list[str]:
 
 
 def _agents(selectors: set[str]) -> list[str]:
-    """Which agent is whose: the published TML_DQNPL is Algorithm 1 as printed, ours is not."""
+    """Which row is whose: the published TML_DQNPL is Algorithm 1 as printed, ours is not."""
     said = []
     if "dqn" in selectors:
         said.append(
-            "The agent (dqn, TML_DQNPL) is our preset, which differs from the printed algorithm by decisions 8, 9 and "
-            "18 to 26 of docs/paper.md."
+            "TML_DQNPL* (selector dqn) is the agent with our preset, which differs from the printed algorithm by "
+            "decisions 8, 9 and 18 to 26 of docs/paper.md."
         )
-    if "dqn_paper" in selectors:
-        said.append("dqn_paper is Algorithm 1 as printed, except for the decisions listed in docs/paper.md.")
+    if PRINTED["dqn"] in selectors:
+        said.append(
+            f"TML_DQNPL (selector {PRINTED['dqn']}) is Algorithm 1 as printed, except for the decisions listed in "
+            "docs/paper.md."
+        )
+    if PRINTED["confidence"] in selectors:
+        said.append(
+            "TML_SPL draws half of each target batch from the positives; 'one set' draws from them and the labelled "
+            "target alike, as the paper may have meant it (decision 31)."
+        )
     return said
 
 
