@@ -12,6 +12,7 @@ from qurate.config import MethodConfig, SelectorConfig
 from qurate.errors import ConfigError
 from qurate.methods import Method
 from qurate.registry import (
+    LONG,
     METHODS,
     ORACLE,
     PRINTED,
@@ -33,7 +34,7 @@ def test_the_rows_of_the_papers_tables_are_there_in_its_order() -> None:
     printed = ["S+T", "DANN", "ADR", "CDAN", "ENT", "MME", "TML", "CML"]
     assert [entry.title for entry in METHODS.values() if entry.title in printed] == printed
     assert [name for name in SELECTORS if name in ("none", "confidence", "dqn")] == ["none", "confidence", "dqn"]
-    assert sorted(SELECTOR_ORDER) == sorted([*SELECTORS, *PRINTED.values(), ORACLE])
+    assert sorted(SELECTOR_ORDER) == sorted([*SELECTORS, *PRINTED.values(), ORACLE, LONG])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -116,7 +117,7 @@ def test_a_word_names_a_method_a_row_of_the_paper_or_a_pair(word: str, pair: tup
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("selector", [*SELECTORS, ORACLE])
+@pytest.mark.parametrize("selector", [*SELECTORS, ORACLE, LONG])
 def test_what_a_table_prints_is_understood(method: str, selector: str) -> None:
     chosen = None if selector == "none" else selector
     assert resolve_pair(row_title(method, selector)) == (method, chosen)

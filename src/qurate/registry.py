@@ -126,17 +126,15 @@ SELECTORS = Registry(
 
 ORACLE = "oracle"
 """The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
+LONG = "long"
+"""The control of a benchmark: no selector, but as many training steps as a row with one takes."""
+PLAIN = ("none", LONG)
+"""Rows without pseudo-labels."""
 PRINTED = {"confidence": "confidence_paper", "dqn": "dqn_paper"}
 """What results of a selector with preset 'paper' are called in results.csv."""
 SELECTOR_ORDER = (
-    "none",
-    "confidence",
-    PRINTED["confidence"],
-    "quality",
-    "balanced",
-    "random",
-    PRINTED["dqn"],
-    "dqn",
+    *PLAIN,
+    *("confidence", PRINTED["confidence"], "quality", "balanced", "random", PRINTED["dqn"], "dqn"),
     ORACLE,
 )
 """Selectors in the order of a benchmark's tables."""
@@ -171,19 +169,28 @@ def resolve_pair(word: str) -> tuple[str, str | None]:
     if not plus or METHODS.has(word):
         return METHODS.find(word).name, None
     name, chosen = METHODS.find(method.strip()).name, selector.strip()
-    return name, ORACLE if chosen.casefold() == ORACLE else SELECTORS.find(chosen).name
+    return name, chosen.casefold() if chosen.casefold() in (ORACLE, LONG) else SELECTORS.find(chosen).name
 
 
-def row_title(method: str, selector: str) -> str:
+def row_title(method: str, selector: str, steps: int | None = None) -> str:
     """The name of a row: the paper's where it has one, else 'METHOD + selector'.
+
+    Args:
+        method: In results.csv.
+        selector: In results.csv.
+        steps: Training steps, which name a control of equal length.
 
     Example:
         >>> row_title("source_target", "none"), row_title("tml", "dqn"), row_title("mme", "quality")
         ('S+T', 'TML_DQNPL*', 'MME + quality')
+        >>> row_title("tml", "long", 3100)
+        'TML, 3,100 steps'
     """
     if (method, selector) in TITLES:
         return TITLES[method, selector]
     title = METHODS[method].title if method in METHODS else method
+    if selector == LONG and steps is not None:
+        return f"{title}, {steps:,} steps"
     return title if selector == "none" else f"{title} + {selector}"
 
 

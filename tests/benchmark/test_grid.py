@@ -107,6 +107,20 @@ def test_the_preset_paper_is_a_row_of_selector_confidence_too() -> None:
     assert [cell.config.training.positive_share for cell in cells] == [0.5, None]
 
 
+def test_a_control_trains_as_long_as_a_row_with_a_selector() -> None:
+    words = ("S+T", "S+T+long", "tml+Long", "tml+balanced", "tml+dqn")
+    cells = office(methods=words, scenarios=("webcam:amazon",)).cells()
+    assert [(cell.config.method.name, cell.selector, cell.config.total_steps) for cell in cells] == [
+        ("source_target", "none", 1500),
+        ("source_target", "long", 3100),
+        ("tml", "long", 3100),
+        ("tml", "balanced", 3100),
+        ("tml", "dqn", 3100),
+    ]
+    assert cells[1].config.selection.selector.name == "none"
+    assert tiny_grid(methods=("tml",), selectors=("long",), steps=40).cells()[0].config.total_steps == 80
+
+
 def test_full_training_takes_the_papers_network() -> None:
     network = office(train="full").cells()[0].config.network
     assert (network.backbone, network.bottleneck) == ("torchvision/vgg16", "none")

@@ -274,7 +274,7 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "train": "full" if grid.suite.generated else grid.train,
         "protocol": grid.protocol,
         "commit": current_commit(),
-        "steps": cells[0].config.training.steps,
+        "steps": min(cell.config.training.steps for cell in cells),
         "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }

@@ -11,7 +11,7 @@ from typing import Any
 from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
-from qurate.registry import METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
+from qurate.registry import LONG, METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
 from qurate.runtime.checked import LARGEST_SEED, show
 
 
@@ -121,7 +121,7 @@ def split_selectors(given: str) -> tuple[str, ...]:
             for name, printed in PRINTED.items():
                 if word == printed:
                     raise ConfigError(f"'{printed}' is chosen by --selectors {name} --presets paper.")
-            if word != ORACLE:
+            if word not in (ORACLE, LONG):
                 SELECTORS.find(word)
     return words
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.report.benchmark.grids import D, W, outcome_of, row, rows
+from tests.report.benchmark.grids import D, W, outcome_of, row, rows, write_failed, write_grid
 
+from qurate.benchmark.outcome import read_outcome
 from qurate.report.benchmark.tables import Cell, Table, make_tables
 from qurate.report.numbers import DASH
 
@@ -52,6 +53,23 @@ def test_the_best_is_bold_the_best_without_pseudo_labels_underlined_and_an_oracl
     table = table_of(tmp_path, FULL)
     assert marked(table, "best") == [{"TML_DQNPL*"}] * 3
     assert marked(table, "best_plain") == [{"MME"}, {"S+T"}, {"S+T"}]
+
+
+def test_controls_of_equal_length_are_rows_of_their_own_and_the_table_says_who_trained_how_long(tmp_path: Path) -> None:
+    results = [{**result, "steps": 3100 if result["selector"] == "dqn" else 1500} for result in FULL[3:]]
+    results += [{**result, "steps": 3100} for result in rows(W, "tml", "long", 0.71, 0.71, 0.71)]
+    write_grid(tmp_path, results)
+    config = {"method": {"name": "tml"}, "seed": 0, "training": {"steps": 3100}}
+    write_failed(tmp_path, D, "tml", "long", 0, config=config)
+    (table,) = make_tables(read_outcome(tmp_path))
+    assert [row.title for row in table.rows][:3] == ["S+T", "MME", "TML, 3,100 steps"]
+    assert texts(table)["TML, 3,100 steps"][:2] == ["71.0 ± 0.0", "failed"]
+    assert "TML, 3,100 steps" in marked(table, "best_plain")[0]  # it has no pseudo-labels
+    (note,) = [note for note in table.notes if note.startswith("Training steps in all: ")]
+    assert "1,500 for S+T, MME" in note
+    assert "3,100 for TML, 3,100 steps" in note
+    assert "controls: no pseudo-labels" in note
+    assert not any("Training steps in all" in note for note in table_of(tmp_path / "old", FULL).notes)
 
 
 def test_equal_as_printed_is_equally_good(tmp_path: Path) -> None:
