@@ -27,13 +27,13 @@ demo: install
 	$(BIN)/qurate demo --out $(OUT) --seed $(SEED) --force
 	@echo "To use qurate in this shell: . $(BIN)/activate"
 
-# The paper's Office-31 table and ours, with five seeds: about 45 minutes on 2 cores. DATA holds office31/, WEIGHTS is a file.
+# The paper's Office-31 table and ours, with five seeds: about 70 minutes on 2 cores. DATA holds office31/, WEIGHTS is a file.
 DATA ?= ../shared/data
 WEIGHTS ?= auto
 SEEDS ?= 0,1,2,3,4
 office31: install
 	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --backbone timm/tf_efficientnet_lite0 --weights $(WEIGHTS) \
-	  --methods all,tml+confidence,tml+quality,tml+balanced,tml+random,tml+dqn,tml+oracle --selectors none --seeds $(SEEDS) --out office31
+	  --methods all,tml+confidence,tml+quality,tml+balanced,tml+random,tml+dqn,tml+oracle,S+T+long,ent+long,tml+long --selectors none --presets qurate,paper --seeds $(SEEDS) --out office31
 	$(BIN)/qurate report office31 --out docs/office31
 	cp office31/results.csv office31/rounds.csv docs/office31/
 

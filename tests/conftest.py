@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torchvision
 from hypothesis import settings
+from torch import nn
 
 settings.register_profile("qurate", deadline=None)  # a busy machine is no failure
 settings.load_profile("qurate")
@@ -35,4 +38,20 @@ def office31_weights(office31: Path) -> Path:
     path = office31.parents[1] / "weights" / "tf_efficientnet_lite0.safetensors"
     if not path.is_file():
         pytest.skip(f"the weights are not at {path}")
+    return path
+
+
+@pytest.fixture
+def small_vgg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of a network that is built like VGG-16, but of few numbers, and that stands in for it."""
+
+    def build(**_: object) -> torchvision.models.VGG:
+        network = torchvision.models.VGG(nn.Sequential(nn.Conv2d(3, 2, 3)), init_weights=False)
+        first, last, classes = nn.Linear(2 * 7 * 7, 8), nn.Linear(8, 4096), nn.Linear(4096, 5)
+        network.classifier = nn.Sequential(first, nn.ReLU(), nn.Dropout(), last, nn.ReLU(), nn.Dropout(), classes)
+        return network
+
+    path = tmp_path / "small_vgg.safetensors"
+    safetensors.torch.save_file(build().state_dict(), path)
+    monkeypatch.setattr(torchvision.models, "vgg16", build)
     return path

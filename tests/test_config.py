@@ -365,7 +365,7 @@ def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
     config = RunConfig.from_dict(version_0_1(method, selector))
     assert (config.method.name, config.selection.selector.name, config.seed) == (method, selector, 9)
     assert config.training.schedule == "steps"
-    numbers = {key: value for key, value in to_dict(config.method).items() if key != "name"}
+    numbers = {key: value for key, value in to_dict(config.method).items() if key not in ("name", *BEFORE)}
     assert numbers == {key: METHOD_0_1[key] for key in numbers}
     selection, chosen = config.selection, config.selection.selector
     assert (selection.rounds, selection.round_steps, selection.relabel_positives) == (4, 50, True)
@@ -391,4 +391,21 @@ def test_a_config_that_counts_exploration_in_actions_is_read(tmp_path: Path) -> 
 
 def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> None:
     today = {part.name for entry in METHODS.values() for part in dataclasses.fields(entry.load().Config) if part.init}
-    assert today == set(METHOD_0_1)
+    assert today == set(METHOD_0_1) | set(BEFORE)
+
+
+BEFORE = {"weighting": ("cml", "batch", "set_size"), "discriminator_dropout": ("cdan", 0.0, 0.5)}
+"""Numbers that had no name at first: their method, what they were then, and what they are unless given."""
+
+
+@pytest.mark.parametrize("number", BEFORE)
+def test_a_run_of_before_a_number_had_a_name_is_repeated_as_it_was(number: str, tmp_path: Path) -> None:
+    method, before, default = BEFORE[number]
+    run = to_dict(make_config(method, "none"))
+    assert run["method"].pop(number) == default
+    of_version_0_1 = version_0_1(method, "none")
+    for name, data in (("config.json", {"qurate": "0.2.0", "run": run}), ("old.json", of_version_0_1)):
+        (tmp_path / name).write_text(json.dumps(data))
+        assert getattr(RunConfig.from_file(tmp_path / name).method, number) == before
+    (tmp_path / "own.json").write_text(json.dumps(run))
+    assert getattr(RunConfig.from_file(tmp_path / "own.json").method, number) == default

@@ -67,7 +67,7 @@ def test_numbers_that_are_given_replace_the_presets_and_no_others() -> None:
             {"method": "TML_SPL", "selector": "dqn"},
             "'TML_SPL' means selector 'confidence', but selector is 'dqn'",
         ),
-        ({"selector": "random", "preset": "paper"}, "preset 'paper' sets up selector 'dqn', got selector 'random'"),
+        ({"selector": "random", "preset": "paper"}, "preset 'paper' sets up selector 'dqn' or 'confidence', got"),
         ({"steps": 0}, "TrainingConfig.steps must be positive, got 0"),
         ({"rounds": 1.5}, "SelectionConfig.rounds must be an integer, got 1.5"),
         ({"seed": -1}, "RunConfig.seed must be between 0 and 4294967295, got -1"),
@@ -92,6 +92,12 @@ def test_the_paper_preset_is_the_printed_algorithm() -> None:
     assert (episode.keep_rejected, episode.harvest, episode.repeat_episodes) == (True, False, False)
     assert (learning.optimizer, learning.hidden, learning.discount) == ("sgd", (1024, 512), 0.9)
     assert config.training.positive_share is None
+
+
+def test_the_confidence_of_the_paper_draws_from_labels_and_positives_as_one_set() -> None:
+    ours, printed = make_config("TML_SPL"), make_config("TML_SPL", preset="paper")
+    assert (ours.training.positive_share, printed.training.positive_share) == (0.5, None)
+    assert printed.selection == ours.selection
 
 
 def test_the_presets_are_two_and_ours_is_the_default() -> None:

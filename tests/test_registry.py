@@ -12,9 +12,10 @@ from qurate.config import MethodConfig, SelectorConfig
 from qurate.errors import ConfigError
 from qurate.methods import Method
 from qurate.registry import (
+    LONG,
     METHODS,
     ORACLE,
-    PRINTED_AGENT,
+    PRINTED,
     SELECTOR_ORDER,
     SELECTORS,
     Entry,
@@ -33,7 +34,7 @@ def test_the_rows_of_the_papers_tables_are_there_in_its_order() -> None:
     printed = ["S+T", "DANN", "ADR", "CDAN", "ENT", "MME", "TML", "CML"]
     assert [entry.title for entry in METHODS.values() if entry.title in printed] == printed
     assert [name for name in SELECTORS if name in ("none", "confidence", "dqn")] == ["none", "confidence", "dqn"]
-    assert sorted(SELECTOR_ORDER) == sorted([*SELECTORS, PRINTED_AGENT, ORACLE])
+    assert sorted(SELECTOR_ORDER) == sorted([*SELECTORS, *PRINTED.values(), ORACLE, LONG])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -104,6 +105,7 @@ def test_nearest_is_silent_where_nothing_is_near() -> None:
         ("source_target", ("source_target", None)),
         ("TML_SPL", ("tml", "confidence")),
         ("tml_dqnpl", ("tml", "dqn")),
+        ("TML_DQNPL*", ("tml", "dqn")),
         ("MME+dqn", ("mme", "dqn")),
         ("mme+DQN", ("mme", "dqn")),
         ("tml+Oracle", ("tml", "oracle")),
@@ -115,7 +117,7 @@ def test_a_word_names_a_method_a_row_of_the_paper_or_a_pair(word: str, pair: tup
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("selector", [*SELECTORS, ORACLE])
+@pytest.mark.parametrize("selector", [*SELECTORS, ORACLE, LONG])
 def test_what_a_table_prints_is_understood(method: str, selector: str) -> None:
     chosen = None if selector == "none" else selector
     assert resolve_pair(row_title(method, selector)) == (method, chosen)
@@ -140,5 +142,5 @@ def test_rows_have_the_papers_names_and_order() -> None:
     rows = [("mme", "dqn"), ("tml", "oracle"), ("tml", "dqn"), ("tml", "none"), ("tml", "confidence"), ("ent", "none")]
     rows += [("tml", "dqn_paper"), ("somebody's", "none"), ("source_target", "none")]
     assert [row_title(*row) for row in sorted(rows, key=lambda row: row_rank(*row))] == [
-        *("S+T", "ENT", "TML", "somebody's", "TML_SPL", "TML + dqn_paper", "MME + dqn", "TML_DQNPL", "TML + oracle")
+        *("S+T", "ENT", "TML", "somebody's", "TML_SPL", "TML_DQNPL", "MME + dqn", "TML_DQNPL*", "TML + oracle")
     ]

@@ -240,6 +240,16 @@ def test_positives_come_with_their_inputs_and_labels(share: float | None) -> Non
         assert len(batch.unlabeled) == 0
 
 
+def test_a_batch_says_how_large_its_sets_are_and_positives_count_as_target() -> None:
+    split, config = blobs(), TrainingConfig(batch_source=4, batch_target=8)
+    data = TrainingData.of(split)
+    chosen = data.with_positives(torch.tensor([9, 3, 7]), torch.tensor([2, 0, 1]))
+    sizes = len(split.source), len(split.target_labeled)
+    for given, expected in ((data, sizes), (chosen, (sizes[0], sizes[1] + 3))):
+        batch = next(iter(stream_batches(given, config, steps=1, seed=0)))
+        assert batch.to(torch.device("cpu")).sizes == expected
+
+
 def test_batches_take_every_sample_before_any_twice() -> None:
     rows = draw_batches(10, 4, 5, torch.Generator().manual_seed(0))
     assert rows.shape == (5, 4)
@@ -277,7 +287,7 @@ def test_image_batches_do_not_depend_on_the_number_of_workers(office31: Path) ->
         for workers in (0, 1)
     ]
     for one, two in zip(*streams, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(one[:5], two[:5], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from qurate.config import (
     TrainingConfig,
 )
 from qurate.errors import ConfigError
-from qurate.registry import SELECTORS, nearest, resolve_pair
+from qurate.registry import PRINTED, SELECTORS, nearest, resolve_pair
 
 Preset = Literal["qurate", "paper"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -47,6 +47,7 @@ def make_config(
         method: A name of `qurate.METHODS`, or a row of the paper's tables: 'S+T', 'TML_SPL', 'TML_DQNPL'; in any case.
         selector: A name of `qurate.SELECTORS`; 'dqn' unless the method names a pair.
         preset: Of selector 'dqn': 'qurate', ours, or 'paper', Algorithm 1 as printed; docs/paper.md says what differs.
+            Of selector 'confidence', 'paper' draws batches from D_t and D_p as one set (decision 31).
         network: Backbone and bottleneck; the normalized bottleneck on embeddings unless given.
         steps: Training steps before selection; the default of `TrainingConfig` unless given.
         rounds: Most rounds of selection; the preset's number unless given.
@@ -69,8 +70,10 @@ def make_config(
         )
     chosen = SelectorConfig.of(selector or paired or "dqn")
     is_printed = check_preset(preset) == "paper"
-    if is_printed and chosen.name != "dqn":
-        raise ConfigError(f"preset 'paper' sets up selector 'dqn', got selector '{chosen.name}'. Give one of them.")
+    if is_printed and chosen.name not in PRINTED:
+        raise ConfigError(
+            f"preset 'paper' sets up selector 'dqn' or 'confidence', got selector '{chosen.name}'. Give one of them."
+        )
     selection = agent_selection(preset) if chosen.name == "dqn" else SelectionConfig(selector=chosen)
     training = TrainingConfig(device=device, positive_share=None if is_printed else POSITIVE_SHARE)
     return RunConfig(

@@ -126,17 +126,34 @@ SELECTORS = Registry(
 
 ORACLE = "oracle"
 """The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
-PRINTED_AGENT = "dqn_paper"
-"""What results of selector 'dqn' with preset 'paper' are called in the tables of a benchmark."""
-SELECTOR_ORDER = (*(name for name in SELECTORS if name != "dqn"), PRINTED_AGENT, "dqn", ORACLE)
+LONG = "long"
+"""The control of a benchmark: no selector, but as many training steps as a row with one takes."""
+PLAIN = ("none", LONG)
+"""Rows without pseudo-labels."""
+PRINTED = {"confidence": "confidence_paper", "dqn": "dqn_paper"}
+"""What results of a selector with preset 'paper' are called in results.csv."""
+SELECTOR_ORDER = (
+    *PLAIN,
+    *("confidence", PRINTED["confidence"], "quality", "balanced", "random", PRINTED["dqn"], "dqn"),
+    ORACLE,
+)
 """Selectors in the order of a benchmark's tables."""
 
 PAIRS = {"TML_SPL": ("tml", "confidence"), "TML_DQNPL": ("tml", "dqn")}
-"""Pairs of method and selector that have a name in the paper."""
+"""Pairs of method and selector that have a name in the paper, with whatever preset."""
+TITLES = {
+    ("tml", "confidence"): "TML_SPL",
+    ("tml", PRINTED["confidence"]): "TML_SPL, one set",
+    ("tml", PRINTED["dqn"]): "TML_DQNPL",
+    ("tml", "dqn"): "TML_DQNPL*",
+}
+"""Rows of tables that have a name. The paper's TML_DQNPL is Algorithm 1 as printed; the star marks our preset."""
 
 
 def resolve_pair(word: str) -> tuple[str, str | None]:
     """Method and selector of a word: a method, a row of the tables, or 'method+selector'; in any case.
+
+    TML_DQNPL is the agent with whatever preset is chosen; the star of our own row may be there or not.
 
     Raises:
         ConfigError: If it names none.
@@ -146,26 +163,34 @@ def resolve_pair(word: str) -> tuple[str, str | None]:
         (('tml', 'confidence'), ('source_target', None), ('mme', 'dqn'), ('mme', 'quality'))
     """
     for title, pair in PAIRS.items():
-        if str(word).casefold() == title.casefold():
+        if str(word).casefold().removesuffix("*") == title.casefold():
             return pair
     method, plus, selector = str(word).rpartition("+")
     if not plus or METHODS.has(word):
         return METHODS.find(word).name, None
     name, chosen = METHODS.find(method.strip()).name, selector.strip()
-    return name, ORACLE if chosen.casefold() == ORACLE else SELECTORS.find(chosen).name
+    return name, chosen.casefold() if chosen.casefold() in (ORACLE, LONG) else SELECTORS.find(chosen).name
 
 
-def row_title(method: str, selector: str) -> str:
+def row_title(method: str, selector: str, steps: int | None = None) -> str:
     """The name of a row: the paper's where it has one, else 'METHOD + selector'.
+
+    Args:
+        method: In results.csv.
+        selector: In results.csv.
+        steps: Training steps, which name a control of equal length.
 
     Example:
         >>> row_title("source_target", "none"), row_title("tml", "dqn"), row_title("mme", "quality")
-        ('S+T', 'TML_DQNPL', 'MME + quality')
+        ('S+T', 'TML_DQNPL*', 'MME + quality')
+        >>> row_title("tml", "long", 3100)
+        'TML, 3,100 steps'
     """
-    for title, pair in PAIRS.items():
-        if (method, selector) == pair:
-            return title
+    if (method, selector) in TITLES:
+        return TITLES[method, selector]
     title = METHODS[method].title if method in METHODS else method
+    if selector == LONG and steps is not None:
+        return f"{title}, {steps:,} steps"
     return title if selector == "none" else f"{title} + {selector}"
 
 

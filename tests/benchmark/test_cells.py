@@ -53,7 +53,7 @@ def test_the_rule_of_validation_needs_validation(split: Split) -> None:
     Watch(replace(split, validation=None), ("last", "entropy"))
 
 
-@pytest.mark.parametrize("selector", ["none", "balanced", "dqn", "oracle"])
+@pytest.mark.parametrize("selector", ["none", "long", "balanced", "dqn", "oracle"])
 def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: Split, selector: str) -> None:
     cell = cell_of(selector, rules=RULES)
     result, _ = run(split, cell)
@@ -63,9 +63,10 @@ def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: S
         assert result.rows[0].accuracy == evaluate(plain.method, split.target_unlabeled).accuracy
         assert (result.rows[0].positives or 0) == len(plain.positives)
     assert {row.config for row in result.rows} == {cell.name}
+    assert {row.steps for row in result.rows} == {16 if selector == "none" else 32}
     by_rule = {row.model_selection: row for row in result.rows}
     assert by_rule["oracle"].accuracy == max(row.accuracy for row in result.rows)
-    if selector == "none":
+    if selector in ("none", "long"):
         assert result.rounds == ()
         assert by_rule["last"].positives is None
         return

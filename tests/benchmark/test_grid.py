@@ -82,7 +82,7 @@ def test_weights_are_named_by_content_and_not_by_place(tmp_path: Path) -> None:
 def test_cells_that_differ_in_selection_alone_share_pre_training_and_no_others() -> None:
     selectors = ("none", "confidence", "balanced", "dqn", "oracle")
     cells = office(selectors=selectors, presets=("qurate", "paper"), scenarios=("webcam:amazon",)).cells()
-    assert len(cells) == 6
+    assert len(cells) == 7
     assert len({cell.pretraining for cell in cells}) == 1
     others = [office(**{name: value}).cells()[0] for name, value in (("seeds", (1,)), ("shots", (1,)), ("steps", 9))]
     assert len({cell.pretraining for cell in [*cells, *others]}) == 4
@@ -111,6 +111,26 @@ def test_the_two_agents_are_the_two_presets_and_steps_shorten_rounds_in_proporti
     digits = tiny_grid(selectors=("dqn",), presets=("paper",), steps=40).cells()[0].config.selection
     assert isinstance(digits.selector, DQNConfig)
     assert (digits.rounds, digits.round_steps, digits.selector.episode.state_network) == (4, 10, "trial")
+
+
+def test_the_preset_paper_is_a_row_of_selector_confidence_too() -> None:
+    cells = office(methods=("TML_SPL",), presets=("qurate", "paper"), scenarios=("webcam:amazon",)).cells()
+    assert [cell.selector for cell in cells] == ["confidence", "confidence_paper"]
+    assert [cell.config.training.positive_share for cell in cells] == [0.5, None]
+
+
+def test_a_control_trains_as_long_as_a_row_with_a_selector() -> None:
+    words = ("S+T", "S+T+long", "tml+Long", "tml+balanced", "tml+dqn")
+    cells = office(methods=words, scenarios=("webcam:amazon",)).cells()
+    assert [(cell.config.method.name, cell.selector, cell.config.total_steps) for cell in cells] == [
+        ("source_target", "none", 1500),
+        ("source_target", "long", 3100),
+        ("tml", "long", 3100),
+        ("tml", "balanced", 3100),
+        ("tml", "dqn", 3100),
+    ]
+    assert cells[1].config.selection.selector.name == "none"
+    assert tiny_grid(methods=("tml",), selectors=("long",), steps=40).cells()[0].config.total_steps == 80
 
 
 def test_full_training_takes_the_papers_network() -> None:

@@ -103,6 +103,17 @@ def test_a_cell_whose_rows_were_not_written_yet_is_not_finished(whole: Path, tmp
     assert tables(tmp_path) == tables(whole)
 
 
+def test_a_cell_of_before_steps_were_recorded_stays_finished_beside_others(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "bench")
+    cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
+    rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
+    rows.write_text("".join(line.rpartition(",")[0] + "\n" for line in rows.read_text().splitlines()))
+    assert "steps" not in rows.read_text()
+    folder.write_tables(cells)
+    steps = read_results(tmp_path / "bench" / "results.csv")["steps"]
+    assert list(steps.isna()) == [True] + [False] * (len(cells) - 1)
+
+
 def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 

@@ -17,15 +17,15 @@ from qurate.losses import entropy_loss
 from qurate.methods import METHODS, Method, build_method
 from qurate.methods.adr import symmetric_divergence
 from qurate.methods.base import warmup
-from qurate.methods.cdan import OuterProduct, RandomizedMap, balance_domains
-from qurate.methods.dann import domain_labels
+from qurate.methods.cdan import OuterProduct, RandomizedMap, balance_domains, domain_labels
+from qurate.networks.adversarial import DomainDiscriminator
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import seeded
 
 K, WIDTH = 4, 20
 
 
-def make(name: str, **numbers: float | bool) -> Method:
+def make(name: str, **numbers: float | bool | str) -> Method:
     network = build_network(NetworkConfig(bottleneck="linear", features=16), n_classes=K, input_width=WIDTH, seed=0)
     return build_method(MethodConfig.of(name, **numbers), network, seed=0)
 
@@ -61,6 +61,18 @@ class Recorder:
                 if parameter in chosen
             }
         )
+
+
+@pytest.mark.parametrize(("weighting", "share"), [("set_size", 900 / 990), ("batch", 6 / 11)])
+def test_cml_averages_over_both_sets_as_eq_12_prints(weighting: str, share: float) -> None:
+    """Each of 900 source and 90 target samples weighs the same, though a batch holds 6 and 5 of them."""
+    method, batch = make("cml", weighting=weighting, monotone=False), make_batch()._replace(sizes=(900, 90))
+    cosines = method.network.classifier.cosines(method.network.features(torch.cat([batch.source, batch.target])))
+    labels = torch.cat([batch.source_labels, batch.target_labels])
+    angles = torch.acos(cosines) + 0.5 * F.one_hot(labels, K)
+    each = F.cross_entropy(30 * torch.cos(angles), labels, reduction="none")
+    expected = share * each[:6].mean() + (1 - share) * each[6:].mean()
+    torch.testing.assert_close(method.labeled_loss(batch, *method.encode_labeled(batch)), expected)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -139,7 +151,8 @@ def test_dann_reverses_the_domain_gradient_for_features_by_the_warmup() -> None:
     source, target = method.encode_labeled(batch)
     unlabeled = method.encode_unlabeled(batch)
     domains = method.discriminator(torch.cat([source, unlabeled]))  # type: ignore[operator]  # a module of DANN
-    domain = F.binary_cross_entropy_with_logits(domains, torch.tensor([1.0] * 6 + [0.0] * 8))
+    each = F.binary_cross_entropy_with_logits(domains, torch.tensor([1.0] * 6 + [0.0] * 8), reduction="none")
+    domain = (each[:6].mean() + each[6:].mean()) / 2  # the larger part of a batch weighs no more
     labeled = method.labeled_loss(batch, source, target)
     for name in ("network.bottleneck.weight", "discriminator.layers.0.weight"):
         parameter = dict(method.named_parameters())[name]
@@ -148,6 +161,20 @@ def test_dann_reverses_the_domain_gradient_for_features_by_the_warmup() -> None:
         factor = 0.5 if "discriminator" in name else -0.5 * warmup(0.3, 10.0)
         expected = factor * adversarial + (0 if supervised is None else supervised)
         torch.testing.assert_close(recorder.gradients[0][name], expected)
+
+
+def test_the_discriminator_of_cdan_drops_half_of_both_hidden_layers() -> None:
+    discriminator = make("cdan").discriminator
+    assert isinstance(discriminator, DomainDiscriminator)
+    kept: list[float] = []
+    for layer in (discriminator.layers[2], discriminator.layers[4]):
+        layer.register_forward_pre_hook(lambda _, inputs: kept.append((inputs[0] != 0).float().mean().item()))
+    inputs = torch.randn(64, K * 16, generator=torch.Generator().manual_seed(0))
+    with seeded(0):
+        discriminator.train()(inputs)
+        discriminator.eval()(inputs)
+    training, testing = kept[:2], kept[2:]
+    assert [a / b for a, b in zip(training, testing, strict=True)] == pytest.approx([0.5, 0.5], abs=0.03)
 
 
 def test_warmup_goes_from_zero_to_one() -> None:
@@ -214,7 +241,7 @@ def test_cdan_weighs_each_domain_to_one() -> None:
 
 
 def test_cdan_without_conditioning_is_the_mean_over_both_domains() -> None:
-    method, batch = make("cdan", entropy_conditioning=False), make_batch()
+    method, batch = make("cdan", entropy_conditioning=False, discriminator_dropout=0.0), make_batch()
     source, unlabeled = method.network.features(batch.source), method.encode_unlabeled(batch)
     loss = method.domain_loss(source, unlabeled, 1.0)  # type: ignore[operator]  # a function of CDAN
     by_hand = 0.0

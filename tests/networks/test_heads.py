@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from qurate.config import NetworkConfig
+from qurate.config import EpisodeConfig, MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.data.batches import TrainingData
+from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.methods import build_method
 from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
+from qurate.networks.backbones import build_backbone
 from qurate.networks.heads import CosineClassifier, Dropout, build_network
 from qurate.runtime.randomness import seeded
+from qurate.selection.refresh import on_embeddings
+from qurate.training import build_optimizer, start
 
 
 def test_cosine_classifier_equals_the_plain_loop() -> None:
@@ -88,3 +96,40 @@ def test_dropout_zeroes_its_share_keeps_the_mean_and_rests_in_evaluation() -> No
     assert float((dropped == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.02)
     assert torch.equal(dropout.eval()(torch.ones(3)), torch.ones(3))
+
+
+def test_the_fully_connected_layers_of_vgg_16_are_new_layers() -> None:
+    """Ten times the backbone's rate in the MME reference code: 119 of 134 million weights."""
+    config = NetworkConfig("torchvision/vgg16", bottleneck="none")
+    with torch.device("meta"):
+        network = build_network(config, n_classes=31, input_width=None, seed=0)
+    parts = network.backbone, network.bottleneck
+    assert [sum(p.numel() for p in part.parameters()) for part in parts] == [14_714_688, 119_545_856]
+    assert (network.width, network.n_features) == (25088, 4096)
+    network.pretrained = True
+    groups = build_optimizer(build_method(MethodConfig.of("tml"), network, seed=0), TrainingConfig()).param_groups
+    rates = {parameter: group["lr"] for group in groups for parameter in group["params"]}
+    assert {rates[parameter] for parameter in network.backbone.parameters()} == {0.001}
+    assert {rates[parameter] for parameter in network.bottleneck.parameters()} == {0.01}
+
+
+def test_vgg_16_gives_what_it_gave_as_one_backbone(small_vgg: Path) -> None:
+    config = NetworkConfig("torchvision/vgg16", str(small_vgg), bottleneck="none")
+    network = build_network(config, n_classes=3, input_width=None, seed=0).eval()
+    whole, images = build_backbone("torchvision/vgg16", str(small_vgg)).module.eval(), torch.rand(2, 3, 14, 14)
+    assert torch.equal(network.features(images), whole(images))
+
+
+def test_the_trial_network_trains_the_fully_connected_layers_of_vgg_16(small_vgg: Path) -> None:
+    """Line 11 of Algorithm 1 trains F', not the classifier alone."""
+    network = NetworkConfig("torchvision/vgg16", str(small_vgg), bottleneck="none")
+    part = Labeled(torch.rand(6, 3, 14, 14), torch.arange(6) % 3)
+    split = Split(("a", "b", "c"), part, part, Unlabeled(part.inputs))
+    trainer = start(split, RunConfig(network, MethodConfig.of("tml"), TrainingConfig(device="cpu")))
+    trial, data = on_embeddings(trainer, TrainingData.of(split), EpisodeConfig(), torch.Generator())
+    before = copy.deepcopy(trial.method.network.bottleneck.state_dict())
+    trial.run(data, steps=1, seed=0, labeled_only=True)
+    assert before
+    assert all(
+        not torch.equal(values, before[name]) for name, values in trial.method.network.bottleneck.state_dict().items()
+    )

@@ -18,7 +18,7 @@ from qurate.config import RunConfig, fingerprint
 from qurate.data.catalog import Protocol
 from qurate.data.samples import Split
 from qurate.evaluation import true_labels
-from qurate.registry import ORACLE
+from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit, pretrain
 from qurate.selection.callbacks import Callback
 from qurate.selection.selectors.base import Selector
@@ -34,7 +34,7 @@ class Cell:
         scenario: 'source:target'.
         shots: Labelled target samples of each class.
         protocol: How the target is split.
-        selector: Name of the selector; 'dqn' and 'dqn_paper' are two presets of one.
+        selector: Name of its row: of the selector, or what `qurate.registry` calls it with preset 'paper'.
         rules: Rules of model selection to report.
         backbone: That embeds the images, or that is trained.
         weights: What its weights are, wherever they lie.
@@ -137,13 +137,14 @@ def run_cell(
     began = time.perf_counter()
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
-    fit(split, config, selector=selector, callbacks=listeners, pretrained=shared.state)
+    done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared.state)
     seconds = shared.seconds + time.perf_counter() - began
-    result = CellResult(_rows(cell, watch, seconds, commit), _rounds(cell, watch, len(split.target_unlabeled)))
+    steps = config.training.steps + len(done.rounds) * config.selection.round_steps
+    result = CellResult(_rows(cell, watch, seconds, commit, steps), _rounds(cell, watch, len(split.target_unlabeled)))
     return result, shared
 
 
-def _rows(cell: Cell, watch: Watch, seconds: float, commit: str) -> tuple[Row, ...]:
+def _rows(cell: Cell, watch: Watch, seconds: float, commit: str, steps: int) -> tuple[Row, ...]:
     rows = []
     for rule in cell.rules:
         point = watch.chosen(rule)
@@ -153,18 +154,19 @@ def _rows(cell: Cell, watch: Watch, seconds: float, commit: str) -> tuple[Row, .
                 model_selection=rule,
                 accuracy=point.accuracy,
                 balanced_accuracy=point.balanced_accuracy,
-                positives=None if cell.selector == "none" else point.positives,
+                positives=None if cell.selector in PLAIN else point.positives,
                 positives_accuracy=point.positives_accuracy,
                 seconds=seconds,
                 config=cell.name,
                 commit=commit,
+                steps=steps,
             )
         )
     return tuple(rows)
 
 
 def _rounds(cell: Cell, watch: Watch, n_unlabeled: int) -> tuple[RoundRow, ...]:
-    if cell.selector == "none":
+    if cell.selector in PLAIN:
         return ()
     return tuple(
         RoundRow(

@@ -24,6 +24,7 @@ from qurate.benchmark.results import (
     write_file,
 )
 from qurate.data.places import shorten
+from qurate.registry import PLAIN
 
 RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
 """What the folder holds."""
@@ -143,9 +144,9 @@ class BenchmarkFolder:
             raise BenchmarkError(f"{places[0]}: must have a row for each of {', '.join(cell.rules)}.")
         if rows[["accuracy", "seconds"]].isna().any(axis=None) or rounds["accuracy"].isna().any():
             raise BenchmarkError(f"{places[0]}: a result is missing.")
-        if list(rounds["round"]) != list(range(len(rounds))) or (cell.selector != "none") != (len(rounds) > 0):
+        if list(rounds["round"]) != list(range(len(rounds))) or (cell.selector in PLAIN) == (len(rounds) > 0):
             raise BenchmarkError(f"{places[1]}: must have a row for each round.")
-        return _Kept(_body(places[0]), _body(places[1]), float(rows["seconds"].iloc[0]))
+        return _Kept(_body(places[0], COLUMNS), _body(places[1], ROUND_COLUMNS), float(rows["seconds"].iloc[0]))
 
 
 def check_writable(path: Path) -> None:
@@ -163,5 +164,7 @@ def check_writable(path: Path) -> None:
         raise BenchmarkError(f"`out` must be a folder that can be written, got {shorten(path)} ({problem}).")
 
 
-def _body(path: Path) -> str:
-    return path.read_text(encoding="utf-8").partition("\n")[2]
+def _body(path: Path, columns: Sequence[str]) -> str:
+    """The rows of a table; cells of earlier commits lack the columns that were added last, and have nothing in them."""
+    header, _, body = path.read_text(encoding="utf-8").partition("\n")
+    return body.replace("\n", "," * (len(columns) - len(header.split(","))) + "\n")

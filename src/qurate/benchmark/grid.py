@@ -16,7 +16,7 @@ from qurate.data.digits import check_shots
 from qurate.model_selection import RULES
 from qurate.networks.backbones import check_backbone
 from qurate.presets import Preset, check_preset, make_config
-from qurate.registry import METHODS, ORACLE, PRINTED_AGENT, SELECTOR_ORDER, SELECTORS, resolve_pair
+from qurate.registry import LONG, METHODS, ORACLE, PRINTED, SELECTOR_ORDER, SELECTORS, resolve_pair
 from qurate.runtime.checked import Checked, Positive, Seed, StepsOrDefault
 from qurate.selection.selectors.oracle import OracleConfig
 
@@ -36,8 +36,8 @@ class Grid(Checked):
         scenarios: Pairs 'source:target'; all of the suite if empty.
         methods: Names or titles of `qurate.METHODS`, or 'all', each with every selector; 'tml+dqn' or 'TML_DQNPL' is
             that pair alone.
-        selectors: Names of `qurate.SELECTORS`, or 'oracle'.
-        presets: Of selector 'dqn', each a row of its own.
+        selectors: Names of `qurate.SELECTORS`, 'oracle', or 'long': none, but as many steps as with the agent.
+        presets: Of selectors 'dqn' and 'confidence', each a row of its own.
         shots: Labelled target samples of each class.
         seeds: Of the runs.
         backbone: That embeds the images (train='head') or is trained; the suite's if empty.
@@ -113,13 +113,13 @@ class Grid(Checked):
         return [(method, row) for method in METHODS for row in SELECTOR_ORDER if (method, row) in found]
 
     def _rows_of(self, selector: str) -> list[str]:
-        """What rows of a selector are called: one for each preset of the agent."""
-        if selector == ORACLE:
-            return [ORACLE]
+        """What rows of a selector are called: one for each preset, where it has presets."""
+        if selector in (ORACLE, LONG):
+            return [selector]
         name = SELECTORS.find(selector).name
-        if name != "dqn":
+        if name not in PRINTED:
             return [name]
-        return [PRINTED_AGENT if check_preset(preset) == "paper" else name for preset in self.presets]
+        return [PRINTED[name] if check_preset(preset) == "paper" else name for preset in self.presets]
 
     def cells(self) -> list[Cell]:
         """All cells, in the order of the suite's scenarios and of the registries, however they were named."""
@@ -147,11 +147,11 @@ class Grid(Checked):
     def run_config(self, method: str, selector: str, seed: int, backbone: str, weights: str) -> RunConfig:
         """The run of one cell: the suite's network, the preset of the selector, as many steps as asked for."""
         steps = self.steps or self.suite.steps or TrainingConfig.steps
-        names = {PRINTED_AGENT: "dqn", ORACLE: "none"}
+        names = {ORACLE: "none", LONG: "none", **{printed: name for name, printed in PRINTED.items()}}
         config = make_config(
             method,
             names.get(selector, selector),
-            preset="paper" if selector == PRINTED_AGENT else "qurate",
+            preset="paper" if selector in PRINTED.values() else "qurate",
             network=self._network(backbone, weights),
             steps=steps,
             seed=seed,
@@ -165,6 +165,9 @@ class Grid(Checked):
             selection = replace(selection, round_steps=max(1, round(selection.round_steps * shorter)))
         if selector == ORACLE:
             selection = replace(selection, selector=OracleConfig())
+        if selector == LONG:
+            longer = self.run_config(method, "dqn", seed, backbone, weights).total_steps
+            return replace(config, training=replace(config.training, steps=longer))
         return replace(config, selection=selection)
 
     def _network(self, backbone: str, weights: str) -> NetworkConfig:

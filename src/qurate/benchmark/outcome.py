@@ -13,7 +13,7 @@ from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
 from qurate.data.places import is_file
 from qurate.errors import QurateError
-from qurate.registry import row_rank, row_title
+from qurate.registry import LONG, row_rank, row_title
 
 CELL = ["scenario", "method", "selector", "shots", "seed"]
 """What names one run of the grid."""
@@ -108,12 +108,13 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
         found.update({name: cell[name] for name in CELL if name not in found})
         rules = cell["rules"]
+        steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"lacks {error}") from error
     kinds = {"shots": int, "seed": int}
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
-    return [{**found, "model_selection": str(rule)} for rule in rules]
+    return [{**found, "model_selection": str(rule), "steps": steps} for rule in rules]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -144,7 +145,10 @@ def _titled(table: pd.DataFrame) -> pd.DataFrame:
     """With the column `title`, rows in the order of the tables."""
     pairs = list(zip(table["method"].astype(str), table["selector"].astype(str), strict=True))
     order = sorted(range(len(pairs)), key=lambda i: row_rank(*pairs[i]))
-    return table.assign(title=[row_title(*pair) for pair in pairs]).iloc[order].reset_index(drop=True)
+    known = table["steps"] if "steps" in table else pd.Series([None] * len(table))
+    steps = [None if pd.isna(value) else int(value) for value in known]
+    titles = [row_title(*pair, number) for pair, number in zip(pairs, steps, strict=True)]
+    return table.assign(title=titles).iloc[order].reset_index(drop=True)
 
 
 def _facts(stored: dict[str, Any]) -> Facts:

@@ -42,6 +42,7 @@ class Row:
         seconds: Of training and evaluation.
         config: Fingerprint of all that decides the result.
         commit: Of qurate, when the run was made.
+        steps: Training steps of lines 1 and 20 together; None in results of before they were recorded.
     """
 
     scenario: str
@@ -57,6 +58,7 @@ class Row:
     seconds: float
     config: str
     commit: str
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class RoundRow:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
+_ADDED = ("steps",)
+"""Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
 
@@ -155,6 +159,9 @@ def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
         BenchmarkError: If the file is cut off or is no such table; the message names the line and the value.
     """
     texts = _read_texts(path)
+    for column in _ADDED:
+        if column in columns and column not in texts.columns:
+            texts[column] = ""
     missing = [column for column in columns if column not in texts.columns]
     if missing:
         raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
@@ -223,12 +230,15 @@ _KINDS = {
     **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
     **dict.fromkeys(("seed", "round"), _Kind("a whole number from 0 on", _number(int, 0, _MOST), "int64")),
     "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
-    "positives": _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64"),
+    **dict.fromkeys(
+        ("positives", "steps"), _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64")
+    ),
     "seconds": _Kind("a number from 0 on, or empty", _or_empty(_number(float, 0)), "float64"),
 }
 
 
 def _to_csv(records: Sequence[dict[str, object]], columns: tuple[str, ...]) -> bytes:
     table = pd.DataFrame(records, columns=list(columns))
-    table["positives"] = table["positives"].astype("Int64")
+    for column in {"positives", "steps"} & set(columns):
+        table[column] = table[column].astype("Int64")
     return to_csv(table, "%.6g")

@@ -58,7 +58,7 @@ def report(
     Args:
         folder: The --out folder of `qurate benchmark`; it may still be running.
         out: Folder for the files; DIR/report unless given.
-        reference: Row to compare the others with, such as TML_SPL; TML_DQNPL unless given, or else the best.
+        reference: Row to compare the others with, such as TML_SPL; TML_DQNPL* unless given, or else the best.
     """
     if out is not None:
         check_folder("out", out)
@@ -102,7 +102,7 @@ def benchmark(
         scenarios: Pairs source:target.
         methods: How the network learns; names of the registry.
         selectors: Which pseudo-labels to trust; names of the registry.
-        presets: Settings of selector dqn: qurate, paper, or both.
+        presets: Settings of selectors dqn and confidence: qurate, paper, or both.
         shots: Labelled target images per class: 1 and 3 have public lists, others need --protocol drawn.
         seeds: Seeds of the runs.
         backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; the suite's (the paper's) unless given.
@@ -274,7 +274,7 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "train": "full" if grid.suite.generated else grid.train,
         "protocol": grid.protocol,
         "commit": current_commit(),
-        "steps": cells[0].config.training.steps,
+        "steps": min(cell.config.training.steps for cell in cells),
         "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }

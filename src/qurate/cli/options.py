@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from qurate.config import TrainingConfig
-from qurate.registry import METHODS, ORACLE, SELECTORS
+from qurate.registry import LONG, METHODS, ORACLE, SELECTORS
 
 
 def _shown(metavar: str | None, default: str = "", help: str | None = None) -> Any:
@@ -52,9 +52,10 @@ Methods = Annotated[
     ),
 ]
 Selectors = Annotated[
-    str, tyro.conf.arg(metavar="A,B,...", help=f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE])}.")
+    str,
+    tyro.conf.arg(metavar="A,B,...", help=f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."),
 ]
 EVERY_SELECTOR = ",".join(SELECTORS)
 Protocol = Annotated[Literal["mme", "clean", "drawn"] | None, _shown("{mme,clean,drawn}", "the suite's first")]
-Row = Annotated[str | None, _shown("ROW", "TML_DQNPL, or else the best")]
+Row = Annotated[str | None, _shown("ROW", "TML_DQNPL*, or else the best")]
 Ray = Annotated[str | None, _shown("local|ADDRESS")]

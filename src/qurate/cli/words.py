@@ -11,7 +11,7 @@ from typing import Any
 from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
-from qurate.registry import METHODS, ORACLE, PRINTED_AGENT, SELECTORS, resolve_pair
+from qurate.registry import LONG, METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
 from qurate.runtime.checked import LARGEST_SEED, show
 
 
@@ -119,9 +119,10 @@ def split_selectors(given: str) -> tuple[str, ...]:
     words = split_some("selectors", given)
     with _named("selectors"):
         for word in words:
-            if word == PRINTED_AGENT:
-                raise ConfigError(f"'{PRINTED_AGENT}' is chosen by --selectors dqn --presets paper.")
-            if word != ORACLE:
+            for name, printed in PRINTED.items():
+                if word == printed:
+                    raise ConfigError(f"'{printed}' is chosen by --selectors {name} --presets paper.")
+            if word not in (ORACLE, LONG):
                 SELECTORS.find(word)
     return words
 

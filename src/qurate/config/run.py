@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from qurate.config.choices import MethodConfig, NoneConfig, SelectorConfig
 from qurate.config.files import read_settings
-from qurate.config.version_0_1 import from_version_0_1
+from qurate.config.version_0_1 import as_meant, from_version_0_1
 from qurate.errors import ConfigError
 from qurate.runtime.checked import Below1, Checked, Count, Inside, Positive, Rate, Seed, Size, Steps, Weight, check
 
@@ -30,7 +30,8 @@ class NetworkConfig(Checked):
     or the path of a safetensors or state-dict file."""
     bottleneck: Bottleneck = "linear"
     """Layer before the classifier: 'linear' as in the MME reference code, 'normalized' (dropout, linear,
-    batch norm, ReLU; our choice), or 'none' (VGG-16's own 4096-wide layer)."""
+    batch norm, ReLU; our choice), or 'none': the backbone's own last layers, which in VGG-16 are the two fully
+    connected ones, 4096 wide (decision 41)."""
     features: Size = 512
     """Width d of the bottleneck. Paper (by the MME reference code): 512."""
     dropout: Below1 = 0.3
@@ -59,7 +60,7 @@ class TrainingConfig(Checked):
     backbone_learning_rate: Rate = 0.001
     """Learning rate of pretrained layers. Paper (MME reference code): 0.001."""
     momentum: Below1 = 0.9
-    """SGD momentum, Nesterov. Paper: 0.9."""
+    """SGD momentum. Paper: 0.9; in Nesterov's form, as in the MME reference code."""
     weight_decay: Weight = 0.0005
     """Weight decay. Paper: 0.0005."""
     schedule: Literal["steps", "progress"] = "steps"
@@ -178,6 +179,12 @@ class RunConfig(Checked):
         """
         data = read_settings(path)
         try:
-            return cls.from_dict(data["run"] if "qurate" in data and "run" in data else data)
+            return cls.from_dict(_of_run_folder(data["run"]) if "qurate" in data and "run" in data else data)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
+
+
+def _of_run_folder(run: Any) -> Any:
+    """What config.json of a run folder says; it names every number that there was when it was written."""
+    is_whole = isinstance(run, Mapping) and isinstance(run.get("method"), Mapping)
+    return {**run, "method": as_meant(run["method"])} if is_whole else run

@@ -21,17 +21,23 @@ _TEST_DRAW = -1
 
 
 class Batch(NamedTuple):
-    """One step's data. Inputs are (B, ...), labels (B,) int64."""
+    """One step's data. Inputs are (B, ...), labels (B,) int64.
+
+    `sizes` are those of the sets it was drawn from: N_s, and N_t with N_p, for D_p is labelled target data once it is
+    trained on. None where they are not known.
+    """
 
     source: Tensor
     source_labels: Tensor
     target: Tensor
     target_labels: Tensor
     unlabeled: Tensor
+    sizes: tuple[int, int] | None = None
 
     def to(self, device: torch.device) -> Batch:
         """The batch on a device."""
-        return Batch(*(part.to(device) for part in self))
+        first, second, third, fourth, fifth = (part.to(device) for part in self[:5])
+        return Batch(first, second, third, fourth, fifth, self.sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +174,8 @@ def stream_batches(
         unlabeled,
         strict=True,
     )
-    return (Batch(*parts) for parts in streams)
+    sizes = len(data.source), len(data.target) + len(data.positives[0])
+    return (Batch(*parts, sizes=sizes) for parts in streams)
 
 
 def stream_in_order(

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from qurate.data.batches import Batch
 from qurate.losses import sample_entropy
 from qurate.methods.base import Method, Minimize, warmup
-from qurate.methods.dann import DomainAdversarialConfig, domain_labels
+from qurate.methods.dann import DomainAdversarialConfig
 from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
 from qurate.networks.heads import Network
-from qurate.runtime.checked import Positive
+from qurate.runtime.checked import Below1, Positive
 
 _WIDEST_OUTER_PRODUCT = 4096
 
@@ -59,6 +59,8 @@ class ConditionalDomainAdversarialConfig(DomainAdversarialConfig):
     """Weigh samples by certainty (CDAN+E). CDAN's authors: on in their best variant."""
     random_map: Positive = 1024
     """Width of the randomised multilinear map, used when d * K exceeds 4096. CDAN's authors: 1024."""
+    discriminator_dropout: Below1 = 0.5
+    """Dropout after each hidden layer of the discriminator. CDAN's authors: 0.5."""
 
 
 class ConditionalDomainAdversarial(Method):
@@ -81,7 +83,9 @@ class ConditionalDomainAdversarial(Method):
         d, k = network.n_features, network.n_classes
         narrow = d * k <= _WIDEST_OUTER_PRODUCT
         self.joint = OuterProduct(d, k) if narrow else RandomizedMap(d, k, config.random_map)
-        self.discriminator = DomainDiscriminator(self.joint.width, config.discriminator_width)
+        self.discriminator = DomainDiscriminator(
+            self.joint.width, config.discriminator_width, config.discriminator_dropout
+        )
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise L; the discriminator learns, the features learn against it."""
@@ -105,6 +109,11 @@ class ConditionalDomainAdversarial(Method):
         if self.config.entropy_conditioning:
             weights = 1 + torch.exp(-reverse_gradient(sample_entropy(logits), strength))
         return (balance_domains(weights, labels) * losses).sum() / 2
+
+
+def domain_labels(source: Tensor, target: Tensor) -> Tensor:
+    """Domain of each sample, source first: source = 1, target = 0."""
+    return torch.cat([source.new_ones(len(source)), target.new_zeros(len(target))])
 
 
 def balance_domains(weights: Tensor, labels: Tensor) -> Tensor:

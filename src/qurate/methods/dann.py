@@ -16,11 +16,6 @@ from qurate.networks.heads import Network
 from qurate.runtime.checked import Positive, Weight
 
 
-def domain_labels(source: Tensor, target: Tensor) -> Tensor:
-    """Domain of each sample, source first: source = 1, target = 0."""
-    return torch.cat([source.new_ones(len(source)), target.new_zeros(len(target))])
-
-
 @dataclass(frozen=True)
 class DomainAdversarialConfig(MethodConfig):
     """The numbers of DANN."""
@@ -38,7 +33,8 @@ class DomainAdversarial(Method):
     """Features that a discriminator cannot tell apart by domain.
 
     L = cross-entropy + w * BCE(D(reversed F(x)), domain), the reversal warming up as
-    2 / (1 + exp(-10 p)) - 1 over training.
+    2 / (1 + exp(-10 p)) - 1 over training. The domain loss is the mean of the means of both domains, so that a batch
+    may hold more samples of one (decision 42).
 
     Labelled data are source and labelled target, as the paper says; the discriminator separates D_s from D_u.
 
@@ -58,8 +54,13 @@ class DomainAdversarial(Method):
         unlabeled = self.encode_unlabeled(batch)
         strength = warmup(progress, self.config.warmup_rate)
         domains = self.discriminator(reverse_gradient(torch.cat([source, unlabeled]), strength))
-        domain = F.binary_cross_entropy_with_logits(domains, domain_labels(source, unlabeled))
+        of_source, of_target = domains[: len(source)], domains[len(source) :]
+        domain = (_domain_loss(of_source, 1.0) + _domain_loss(of_target, 0.0)) / 2
         labeled = self.labeled_loss(batch, source, target)
         loss = labeled + self.config.domain_weight * domain
         minimize(loss)
         return {"loss": loss.item(), "labeled": labeled.item(), "domain": domain.item()}
+
+
+def _domain_loss(logits: Tensor, domain: float) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, domain))

@@ -7,14 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qurate.networks.heads import Dropout
+
 
 class DomainDiscriminator(nn.Module):
-    """Says whether a feature is of the source (1) or of the target (0): (N, width) to logits (N,)."""
+    """Says whether a feature is of the source (1) or of the target (0): (N, width) to logits (N,).
 
-    def __init__(self, width: int, hidden: int) -> None:
+    Args:
+        width: Of the features.
+        hidden: Of both hidden layers.
+        dropout: After each of them.
+    """
+
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+            nn.Linear(width, hidden),
+            nn.Sequential(nn.ReLU(), Dropout(dropout)),
+            nn.Linear(hidden, hidden),
+            nn.Sequential(nn.ReLU(), Dropout(dropout)),
+            nn.Linear(hidden, 1),
         )
 
     def forward(self, features: Tensor) -> Tensor:

@@ -155,6 +155,19 @@ def _vgg16(*, pretrained: bool) -> Backbone:
     return Backbone(module, 4096, Transform())
 
 
+def set_apart_last_layers(backbone: Backbone) -> tuple[Backbone, nn.Module]:
+    """VGG-16 up to its convolutions, and its two fully connected layers; any other backbone whole.
+
+    The MME reference code trains those two, 119 of 134 million weights, as new layers (decision 41).
+    """
+    module = backbone.module
+    if not isinstance(module, torchvision.models.VGG):
+        return backbone, nn.Identity()
+    last, module.classifier = module.classifier, nn.Sequential()
+    width = next(layer.in_features for layer in last if isinstance(layer, nn.Linear))
+    return Backbone(module, width, backbone.transform), last
+
+
 def _resnet34(*, pretrained: bool) -> Backbone:
     module = _torchvision("resnet34", torchvision.models.resnet34, "ResNet34_Weights", pretrained)
     module.fc = nn.Identity()

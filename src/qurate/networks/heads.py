@@ -10,7 +10,7 @@ from qurate.config import NetworkConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
-from qurate.networks.backbones import build_backbone
+from qurate.networks.backbones import build_backbone, set_apart_last_layers
 from qurate.runtime.randomness import seeded
 
 
@@ -154,7 +154,11 @@ def build_network(config: NetworkConfig, *, n_classes: int, input_width: int | N
         raise ConfigError(f"build_network: n_classes must be 2 or more, got {n_classes}. Add labelled classes.")
     with seeded(seed):
         backbone = build_backbone(config.backbone, config.weights, input_width)
-        bottleneck, width = _build_bottleneck(config, backbone.width)
+        if config.bottleneck == "none":
+            width = backbone.width
+            backbone, bottleneck = set_apart_last_layers(backbone)
+        else:
+            width, bottleneck = config.features, _build_bottleneck(config, backbone.width)
         classifier = CosineClassifier(width, n_classes, config.scale)
     return Network(
         backbone.module,
@@ -165,13 +169,10 @@ def build_network(config: NetworkConfig, *, n_classes: int, input_width: int | N
     )
 
 
-def _build_bottleneck(config: NetworkConfig, width: int) -> tuple[nn.Module, int]:
-    if config.bottleneck == "none":
-        return nn.Identity(), width
+def _build_bottleneck(config: NetworkConfig, width: int) -> nn.Module:
     linear = nn.Linear(width, config.features)
     nn.init.xavier_normal_(linear.weight)
     nn.init.zeros_(linear.bias)
     if config.bottleneck == "linear":
-        return linear, config.features
-    layers = nn.Sequential(Dropout(config.dropout), linear, nn.BatchNorm1d(config.features), nn.ReLU())
-    return layers, config.features
+        return linear
+    return nn.Sequential(Dropout(config.dropout), linear, nn.BatchNorm1d(config.features), nn.ReLU())

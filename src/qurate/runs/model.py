@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,8 @@ def _load_tensors(network: Network, path: Path, checksum: str | None) -> None:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
         raise ModelError(f"{path}: not a safetensors file of this model ({type(error).__name__}: {error}).") from error
-    own = network.state_dict()
+    checked, own = tensors, network.state_dict()
+    tensors = {_name_today(name, own): values for name, values in tensors.items()}
     wrong = sorted(name for name in own.keys() ^ tensors.keys())
     wrong += sorted(name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape)
     if wrong:
@@ -235,8 +236,14 @@ def _load_tensors(network: Network, path: Path, checksum: str | None) -> None:
             f"{path}: must hold the {len(own)} tensors that {ABOUT_FILE} describes, but {len(wrong)} are missing, "
             f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
         )
-    damaged = checksum is not None and tensor_digest(tensors) != checksum  # models of version 0.1 carry none
+    damaged = checksum is not None and tensor_digest(checked) != checksum  # models of version 0.1 carry none
     if damaged or (strange := not_finite(tensors)):
         why = f"its numbers are not those that {ABOUT_FILE} was written with" if damaged else f"NaN in {strange[0]}"
         raise ModelError(f"{path}: damaged ({why}). Copy it again, or adapt again.")
     network.load_state_dict(tensors)
+
+
+def _name_today(name: str, own: Mapping[str, Tensor]) -> str:
+    """What a tensor is called now: VGG-16's fully connected layers were once counted to its backbone."""
+    apart = name.replace("backbone.classifier.", "bottleneck.", 1)
+    return apart if name not in own and apart in own else name

@@ -14,7 +14,7 @@ BASE = [0.70, 0.71, 0.69, 0.72, 0.70, 0.68, 0.71, 0.73]
 
 
 def grid(*others: tuple[str, str, list[float]]) -> list[dict[str, object]]:
-    """TML_DQNPL by BASE and other rows by BASE plus something, half of the seeds on each scenario."""
+    """TML_DQNPL* by BASE and other rows by BASE plus something, half of the seeds on each scenario."""
     found = []
     for method, selector, plus in [("tml", "dqn", [0.0] * 8), *others]:
         values = [a + b for a, b in zip(BASE, plus, strict=False)]
@@ -33,7 +33,7 @@ def test_pairs_are_the_cells_that_both_rows_have_whatever_their_order(tmp_path: 
     results = grid(("tml", "none", plus))
     found = compared(tmp_path, results[:8] + results[8:][::-1])
     (one,) = found.rows
-    assert (found.reference, one.other, one.pairs) == ("TML_DQNPL", "TML", 8)
+    assert (found.reference, one.other, one.pairs) == ("TML_DQNPL*", "TML", 8)
     assert one.difference == pytest.approx(2.0)
     assert one.p_value == one.corrected == sign_flip_p_value([-p for p in plus])
 
@@ -69,7 +69,7 @@ def test_verdicts_are_in_plain_words(tmp_path: Path) -> None:
         "S+T": LARGER, "ENT": UNDECIDED, "MME": LARGER, "TML": ALONE, "TML_SPL": TOO_FEW,
     }  # fmt: skip
     assert found.summary == (
-        "TML_DQNPL is above S+T and below MME by more than chance. It cannot be told from ENT, TML and TML_SPL."
+        "TML_DQNPL* is above S+T and below MME by more than chance. It cannot be told from ENT, TML and TML_SPL."
     )
     assert "'before correction only'" in found.caution
     assert {row.other: row.cells()[1] for row in found.rows}["TML_SPL"] == DASH
@@ -86,7 +86,7 @@ def test_too_few_pairs_are_said_with_how_many_it_takes(tmp_path: Path) -> None:
 
 def test_nothing_found_is_said(tmp_path: Path) -> None:
     found = compared(tmp_path, grid(("ent", "none", [0.01, -0.01] * 4)))
-    assert found.summary == "TML_DQNPL differs from no other row by more than chance (8 pairs)."
+    assert found.summary == "TML_DQNPL* differs from no other row by more than chance (8 pairs)."
 
 
 def test_the_reference_is_the_papers_method_or_the_one_asked_for_or_the_best(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_the_reference_is_the_papers_method_or_the_one_asked_for_or_the_best(tmp
     assert best.reference == "MME"
     assert "chosen as the best row" in best.caution
     results += rows(W, "tml", "dqn", 0.1, 0.1)
-    assert compared(tmp_path / "paper", results).reference == "TML_DQNPL"
+    assert compared(tmp_path / "paper", results).reference == "TML_DQNPL*"
     asked = compared(tmp_path / "asked", results, "ENT")
-    assert [row.other for row in asked.rows] == ["MME", "TML_DQNPL"]
+    assert [row.other for row in asked.rows] == ["MME", "TML_DQNPL*"]
     assert "chosen as the best row" not in asked.caution
-    with pytest.raises(ReportError, match=r"--reference TLM.*Choose from ENT, MME, TML_DQNPL"):
+    with pytest.raises(ReportError, match=r"--reference TLM.*Choose from ENT, MME, TML_DQNPL\*"):
         compared(tmp_path / "wrong", results, "TLM")
 
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.report.benchmark.grids import D, W, outcome_of, row, rows
+from tests.report.benchmark.grids import D, W, outcome_of, row, rows, write_failed, write_grid
 
+from qurate.benchmark.outcome import read_outcome
 from qurate.report.benchmark.tables import Cell, Table, make_tables
 from qurate.report.numbers import DASH
 
@@ -43,15 +44,32 @@ def test_rows_and_columns_are_those_of_the_paper_with_means_and_spreads_by_hand(
     assert texts(table) == {
         "S+T": ["62.0 ± 2.0", "71.0 ± 1.0", "66.5 ± 1.3"],  # seeds: 65.5, 66.0, 68.0
         "MME": ["65.0 ± 0.0", "63.0 ± 3.0", "64.0 ± 1.5"],
-        "TML_DQNPL": ["72.0 ± 2.0", "81.0 ± 1.0", "76.5 ± 1.3"],
+        "TML_DQNPL*": ["72.0 ± 2.0", "81.0 ± 1.0", "76.5 ± 1.3"],
         "TML + oracle": ["95.0 ± 0.0", "92.0 ± 2.0", "93.5 ± 1.0"],
     }
 
 
 def test_the_best_is_bold_the_best_without_pseudo_labels_underlined_and_an_oracle_neither(tmp_path: Path) -> None:
     table = table_of(tmp_path, FULL)
-    assert marked(table, "best") == [{"TML_DQNPL"}] * 3
+    assert marked(table, "best") == [{"TML_DQNPL*"}] * 3
     assert marked(table, "best_plain") == [{"MME"}, {"S+T"}, {"S+T"}]
+
+
+def test_controls_of_equal_length_are_rows_of_their_own_and_the_table_says_who_trained_how_long(tmp_path: Path) -> None:
+    results = [{**result, "steps": 3100 if result["selector"] == "dqn" else 1500} for result in FULL[3:]]
+    results += [{**result, "steps": 3100} for result in rows(W, "tml", "long", 0.71, 0.71, 0.71)]
+    write_grid(tmp_path, results)
+    config = {"method": {"name": "tml"}, "seed": 0, "training": {"steps": 3100}}
+    write_failed(tmp_path, D, "tml", "long", 0, config=config)
+    (table,) = make_tables(read_outcome(tmp_path))
+    assert [row.title for row in table.rows][:3] == ["S+T", "MME", "TML, 3,100 steps"]
+    assert texts(table)["TML, 3,100 steps"][:2] == ["71.0 ± 0.0", "failed"]
+    assert "TML, 3,100 steps" in marked(table, "best_plain")[0]  # it has no pseudo-labels
+    (note,) = [note for note in table.notes if note.startswith("Training steps in all: ")]
+    assert "1,500 for S+T, MME" in note
+    assert "3,100 for TML, 3,100 steps" in note
+    assert "controls: no pseudo-labels" in note
+    assert not any("Training steps in all" in note for note in table_of(tmp_path / "old", FULL).notes)
 
 
 def test_equal_as_printed_is_equally_good(tmp_path: Path) -> None:
@@ -60,9 +78,13 @@ def test_equal_as_printed_is_equally_good(tmp_path: Path) -> None:
 
 
 def test_the_published_number_stands_beside_with_its_difference(tmp_path: Path) -> None:
-    table = table_of(tmp_path, FULL)
+    printed = [*rows(W, "tml", "dqn_paper", 0.72, 0.72, 0.72), *rows(D, "tml", "dqn_paper", 0.81, 0.81, 0.81)]
+    table = table_of(tmp_path, [*FULL, *printed])
     cells = {row.title: [(cell.published, cell.difference()) for cell in row.cells] for row in table.rows}
     assert cells["TML_DQNPL"] == [(77.5, "\u22125.5"), (78.8, "+2.2"), (78.2, "\u22121.7")]
+    assert cells["TML_DQNPL*"] == [(None, "")] * 3  # ours is not the algorithm that was published
+    assert any(note.startswith("TML_DQNPL* (selector dqn) is the agent with our preset") for note in table.notes)
+    assert any(note.startswith("TML_DQNPL (selector dqn_paper) is Algorithm 1 as printed") for note in table.notes)
     assert cells["TML + oracle"] == [(None, "")] * 3
     assert table.has_published
     (note,) = [note for note in table.notes if note.startswith("Published")]
@@ -109,7 +131,7 @@ def test_a_failed_run_is_shown_as_failed_and_never_averaged_away(tmp_path: Path)
 def test_a_row_of_fewer_seeds_says_so_but_has_its_mean(tmp_path: Path) -> None:
     results = [*rows(W, "tml", "none", 0.70, 0.72), *rows(D, "tml", "none", 0.70, 0.72)]
     results += [*rows(W, "tml", "dqn_paper", 0.6), *rows(D, "tml", "dqn_paper", 0.8)]
-    assert texts(table_of(tmp_path, results))["TML + dqn_paper"] == [
+    assert texts(table_of(tmp_path, results))["TML_DQNPL"] == [
         "60.0; 1 of 2 seeds", "80.0; 1 of 2 seeds", "70.0; 1 of 2 seeds",
     ]  # fmt: skip
 

@@ -14,8 +14,10 @@ from qurate.report.benchmark.titles import scenario_title, scenario_titles
         ("cdan", "none", "CDAN"),
         ("tml", "none", "TML"),
         ("tml", "confidence", "TML_SPL"),
-        ("tml", "dqn", "TML_DQNPL"),
-        ("tml", "dqn_paper", "TML + dqn_paper"),
+        ("tml", "dqn", "TML_DQNPL*"),
+        ("tml", "dqn_paper", "TML_DQNPL"),
+        ("tml", "confidence_paper", "TML_SPL, one set"),
+        ("mme", "dqn_paper", "MME + dqn_paper"),
         ("mme", "confidence", "MME + confidence"),
         ("tml", "oracle", "TML + oracle"),
         ("mine", "none", "mine"),
@@ -34,7 +36,7 @@ def test_rows_come_in_the_order_of_the_paper_and_the_oracle_last() -> None:
     rows = [("tml", "oracle"), ("tml", "dqn"), ("cml", "none"), ("tml", "confidence"), ("source_target", "none")]
     rows += [("own", "none"), ("tml", "own")]
     assert [row_title(*row) for row in sorted(rows, key=lambda row: row_rank(*row))] == [
-        "S+T", "CML", "own", "TML_SPL", "TML_DQNPL", "TML + oracle", "TML + own",
+        "S+T", "CML", "own", "TML_SPL", "TML_DQNPL*", "TML + oracle", "TML + own",
     ]  # fmt: skip
 
 

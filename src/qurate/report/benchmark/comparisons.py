@@ -18,7 +18,7 @@ from qurate.report.benchmark.statistics import (
 )
 from qurate.report.numbers import DASH, count, percent, signed
 
-REFERENCE = "TML_DQNPL"
+REFERENCE = "TML_DQNPL*"
 """The agent with our preset: the row that the others are compared with, where it is there."""
 LARGER, ALONE, UNDECIDED, TOO_FEW = (
     "larger than chance",

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from qurate.registry import PLAIN
 from qurate.report.benchmark.tables import MEAN, Table
 from qurate.report.numbers import count
 
@@ -126,7 +127,7 @@ def _styles(selectors: dict[str, str]) -> dict[str, tuple[str, str]]:
         if selector == "oracle":
             styles[title] = (_GRAY, ":")
             continue
-        kind = "--" if selector == "none" else "-"
+        kind = "--" if selector in PLAIN else "-"
         styles[title] = (_COLORS[used[kind] % len(_COLORS)], kind)
         used[kind] += 1
     return styles

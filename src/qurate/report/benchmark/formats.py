@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from qurate.registry import PLAIN
 from qurate.report.benchmark.comparisons import HEADINGS, Comparisons
 from qurate.report.benchmark.page import Drawing
 from qurate.report.benchmark.tables import Cell, Table, TableRow
@@ -78,7 +79,7 @@ def to_latex(tables: Sequence[Table]) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    selected = [i for i, row in enumerate(table.rows) if row.selector != "none"]
+    selected = [i for i, row in enumerate(table.rows) if row.selector not in PLAIN]
     rows = []
     for i, row in enumerate(table.rows):
         rows += ["\\midrule"] if i in selected[:1] and i else []

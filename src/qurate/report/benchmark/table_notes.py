@@ -8,6 +8,7 @@ import pandas as pd
 
 from qurate.benchmark.outcome import Facts
 from qurate.model_selection import RULES, describe_rule
+from qurate.registry import LONG, PRINTED
 from qurate.report.benchmark.published import TRAINING, Published, PublishedTable, same_backbone
 
 _TRAINED = {"head": "frozen, head trained", "full": TRAINING}
@@ -33,6 +34,7 @@ def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str],
         *(["S+T is plain training on the labelled images of both domains."] if "S+T" in titles else []),
         *_agents(set(results["selector"])),
         _rule(str(results["model_selection"].iloc[0]), facts.protocol),
+        *_lengths(results),
         _made_with(facts, results),
         *_published(facts, published.sources(shown)),
         *published.notes(shown, list(columns)),
@@ -71,16 +73,39 @@ def _legend(columns: Mapping[str, str]) -> list[str]:
 
 
 def _agents(selectors: set[str]) -> list[str]:
-    """Which agent is whose: the published TML_DQNPL is Algorithm 1 as printed, ours is not."""
+    """Which row is whose: the published TML_DQNPL is Algorithm 1 as printed, ours is not."""
     said = []
     if "dqn" in selectors:
         said.append(
-            "The agent (dqn, TML_DQNPL) is our preset, which differs from the printed algorithm by decisions 8, 9 and "
-            "18 to 26 of docs/paper.md."
+            "TML_DQNPL* (selector dqn) is the agent with our preset, which differs from the printed algorithm by "
+            "decisions 8, 9 and 18 to 26 of docs/paper.md."
         )
-    if "dqn_paper" in selectors:
-        said.append("dqn_paper is Algorithm 1 as printed, except for the decisions listed in docs/paper.md.")
+    if PRINTED["dqn"] in selectors:
+        said.append(
+            f"TML_DQNPL (selector {PRINTED['dqn']}) is Algorithm 1 as printed, except for the decisions listed in "
+            "docs/paper.md."
+        )
+    if PRINTED["confidence"] in selectors:
+        said.append(
+            "TML_SPL draws half of each target batch from the positives; 'one set' draws from them and the labelled "
+            "target alike, as the paper may have meant it (decision 31)."
+        )
     return said
+
+
+def _lengths(results: pd.DataFrame) -> list[str]:
+    """Which rows trained how long; nothing where that was not recorded."""
+    known = results.dropna(subset=["steps"]) if "steps" in results else results[:0]
+    by_length: dict[str, list[str]] = {}
+    for title, steps in known.groupby("title", sort=False)["steps"]:
+        shortest, longest = (f"{int(number):,}" for number in (steps.min(), steps.max()))
+        length = longest if shortest == longest else f"{shortest} to {longest}"
+        by_length.setdefault(length, []).append(str(title))
+    if not by_length:
+        return []
+    said = "; ".join(f"{length} for {', '.join(titles)}" for length, titles in by_length.items())
+    control = " Rows that are named by their steps are controls: no pseudo-labels, but as long a training as with them."
+    return [f"Training steps in all: {said}.{control if LONG in set(known['selector']) else ''}"]
 
 
 def _rule(rule: str, protocol: str) -> str:

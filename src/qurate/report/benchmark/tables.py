@@ -8,6 +8,7 @@ import pandas as pd
 
 from qurate.benchmark.outcome import Outcome
 from qurate.model_selection import RULES
+from qurate.registry import PLAIN
 from qurate.report.benchmark.published import Published
 from qurate.report.benchmark.table_notes import table_notes
 from qurate.report.benchmark.titles import scenario_titles
@@ -191,7 +192,7 @@ def _mark_best(rows: list[TableRow]) -> list[TableRow]:
     for column in range(len(rows[0].cells)):
         printed = [(row, round(mean, 1)) for row in rows if (mean := row.cells[column].mean) is not None]
         best.append(max((number for row, number in printed if not row.oracle), default=None))
-        plain.append(max((number for row, number in printed if row.selector == "none"), default=None))
+        plain.append(max((number for row, number in printed if row.selector in PLAIN), default=None))
     return [
         replace(
             row,
@@ -199,7 +200,7 @@ def _mark_best(rows: list[TableRow]) -> list[TableRow]:
                 replace(
                     cell,
                     best=not row.oracle and cell.mean is not None and round(cell.mean, 1) == best[i],
-                    best_plain=row.selector == "none" and cell.mean is not None and round(cell.mean, 1) == plain[i],
+                    best_plain=row.selector in PLAIN and cell.mean is not None and round(cell.mean, 1) == plain[i],
                 )
                 for i, cell in enumerate(row.cells)
             ),

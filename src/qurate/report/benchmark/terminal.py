@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from qurate.registry import PLAIN
 from qurate.report.benchmark.comparisons import HEADINGS, LARGER, Comparisons
 from qurate.report.benchmark.report import Report
 from qurate.report.benchmark.tables import Cell, Table
@@ -58,7 +59,7 @@ def _part(table: Table, columns: list[int]) -> RichTable:
     shown = make_table("", ("", *(escape(table.columns[i]) for i in columns)), [])
     shown.title = None
     for place, row in enumerate(table.rows, 1):
-        last = place == len(table.rows) or (row.selector == "none") != (table.rows[place].selector == "none")
+        last = place == len(table.rows) or (row.selector in PLAIN) != (table.rows[place].selector in PLAIN)
         shown.add_row(Text(row.title), *(_cell(row.cells[i], table) for i in columns), end_section=last)
     return shown
 
