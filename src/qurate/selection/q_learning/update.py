@@ -52,7 +52,7 @@ def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float
 
 
 def exploration_at(actions_taken: int, config: QLearningConfig) -> float:
-    """Probability of a random action after this many actions: linear from start to end, then constant."""
+    """Probability of a random action after so many actions: linear from start to end, then constant."""
     progress = min(actions_taken / config.exploration_steps, 1.0)
     return config.exploration_start + progress * (config.exploration_end - config.exploration_start)
 
