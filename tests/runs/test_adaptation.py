@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> dict[str, Path]:
 @pytest.fixture
 def adapt(weights: str, cache: Path) -> Adapt:
     def run(place: dict[str, Any], **arguments: Any) -> RunOutcome:
-        given = {"train": "head", "cache": cache, **FAST, **arguments}
+        given = {"cache": cache, **FAST, **arguments}
         return run_adaptation(**place, backbone=BACKBONE, weights=weights, **given)
 
     return run
@@ -336,7 +336,7 @@ def test_all_layers_can_be_trained(place: dict[str, Path], adapt: Adapt, weights
     config = small_config("balanced", network=trained_network("full", BACKBONE, weights))
     whole = (place["labeled"] / "blue" / "photo 0.jpg").read_bytes()
     (place["unlabeled"] / "truncated.jpg").write_bytes(whole[:-60])
-    record = adapt(place, train="full", config=config, out=tmp_path / "run").record
+    record = adapt(place, config=config, out=tmp_path / "run").record
     (place["unlabeled"] / "truncated.jpg").unlink()
     loaded = qurate.load(tmp_path / "run")
     told = loaded.predict(place["unlabeled"])

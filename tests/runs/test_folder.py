@@ -49,8 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> RunOutcome:
     config = arguments.pop("config", None) or small_config()
-    given = {"train": "head", **arguments}
-    return run_adaptation(**place, backbone=BACKBONE, config=config, out=out, audience=audience, **given)
+    return run_adaptation(**place, backbone=BACKBONE, config=config, out=out, audience=audience, **arguments)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -30,7 +30,7 @@ def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
-    """The run that the words of `adapt` mean: config, backbone, weights, train and whether to compare.
+    """The run that the words of `adapt` mean: config, backbone, weights and whether to compare.
 
     Args:
         given: The options that were given.
@@ -41,10 +41,10 @@ def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
     if config is not None:
         return _repeat_run(config, given)
-    backbone, train = given.pop("backbone", BACKBONE), given.pop("train", "head")
+    backbone = given.pop("backbone", BACKBONE)
     weights = find_weights(backbone, given.pop("weights", "auto"))
-    run = make_config(network=trained_network(train, backbone, weights), **given)
-    return {"config": run, "backbone": backbone, "weights": weights, "train": train, "compare": True}
+    run = make_config(network=trained_network(given.pop("train", "head"), backbone, weights), **given)
+    return {"config": run, "backbone": backbone, "weights": weights, "compare": True}
 
 
 def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
         **_pick(given, "seed"),
     )
     compare = stored.get("check_helping", True) is not False
-    return {"config": config, "train": "head" if is_head else "full", "compare": compare, **network}
+    return {"config": config, "compare": compare, **network}
 
 
 def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:

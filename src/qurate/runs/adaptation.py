@@ -52,7 +52,7 @@ def adapt(
         labeled: Labelled target images, likewise, of the same classes.
         unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table.
         method: How the network learns: one of `qurate.METHODS`.
-        selector: Which pseudo-labels to trust: none, confidence, quality, balanced, random, dqn; 'dqn' unless given.
+        selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'dqn' unless given.
         preset: How the agent of selector 'dqn' is set up: 'qurate', or 'paper' for the printed algorithm.
         backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'.
         weights: 'pretrained' (download), 'offline' (of the extra `qurate[offline]`), or the path of a weight file;
@@ -96,7 +96,7 @@ def adapt(
     else:
         run = _alone(config, words | {"device": device})
         if run.network.backbone != "none":  # all layers are trained
-            train, backbone, weights = "full", run.network.backbone, run.network.weights
+            backbone, weights = run.network.backbone, run.network.weights
     return run_adaptation(
         source,
         labeled,
@@ -104,7 +104,6 @@ def adapt(
         run,
         backbone=backbone,
         weights=weights,
-        train=train,
         out=out,
         resume=resume,
         force=force,
@@ -141,7 +140,6 @@ def run_adaptation(
     *,
     backbone: str,
     weights: str,
-    train: Train,
     out: Place | None = None,
     resume: bool = False,
     force: bool = False,
@@ -174,4 +172,4 @@ def run_adaptation(
         for line in parts.lines():
             hears.say(line)
         frozen = freeze_backbone(backbone, weights)
-        return Job(config, train, weights, frozen, compare, store, folder, hears).run(parts)
+        return Job(config, weights, frozen, compare, store, folder, hears).run(parts)

@@ -56,7 +56,6 @@ class Job:
 
     Args:
         config: The run.
-        train: What is trained.
         weights: Where the backbone's weights come from.
         frozen: The backbone as it came.
         check_helping: Whether to compare with S+T.
@@ -66,13 +65,17 @@ class Job:
     """
 
     config: RunConfig
-    train: Train
     weights: str
     frozen: FrozenBackbone
     check_helping: bool
     cache: Path | None
     folder: RunFolder | None
     audience: Audience
+
+    @property
+    def train(self) -> Train:
+        """What is trained."""
+        return "head" if self.config.network.backbone == "none" else "full"
 
     def run(self, parts: Parts) -> RunOutcome:
         """Do it."""
