@@ -15,12 +15,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal, get_args
 
 import pandas as pd
 import torch
 
-from qurate.config import NetworkConfig
-from qurate.data.catalog import SUITES
+from qurate.benchmark.grid import DIGITS
 from qurate.data.digits import digits_split
 from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
@@ -38,11 +38,12 @@ DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "dat
 WEIGHTS = DATA.parent / "weights" / "tf_efficientnet_lite0.safetensors"
 BACKBONE = "timm/tf_efficientnet_lite0"
 ROWS = (*((method, "none") for method in METHODS), ("tml", "confidence"), ("tml", "balanced"), ("tml", "dqn"))
-SCHEDULES = ("steps", "progress")
+Schedule = Literal["steps", "progress"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 SEEDS = (0, 1, 2)
 PAIRS = ("W to A", "digits")
 
-Run = tuple[str, str, str, str, int]
+Run = tuple[str, str, str, Schedule, int]
 """Pair of domains, method, selector, schedule, seed."""
 COLUMNS = ["pair", "method", "selector", "schedule", "seed", "accuracy"]
 
@@ -53,15 +54,14 @@ def office31() -> Split:
     return embed_split(split, BACKBONE, str(WEIGHTS) if WEIGHTS.is_file() else find_weights(BACKBONE, "auto"))
 
 
-def run(pair: str, method: str, selector: str, schedule: str, seed: int) -> float:
+def run(pair: str, method: str, selector: str, schedule: Schedule, seed: int) -> float:
     torch.set_num_threads(1)
     keep_freed_memory()
     is_digits = pair == "digits"
-    suite = SUITES["digits"]
     split = digits_split(shots=3, seed=seed) if is_digits else office31()
-    network = NetworkConfig("digits", bottleneck=suite.bottleneck, features=suite.features) if is_digits else None
-    steps = suite.steps if is_digits else None
-    config = make_config(method, selector, network=network, steps=steps, seed=seed)
+    config = make_config(
+        method, selector, network=DIGITS if is_digits else None, steps=150 if is_digits else None, seed=seed
+    )
     config = replace(config, training=replace(config.training, schedule=schedule))
     return evaluate(fit(split, config).method, split.target_unlabeled).accuracy
 
@@ -71,7 +71,7 @@ def to_markdown(table: pd.DataFrame) -> str:
     lines = ["| | W to A, steps | progress | digits, steps | progress |", "|---|---:|---:|---:|---:|"]
     for method, selector in ROWS:
         cells = [means.get((pair, method, selector, schedule)) for pair in PAIRS for schedule in SCHEDULES]
-        shown = " | ".join("–" if cell is None else f"{cell:.1f}" for cell in cells)
+        shown = " | ".join("-" if cell is None else f"{cell:.1f}" for cell in cells)
         lines.append(f"| {row_title(method, selector)} | {shown} |")
     means = table.groupby(["pair", "schedule"])["accuracy"].mean() * 100
     shown = " | ".join(f"{means.get((pair, schedule), float('nan')):.1f}" for pair in PAIRS for schedule in SCHEDULES)
@@ -86,7 +86,7 @@ def main() -> None:
     path = arguments.out / "schedule.csv"
     table = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=COLUMNS)
     done = set(table[COLUMNS[:-1]].itertuples(index=False, name=None))
-    asked = [(p, m, s, how, seed) for p in PAIRS for m, s in ROWS for how in SCHEDULES for seed in SEEDS]
+    asked: list[Run] = [(p, m, s, how, seed) for p in PAIRS for m, s in ROWS for how in SCHEDULES for seed in SEEDS]
     to_run = [one for one in asked if one not in done]
     if any(one[0] != "digits" for one in to_run):
         office31()  # embed once, before the workers start

@@ -20,7 +20,7 @@ from tests.report.benchmark.grids import W, rows, write_grid
 
 import qurate
 import qurate.config
-from qurate.cli import main
+from qurate.cli import run_verb
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -59,7 +59,7 @@ def run_line(line: str, patch: pytest.MonkeyPatch) -> str:
         if words[1] == "report" and not Path(words[2]).exists():
             write_grid(Path(words[2]), [*rows(W, "tml", "confidence", 0.7, 0.8), *rows(W, "tml", "dqn", 0.8, 0.8)])
         patch.setattr(sys, "argv", shortened(words))
-        main()
+        run_verb()
     else:
         assert not words, f"no test knows how to run: {line}"
     return words[1] if words else ""

@@ -15,7 +15,7 @@ from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, ta
 from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, lanes_for, start_ray, stop_ray
 from qurate.benchmark.results import BenchmarkError
 from qurate.benchmark.worker import Worker
-from qurate.cli import main
+from qurate.cli import run_verb
 
 GRID = tiny_grid(methods=("source_target",))
 
@@ -83,7 +83,7 @@ def test_a_benchmark_that_is_killed_goes_on_to_the_same_tables(tmp_path: Path, m
     before = len(rows(killed))
     assert before < 5
     monkeypatch.setattr(sys, "argv", ["qurate", *COMMAND, "--out", str(killed)])
-    main()
+    run_verb()
     assert len(rows(killed)) == 5
     run_grid(tiny_grid(), whole, [InlineLane(Worker(DIGITS, None, "none"))])
     assert tables(killed) == tables(whole)

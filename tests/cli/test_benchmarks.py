@@ -17,7 +17,7 @@ from qurate.benchmark.estimate import Estimate, estimate
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import Lane
 from qurate.benchmark.results import read_results
-from qurate.cli import main
+from qurate.cli import run_verb
 from qurate.cli.benchmarks import demo
 from qurate.data.catalog import load_suite
 from qurate.errors import QurateError
@@ -34,7 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     monkeypatch.setattr("qurate.benchmark.lanes.ProcessLane", lane)
     monkeypatch.setattr(sys, "argv", ["qurate", *words])
     try:
-        main()
+        run_verb()
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
@@ -61,7 +61,7 @@ def test_a_known_error_is_one_line_and_exit_code_2(
     (tmp_path / "results.csv").touch()
     monkeypatch.setattr(sys, "argv", ["qurate", "demo", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as stop:
-        main()
+        run_verb()
     assert stop.value.code == 2
     assert "Choose another --out" in " ".join(capsys.readouterr().err.split())
 

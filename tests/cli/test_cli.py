@@ -14,9 +14,9 @@ from qurate.registry import METHODS, SELECTORS
 
 RUN = f"""
 import sys
-from qurate.cli import main
+from qurate.cli import run_verb
 try:
-    main()
+    run_verb()
 finally:
     print("loaded:", *[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
 """

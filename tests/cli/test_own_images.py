@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights
 
-from qurate.cli import VERBS, main
+from qurate.cli import VERBS, run_verb
 from qurate.cli.terminal import speak_of_options
 from qurate.data.domains import DataWarning
 
@@ -32,7 +32,7 @@ def command(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str, cache: st
     monkeypatch.setenv("QURATE_CACHE", cache or str(place / "cache"))
     monkeypatch.setattr(sys, "argv", ["qurate", *[word.replace("PLACE", str(place)) for word in words]])
     try:
-        main()
+        run_verb()
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0

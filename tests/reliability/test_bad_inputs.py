@@ -21,7 +21,7 @@ from tests.reliability.bad_inputs import TABLE
 from tests.reliability.rows import BadInput
 from tests.reliability.world import copy_world, make_world, snapshot
 
-from qurate.cli import VERBS, main
+from qurate.cli import VERBS, run_verb
 from qurate.errors import QurateError
 
 SECONDS = 30
@@ -106,7 +106,7 @@ def _type(row: BadInput, line: str, monkeypatch: pytest.MonkeyPatch, capfd: pyte
 def _run_here(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["qurate", *words])
     try:
-        main()
+        run_verb()
     except SystemExit as stop:
         return int(stop.code or 0)
     except BaseException:

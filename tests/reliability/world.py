@@ -15,7 +15,7 @@ from tests.benchmark.tiny_grid import InlineLane, SmallWorker
 from tests.data.tiny_suite import make_own
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
-from qurate.cli import main
+from qurate.cli import run_verb
 from qurate.config import to_dict
 
 NETWORK = f"--backbone {BACKBONE} --weights w.safetensors --device cpu"
@@ -88,7 +88,7 @@ def run_line(line: str) -> None:
     """`qurate LINE`, in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["qurate", *line.split()])
-        main()
+        run_verb()
 
 
 def copy_world(world: Path, to: Path) -> None:

@@ -12,7 +12,7 @@ import tyro
 
 import qurate
 from qurate.cli import benchmarks, own_images
-from qurate.cli.signals import Stopped, stoppable
+from qurate.cli.signals import Stopped, ignore_signals, stoppable
 from qurate.cli.terminal import say, tell
 from qurate.errors import ConfigError, QurateError
 
@@ -36,7 +36,15 @@ _DESCRIPTION = (
 
 
 def main() -> None:
-    """Entry point of `qurate`; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
+    """Entry point of `qurate`."""
+    try:
+        run_verb()
+    finally:
+        ignore_signals()  # all is done and said; let Python end in peace
+
+
+def run_verb() -> None:
+    """Do what the command line says; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
     words = sys.argv[1:] or ["--help"]
     if words == ["--version"]:
         say(f"qurate {qurate.__version__}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -71,4 +70,9 @@ def stoppable() -> Iterator[Stopped]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-            atexit.register(signal.signal, each, signal.SIG_IGN)  # the verb is done: let Python end in peace
+
+
+def ignore_signals() -> None:
+    """At the end of the process: what comes now comes too late."""
+    for each in CODES:
+        signal.signal(each, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from tests.report.benchmark.grids import D, W, in_rounds, row, rows, write_grid
 
 from qurate.benchmark.outcome import ReportError
 from qurate.benchmark.results import BenchmarkError
-from qurate.cli import main
+from qurate.cli import run_verb
 from qurate.report.benchmark.report import write_report
 
 RESULTS = [
@@ -129,7 +129,7 @@ def test_no_machine_path_is_in_any_file(folder: Path, tmp_path: Path) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     monkeypatch.setattr(sys, "argv", ["qurate", "report", *words])
-    main()
+    run_verb()
 
 
 def test_the_verb_prints_tables_and_comparison_within_100_columns_and_says_where_the_files_are(
