@@ -111,6 +111,17 @@ class Network(nn.Module):
         return logits
 
 
+def hold_statistics(module: nn.Module) -> None:
+    """Keep the running statistics of batch norms as they are; in training, batches are still normalized by their own.
+
+    For trial networks (decision 34): without this, what they see of the target would change by the statistics of
+    labelled batches alone.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.momentum = 0.0
+
+
 def check_inputs(network: Network, inputs: object, where: str) -> None:
     """Whether a network can read some inputs.
 
