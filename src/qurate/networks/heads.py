@@ -11,6 +11,7 @@ from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
+from qurate.runtime.precision import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
 
@@ -34,8 +35,12 @@ class CosineClassifier(nn.Module):
         self.scale = scale
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Cosine of each feature to each class weight: (N, d) to (N, K)."""
-        return F.linear(F.normalize(features, dim=1), F.normalize(self.weight, dim=1))
+        """Cosine of each feature to each class weight: (N, d) to (N, K).
+
+        In float32 or better whatever the precision of training: a margin of 0.5 at scale 30 does not survive bfloat16.
+        """
+        with without_autocast(features.device):
+            return F.linear(F.normalize(at_least_float32(features), dim=1), F.normalize(self.weight, dim=1))
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, (N, d) to (N, K)."""
