@@ -47,11 +47,12 @@ def main() -> None:
     assert isinstance(config.selection.selector, DQNConfig)
     drops = Drops(config)
     fit(load(), config, callbacks=[drops])
-    sizes = torch.tensor(drops.terms).abs()
+    sizes, reward = torch.tensor(drops.terms).abs(), config.selection.reward
+    fixed = f"tau = {reward.tau:.2f}, rewards that the term decided: {drops.turned}"
     print(
         f"preset {arguments.preset}, seed {arguments.seed}: {len(sizes)} actions, |lambda * Delta_e| at most "
-        f"{sizes.max():.1e}, median {sizes.median():.1e}; tau = {config.selection.reward.tau:.2f}; "
-        f"rewards that the term decided: {drops.turned}"
+        f"{sizes.max():.1e}, median {sizes.median():.1e}; "
+        + (fixed if reward.threshold == "fixed" else "the threshold is the class median of phi")
     )
 
 
