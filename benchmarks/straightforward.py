@@ -27,6 +27,7 @@ from qurate.data.samples import Inputs
 from qurate.losses import target_margin_loss
 from qurate.methods import Method
 from qurate.methods.tml import TargetMarginConfig
+from qurate.networks.heads import hold_statistics
 from qurate.runtime.randomness import generator, seeded
 from qurate.selection.candidates import draw_candidates
 from qurate.selection.positives import Positives
@@ -76,6 +77,7 @@ class Straightforward:
         with self._timed("6-7"):
             trainer = self.round.trainer
             self.trial = copy.deepcopy(self.method)
+            hold_statistics(self.trial)
             self.step_number = trainer.step
             training = self.config.training
             self.optimizer = torch.optim.SGD(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabel
 from qurate.data.splits import read_mme_split
 from qurate.errors import ConfigError
 from qurate.evaluation import evaluate, predict_probabilities
+from qurate.losses import margin_cosines, target_margin
 from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
@@ -144,6 +145,59 @@ def test_an_absent_device_says_what_to_use() -> None:
         make_fabric(TrainingConfig(device=absent))  # type: ignore[arg-type]  # one of two literals
     with pytest.raises(ConfigError, match="device must be one of 'auto', 'cpu', 'cuda', 'mps', got 'abacus'"):
         TrainingConfig(device="abacus")  # type: ignore[arg-type]  # the wrong word
+
+
+def one_step(name: str, precision: Literal["32-true", "bf16-mixed"]) -> tuple[dict[str, float], Tensor]:
+    """The terms of the loss of one step, and the class weights after it; features are the inputs as they are."""
+    run = config(name, steps=1, precision=precision, device="cpu")
+    split = blobs(width=32)
+    trainer = start(split, dataclasses.replace(run, network=NetworkConfig(bottleneck="none")))
+    terms = trainer.run(TrainingData.of(split), steps=1, seed=0)
+    return terms, trainer.method.network.classifier.weight.detach().clone()
+
+
+@pytest.mark.parametrize("name", ["source_target", "ent", "mme", "tml", "cml"])
+def test_cosines_margin_and_softmax_are_whole_precision_in_mixed_training(name: str) -> None:
+    (whole, after), (mixed, also) = one_step(name, "32-true"), one_step(name, "bf16-mixed")
+    assert mixed == pytest.approx(whole, abs=1e-5)
+    assert torch.allclose(after, also, atol=1e-6)
+
+
+def test_margin_logits_are_the_same_in_mixed_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits: list[Tensor] = []
+
+    def record(*arguments: Any, **numbers: Any) -> Tensor:
+        widened = margin_cosines(*arguments, **numbers)
+        logits.append(30 * widened.detach())
+        return widened
+
+    monkeypatch.setattr(target_margin, "margin_cosines", record)
+    for precision in ("32-true", "bf16-mixed"):
+        one_step("tml", precision)
+    assert [one.dtype for one in logits] == [torch.float32, torch.float32]
+    assert torch.allclose(logits[0], logits[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tml", "adr"])
+def test_gradients_are_made_outside_of_autocast_and_new_weights_are_used_at_once(name: str) -> None:
+    split, mixed = blobs(), config(name, steps=3, precision="bf16-mixed", device="cpu")
+    trainer = start(split, mixed)
+    inside: list[bool] = []
+    stale: list[bool] = []
+    linear = trainer.method.network.bottleneck[1]  # type: ignore[index]  # a sequence of layers
+    linear.weight.register_hook(lambda gradient: inside.append(torch.is_autocast_enabled("cpu")))
+
+    def compare(layer: torch.nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
+        weight, bias = layer.weight.bfloat16(), layer.bias.bfloat16()
+        with torch.autocast("cpu", enabled=False):
+            stale.append(not torch.equal(output, torch.nn.functional.linear(inputs[0].bfloat16(), weight, bias)))
+
+    linear.register_forward_hook(compare)
+    trainer.run(TrainingData.of(split), steps=3, seed=0)
+    assert len(inside) >= 3
+    assert not any(inside)
+    assert len(stale) >= 6
+    assert not any(stale)
 
 
 @pytest.mark.parametrize(

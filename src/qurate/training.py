@@ -18,6 +18,7 @@ from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.networks.heads import build_network, check_inputs
 from qurate.runtime.machine import torch_threads
+from qurate.runtime.precision import without_autocast
 from qurate.runtime.randomness import seeded
 
 OnStep = Callable[[int, dict[str, float]], None]
@@ -170,7 +171,8 @@ class Trainer:
         """
         self._check(loss.item())
         self.optimizer.zero_grad()
-        self.fabric.backward(loss)
+        with without_autocast(self.fabric.device):
+            self.fabric.backward(loss)
         if only is not None:
             chosen = set(only)
             for group in self.optimizer.param_groups:
@@ -178,6 +180,7 @@ class Trainer:
                     if parameter not in chosen:
                         parameter.grad = None  # a parameter without gradient is not stepped
         self.optimizer.step()
+        torch.clear_autocast_cache()  # of the weights before this step, which a method's next loss would be made with
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss) or abs(loss) > self.config.largest_loss:

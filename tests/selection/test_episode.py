@@ -107,6 +107,33 @@ def test_a_step_moves_the_candidate_trains_the_copy_and_leaves_the_original() ->
     assert len(round.positives) == 0
 
 
+@pytest.mark.parametrize("trial_steps", [1, 5])
+def test_a_trial_holds_the_running_statistics_of_its_round(trial_steps: int) -> None:
+    round = make_round()
+    env = SelectionEnv(round, EpisodeConfig(candidates=4, trial_steps=trial_steps), seed=0)
+    for _ in range(2):  # the second episode's trial network is the first one's, set back
+        env.reset()
+        env.step(np.int64(0))
+        env.step(np.int64(1))
+        trial, held = env.trial.method.state_dict(), round.trainer.method.state_dict()
+        names = [name for name in held if "running" in name]
+        assert len(names) == 2
+        assert all(torch.equal(trial[name], held[name]) for name in names)
+        assert not torch.equal(trial["network.classifier.weight"], held["network.classifier.weight"])
+        layer = env.trial.method.get_submodule("network.bottleneck.2")
+        assert layer.training  # batches are still normalized by their own statistics
+
+
+def test_line_20_goes_on_updating_them() -> None:
+    round = make_round()
+    before = round.trainer.method.state_dict()["network.bottleneck.2.running_mean"].clone()
+    env = SelectionEnv(round, EpisodeConfig(candidates=4, trial_steps=1), seed=0)
+    env.reset()
+    env.step(np.int64(0))
+    round.trainer.run(round.data, steps=2, seed=0)
+    assert not torch.equal(before, round.trainer.method.state_dict()["network.bottleneck.2.running_mean"])
+
+
 def test_phi_is_made_of_its_terms_by_the_trial_network() -> None:
     round = make_round()
     env = SelectionEnv(round, EpisodeConfig(candidates=6), seed=0)

@@ -11,6 +11,7 @@ from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone, set_apart_last_layers
+from qurate.runtime.precision import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
 
@@ -34,8 +35,12 @@ class CosineClassifier(nn.Module):
         self.scale = scale
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Cosine of each feature to each class weight: (N, d) to (N, K)."""
-        return F.linear(F.normalize(features, dim=1), F.normalize(self.weight, dim=1))
+        """Cosine of each feature to each class weight: (N, d) to (N, K).
+
+        In float32 or better whatever the precision of training: a margin of 0.5 at scale 30 does not survive bfloat16.
+        """
+        with without_autocast(features.device):
+            return F.linear(F.normalize(at_least_float32(features), dim=1), F.normalize(self.weight, dim=1))
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, (N, d) to (N, K)."""
@@ -109,6 +114,17 @@ class Network(nn.Module):
         """C(F(x)) as logits, (N, K)."""
         logits: Tensor = self.classifier(self.features(inputs))
         return logits
+
+
+def hold_statistics(module: nn.Module) -> None:
+    """Keep the running statistics of batch norms as they are; in training, batches are still normalized by their own.
+
+    For trial networks (decision 34): without this, what they see of the target would change by the statistics of
+    labelled batches alone.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.momentum = 0.0
 
 
 def check_inputs(network: Network, inputs: object, where: str) -> None:

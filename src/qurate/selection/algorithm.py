@@ -254,4 +254,5 @@ def build_selector(config: RunConfig, trainer: Trainer, data: TrainingData, tell
 
 
 def _action(round: Round, info: Mapping[str, float], reward: float, loss: float | None, exploration: float) -> Action:
-    return Action(round.number, int(info["indices"]), int(info["labels"]), reward, info["phi"], loss, exploration)
+    chosen = int(info["indices"]), int(info["labels"])
+    return Action(round.number, *chosen, reward, info["phi"], info["entropy_drop"], loss, exploration)

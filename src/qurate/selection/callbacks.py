@@ -20,6 +20,7 @@ class Action:
         label: Its pseudo-label.
         reward: +1 or -1, Eq. (8).
         phi: Its quality, Eq. (4).
+        entropy_drop: Delta_e in it, Eq. (7).
         loss: Of the Q-network, before its update.
         exploration: Probability that the action was a random one.
     """
@@ -29,6 +30,7 @@ class Action:
     label: int
     reward: float
     phi: float
+    entropy_drop: float
     loss: float | None
     exploration: float
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from qurate.config import EpisodeConfig
 from qurate.data.samples import take
 from qurate.losses import entropy
+from qurate.networks.heads import hold_statistics
 from qurate.selection import reward
 from qurate.selection.candidates import draw_candidates
 from qurate.selection.positives import Positives
@@ -120,6 +121,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         trainer = self.round.trainer
         if self._trial is None:
             method = copy.deepcopy(trainer.method)
+            hold_statistics(method)  # else they alone would move the entropy of Eq. (7)
             self._trial = Trainer(
                 method, trainer.config, trainer.fabric, step=trainer.step, total_steps=trainer.total_steps
             )
