@@ -143,7 +143,7 @@ PAIRS = {"TML_SPL": ("tml", "confidence"), "TML_DQNPL": ("tml", "dqn")}
 """Pairs of method and selector that have a name in the paper, with whatever preset."""
 TITLES = {
     ("tml", "confidence"): "TML_SPL",
-    ("tml", PRINTED["confidence"]): "TML_SPL, one set",
+    ("tml", PRINTED["confidence"]): "TML_SPL (one set)",
     ("tml", PRINTED["dqn"]): "TML_DQNPL",
     ("tml", "dqn"): "TML_DQNPL*",
 }
@@ -184,13 +184,13 @@ def row_title(method: str, selector: str, steps: int | None = None) -> str:
         >>> row_title("source_target", "none"), row_title("tml", "dqn"), row_title("mme", "quality")
         ('S+T', 'TML_DQNPL*', 'MME + quality')
         >>> row_title("tml", "long", 3100)
-        'TML, 3,100 steps'
+        'TML (3,100 steps)'
     """
     if (method, selector) in TITLES:
         return TITLES[method, selector]
     title = METHODS[method].title if method in METHODS else method
     if selector == LONG and steps is not None:
-        return f"{title}, {steps:,} steps"
+        return f"{title} ({steps:,} steps)"
     return title if selector == "none" else f"{title} + {selector}"
 
 

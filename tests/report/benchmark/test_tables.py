@@ -62,12 +62,12 @@ def test_controls_of_equal_length_are_rows_of_their_own_and_the_table_says_who_t
     config = {"method": {"name": "tml"}, "seed": 0, "training": {"steps": 3100}}
     write_failed(tmp_path, D, "tml", "long", 0, config=config)
     (table,) = make_tables(read_outcome(tmp_path))
-    assert [row.title for row in table.rows][:3] == ["S+T", "MME", "TML, 3,100 steps"]
-    assert texts(table)["TML, 3,100 steps"][:2] == ["71.0 ± 0.0", "failed"]
-    assert "TML, 3,100 steps" in marked(table, "best_plain")[0]  # it has no pseudo-labels
+    assert [row.title for row in table.rows][:3] == ["S+T", "MME", "TML (3,100 steps)"]
+    assert texts(table)["TML (3,100 steps)"][:2] == ["71.0 ± 0.0", "failed"]
+    assert "TML (3,100 steps)" in marked(table, "best_plain")[0]  # it has no pseudo-labels
     (note,) = [note for note in table.notes if note.startswith("Training steps in all: ")]
     assert "1,500 for S+T, MME" in note
-    assert "3,100 for TML, 3,100 steps" in note
+    assert "3,100 for TML (3,100 steps)" in note
     assert "controls: no pseudo-labels" in note
     assert not any("Training steps in all" in note for note in table_of(tmp_path / "old", FULL).notes)
 

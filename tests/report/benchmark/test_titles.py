@@ -16,7 +16,7 @@ from qurate.report.benchmark.titles import scenario_title, scenario_titles
         ("tml", "confidence", "TML_SPL"),
         ("tml", "dqn", "TML_DQNPL*"),
         ("tml", "dqn_paper", "TML_DQNPL"),
-        ("tml", "confidence_paper", "TML_SPL, one set"),
+        ("tml", "confidence_paper", "TML_SPL (one set)"),
         ("mme", "dqn_paper", "MME + dqn_paper"),
         ("mme", "confidence", "MME + confidence"),
         ("tml", "oracle", "TML + oracle"),
