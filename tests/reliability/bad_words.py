@@ -60,7 +60,7 @@ def _word_rows() -> list[BadInput]:
         "empty method": ("--method ''", ("--method", "empty")),
         "unknown selector": ("--selector best", ("must be one of", "best")),
         "oracle with own images": ("--selector oracle", ("must be one of", "oracle")),
-        "preset paper with a rule": ("--preset paper --selector confidence", ("preset", "paper", "confidence")),
+        "preset paper with a rule": ("--preset paper --selector balanced", ("preset", "paper", "balanced")),
         "a pair and another selector": ("--method TML_SPL --selector dqn", ("TML_SPL", "selector", "dqn")),
         "a very long method": (f"--method {'x' * 5000}", ("must be one of",)),
         "backbone of no library": ("--backbone resnet", ("backbone", "'resnet'", "timm/NAME.TAG")),
