@@ -91,7 +91,7 @@ def test_the_paper_preset_is_the_printed_algorithm() -> None:
     assert (episode.trial_steps, episode.entropy_samples) == (0, 0)
     assert (episode.keep_rejected, episode.harvest, episode.repeat_episodes) == (True, False, False)
     assert (learning.optimizer, learning.hidden, learning.discount) == ("sgd", (1024, 512), 0.9)
-    assert config.training.positive_share is None
+    assert (config.training.positive_share, config.training.schedule) == (None, "progress")
 
 
 def test_the_confidence_of_the_paper_draws_from_labels_and_positives_as_one_set() -> None:

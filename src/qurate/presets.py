@@ -75,7 +75,9 @@ def make_config(
             f"preset 'paper' sets up selector 'dqn' or 'confidence', got selector '{chosen.name}'. Give one of them."
         )
     selection = agent_selection(preset) if chosen.name == "dqn" else SelectionConfig(selector=chosen)
-    training = TrainingConfig(device=device, positive_share=None if is_printed else POSITIVE_SHARE)
+    training = TrainingConfig(device=device, positive_share=POSITIVE_SHARE)
+    if is_printed:
+        training = replace(training, positive_share=None, schedule="progress")
     return RunConfig(
         NetworkConfig(bottleneck="normalized") if network is None else network,
         MethodConfig.of(name),

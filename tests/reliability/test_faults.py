@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import warnings
 from collections.abc import Callable
@@ -18,10 +17,6 @@ from tests.reliability.situations import (
     two_adapt_with_one_out,
 )
 from tests.reliability.victims import Adapt, Benchmark, Embed, Report, Victim
-
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("QURATE_FAULTS"), reason="takes minutes of real processes; set QURATE_FAULTS=1 to run it"
-)
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 
