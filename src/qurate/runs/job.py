@@ -83,12 +83,18 @@ class Job:
             known = self._settings(parts)
             del known["data"]  # an image may turn out to be unreadable
             self.folder.check(known)  # before the work begins
+        if self.train == "head":
+            self._say_expected(parts)
+        parts, split = self._prepare(parts)
+        if self.train == "full":  # it is measured on a few images, so not before all were looked at
+            self._say_expected(parts)
+        with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
+            return self._work(parts, split)
+
+    def _say_expected(self, parts: Parts) -> None:
         if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
             expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
-        parts, split = self._prepare(parts)
-        with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
-            return self._work(parts, split)
 
     def _work(self, parts: Parts, split: Split) -> RunOutcome:
         """Train and write the results; then compare, and add the verdict."""
