@@ -28,7 +28,7 @@ class EpisodeConfig(Checked):
     """Where the backbone is trained too, the trial network trains the layers after it, on embeddings of the current
     backbone that are made once per round, or all layers, which is what line 11 says (decision 27). Our choice."""
     entropy_samples: Count = 0
-    """Samples of D_u that the drop in entropy is measured on; 0 for all (paper)."""
+    """Samples of D_u that the drop in entropy is measured on, drawn per episode; 0 for all (paper; decision 36)."""
     state_network: Literal["trial", "frozen"] = "trial"
     """Who makes the states: the trial network after its epoch (paper, line 12), or the round's network (decision 8)."""
     state_features: Count = 0

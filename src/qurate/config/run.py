@@ -68,7 +68,7 @@ class TrainingConfig(Checked):
     50,000 steps. 'progress': by (1 + progress_decay_rate * p) ** -decay_power, the rule of Ganin 2016, which the paper
     names; p goes from 0 to 1 over all steps of the run, those of line 1 and of the budget of rounds together, so that
     no round starts at a higher rate than the one before ended with. Line 11 keeps its round's p (decision 32). Our
-    choice."""
+    choice; preset 'paper': 'progress'."""
     decay_rate: Weight = 1e-4
     """See schedule. MME reference code: 1e-4."""
     progress_decay_rate: Weight = 10.0
@@ -105,8 +105,8 @@ class RewardConfig(Checked):
     threshold_prob: Inside = 0.9
     """The threshold is tau = (1 + beta) * log(threshold_prob). Paper: 0.9."""
     threshold: Literal["fixed", "class_median"] = "fixed"
-    """'fixed': tau as above (paper). 'class_median': the median of phi within the sample's pseudo-class, so that half
-    of every class is good whatever the calibration (decision 23; our choice)."""
+    """'fixed': tau as above (paper). 'class_median': the median of phi, without its entropy term, within the sample's
+    pseudo-class, so that half of every class is good whatever the calibration (decision 23; our choice)."""
     network: Literal["trial", "round"] = "trial"
     """Whose p_c and p_f: the trial network after it trained on the sample (paper), or the network and centres of the
     round, which have not seen it (decision 18; our choice)."""

@@ -27,7 +27,7 @@ class AdversarialDropoutConfig(MethodConfig):
     critic_dropout: Inside = 0.5
     """Dropout on the classifier's input in the two passes. ADR's authors: 0.5."""
     critic_weight: Weight = 0.1
-    """Weight of the symmetric KL. Our choice."""
+    """Weight of the symmetric KL. Our choice; ADR's authors: 1, of a mean over the classes (B7 in docs/paper.md)."""
     feature_steps: Positive = 4
     """Feature updates per classifier update. ADR's authors: 4."""
 

@@ -24,7 +24,7 @@ class DomainAdversarialConfig(MethodConfig):
     domain_weight: Weight = 0.1
     """Weight of the domain loss. Our choice: at 1 the domain loss drowns three labels per class."""
     discriminator_width: Positive = 1024
-    """Hidden width of the domain discriminator. CDAN's authors: 1024."""
+    """Hidden width of the domain discriminator. CDAN's authors: 1024; MME reference code: 512."""
     warmup_rate: Weight = 10.0
     """Rate of the reversal warm-up 2 / (1 + exp(-rate * progress)) - 1. DANN's authors: 10."""
 

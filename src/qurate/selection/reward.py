@@ -86,7 +86,7 @@ def neighbor_probabilities(probabilities: Tensor, neighbors: Tensor) -> Tensor:
 
 
 def entropy_drop(before: float, after: float) -> float:
-    """Delta_e = H(F, C) - H(F', C'): how far an action lowers the mean entropy of the predictions on D_u.
+    """Delta_e = H - H': how far an action lowers the mean entropy of the trial network's predictions on D_u.
 
     Paper: Eq. (7).
 

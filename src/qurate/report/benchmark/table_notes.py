@@ -77,18 +77,18 @@ def _agents(selectors: set[str]) -> list[str]:
     said = []
     if "dqn" in selectors:
         said.append(
-            "TML_DQNPL* (selector dqn) is the agent with our preset, which differs from the printed algorithm by "
-            "decisions 8, 9 and 18 to 26 of docs/paper.md."
+            "TML_DQNPL* (selector dqn) is the agent with our preset, which differs from the printed algorithm by the "
+            "decisions that docs/paper.md lists under Presets, above all 6 to 9, 18 to 26 and 36."
         )
     if PRINTED["dqn"] in selectors:
         said.append(
-            f"TML_DQNPL (selector {PRINTED['dqn']}) is Algorithm 1 as printed, except for the decisions listed in "
-            "docs/paper.md."
+            f"TML_DQNPL (selector {PRINTED['dqn']}) is Algorithm 1 as printed, except for the decisions that "
+            "docs/paper.md lists under Presets."
         )
     if PRINTED["confidence"] in selectors:
         said.append(
             "TML_SPL draws half of each target batch from the positives; 'one set' draws from them and the labelled "
-            "target alike, as the paper may have meant it (decision 31)."
+            "target alike, as the paper may have meant it (decision 31), and takes the paper's schedule (decision 32)."
         )
     return said
 
