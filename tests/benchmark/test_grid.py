@@ -14,6 +14,7 @@ from qurate.data.catalog import load_suite
 from qurate.data.samples import DataError
 from qurate.errors import QurateError
 from qurate.presets import agent_selection
+from qurate.registry import LONG, METHODS, ORACLE, SELECTORS
 
 OFFICE = load_suite("office31")
 
@@ -31,10 +32,15 @@ def test_the_order_of_cells_is_that_of_the_registries_whatever_was_said() -> Non
     assert (first.shots, first.config.method.name, first.selector, first.config.seed) == (1, "source_target", "none", 0)
 
 
+@pytest.mark.parametrize("selector", [*SELECTORS, ORACLE, LONG])
+def test_whatever_is_listed_is_a_row(selector: str) -> None:
+    assert office(selectors=(selector,)).pairs() == [("tml", selector)]
+
+
 def test_a_pair_is_taken_alone_and_other_methods_with_every_selector() -> None:
     grid = office(methods=("tml+dqn", "all", "tml", "ent+confidence"), selectors=("none",))
     pairs = grid.pairs()
-    assert len(pairs) == 8 + 2
+    assert len(pairs) == len(METHODS) + 2
     assert [pair for pair in pairs if pair[1] != "none"] == [("ent", "confidence"), ("tml", "dqn")]
     assert pairs.index(("tml", "none")) + 1 == pairs.index(("tml", "dqn"))
     assert [(cell.config.method.name, cell.selector) for cell in grid.cells()][: len(pairs)] == pairs
