@@ -293,6 +293,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         RunConfig.from_file(tmp_path / "nowhere.toml")
 
 
+METHODS_0_1 = ("source_target", "dann", "adr", "cdan", "ent", "mme", "tml", "cml")
+SELECTORS_0_1 = ("none", "confidence", "quality", "balanced", "random", "dqn")
 METHOD_0_1 = {
     "margin": 0.4,
     "monotone": True,
@@ -359,8 +361,8 @@ def version_0_1(method: str, selector: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("method", METHODS_0_1)
+@pytest.mark.parametrize("selector", SELECTORS_0_1)
 def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
     config = RunConfig.from_dict(version_0_1(method, selector))
     assert (config.method.name, config.selection.selector.name, config.seed) == (method, selector, 9)
@@ -390,7 +392,8 @@ def test_a_config_that_counts_exploration_in_actions_is_read(tmp_path: Path) -> 
 
 
 def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> None:
-    today = {part.name for entry in METHODS.values() for part in dataclasses.fields(entry.load().Config) if part.init}
+    kinds = [METHODS[name].load().Config for name in METHODS_0_1]
+    today = {part.name for kind in kinds for part in dataclasses.fields(kind) if part.init}
     assert today == set(METHOD_0_1) | set(BEFORE)
 
 

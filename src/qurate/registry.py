@@ -132,11 +132,9 @@ PLAIN = ("none", LONG)
 """Rows without pseudo-labels."""
 PRINTED = {"confidence": "confidence_paper", "dqn": "dqn_paper"}
 """What results of a selector with preset 'paper' are called in results.csv."""
-SELECTOR_ORDER = (
-    *PLAIN,
-    *("confidence", PRINTED["confidence"], "quality", "balanced", "random", PRINTED["dqn"], "dqn"),
-    ORACLE,
-)
+ROWS = {"confidence": ("confidence", PRINTED["confidence"]), "dqn": (PRINTED["dqn"], "dqn")}
+"""Selectors with a row per preset, in the order of the tables; any other selector has one row, of its name."""
+SELECTOR_ORDER = (*PLAIN, *(row for name in SELECTORS if name not in PLAIN for row in ROWS.get(name, (name,))), ORACLE)
 """Selectors in the order of a benchmark's tables."""
 
 PAIRS = {"TML_SPL": ("tml", "confidence"), "TML_DQNPL": ("tml", "dqn")}
