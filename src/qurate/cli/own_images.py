@@ -234,7 +234,8 @@ def embed(
     from qurate.data.embedding.embed import default_cache, embed_files
     from qurate.data.embedding.frozen import freeze_backbone
     from qurate.data.parts import find_images
-    from qurate.runs.settings import BACKBONE, find_weights
+    from qurate.networks.offline import find_weights
+    from qurate.runs.settings import BACKBONE
     from qurate.runtime.progress import PhaseBars
 
     name = backbone or BACKBONE
