@@ -385,7 +385,7 @@ def test_unknown_settings_list_what_is_allowed() -> None:
 
 
 def test_words_beside_a_config_are_refused(place: dict[str, Any], weights: str) -> None:
-    with pytest.raises(ConfigError, match="method, seed cannot be given beside config"):
+    with pytest.raises(ConfigError, match="method, seed cannot be combined with config"):
         qurate.adapt(**place, config=small_config("none"), method="mme", seed=3, weights=weights)
 
 

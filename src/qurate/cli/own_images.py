@@ -102,7 +102,7 @@ def adapt(
 def _standing(out: Path) -> str:
     """How far a stopped run is; its code may be half loaded."""
     folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
-    return "Nothing was begun. Re-run the command to start." if folder is None else str(folder(out).standing())
+    return "Nothing was started. Re-run the command to start." if folder is None else str(folder(out).standing())
 
 
 def _say_outcome(out: Path, comparison: BaselineComparison | None) -> None:

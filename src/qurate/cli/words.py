@@ -86,7 +86,7 @@ def split_some(option: str, given: str) -> tuple[str, ...]:
     """
     words = split_words(given)
     if not words:
-        raise ConfigError(f"--{option} must be words with commas between them, got {show(given)}.")
+        raise ConfigError(f"--{option} must be a comma-separated list, got {show(given)}.")
     return words
 
 

@@ -74,7 +74,7 @@ def adapt(
 
     Raises:
         DataError: If the images cannot be used as given.
-        BackboneError: If the backbone or its weights cannot be had.
+        BackboneError: If the backbone or its weights cannot be obtained.
         RunError: If `out` cannot be written or holds another run.
 
     Example:
@@ -117,7 +117,7 @@ def _alone(config: RunConfig, words: dict[str, Any]) -> RunConfig:
     """The config, if no word beside it says otherwise."""
     defaults = inspect.signature(adapt).parameters
     if given := [name for name, value in words.items() if value != defaults[name].default]:
-        raise ConfigError(f"{', '.join(given)} cannot be given beside config, which says it all. Change the config.")
+        raise ConfigError(f"{', '.join(given)} cannot be combined with config. Change the config.")
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config must be a RunConfig, got {type(config).__name__}. `qurate.make_config` makes one.")
     return config
