@@ -29,8 +29,8 @@ from qurate.config import DQNConfig, RunConfig
 from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
+from qurate.networks.offline import find_weights
 from qurate.presets import make_config
-from qurate.runs.settings import find_weights
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.harvest import harvest

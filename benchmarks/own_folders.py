@@ -2,7 +2,8 @@
 
 Webcam is the source; three labels per class of Amazon are given by the public list, the rest of Amazon is unlabelled in
 one flat folder. Folders are links, so no image is copied. The same command is run for S+T; both models are measured
-with `AdaptedModel.evaluate` on the images whose labels were hidden.
+with `AdaptedModel.evaluate` on the images whose labels were hidden. It is the check that the command for own folders
+reaches on real images what the benchmark measures on embeddings, and how long it takes from the first image on.
 
     python benchmarks/own_folders.py --out /tmp/own
 """

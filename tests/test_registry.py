@@ -138,9 +138,16 @@ def test_a_word_that_names_nothing_says_what_is_allowed(word: str, message: str)
         resolve_pair(word)
 
 
+def test_no_two_rows_share_a_title() -> None:
+    titles = [row_title(method, selector) for method in METHODS for selector in SELECTOR_ORDER]
+    assert len(set(titles)) == len(titles)
+
+
 def test_rows_have_the_papers_names_and_order() -> None:
     rows = [("mme", "dqn"), ("tml", "oracle"), ("tml", "dqn"), ("tml", "none"), ("tml", "confidence"), ("ent", "none")]
-    rows += [("tml", "dqn_paper"), ("somebody's", "none"), ("source_target", "none")]
+    rows += [("tml", "dqn_paper"), ("somebody's", "none"), ("source_target", "none"), ("tml", "own")]
+    rows += [("tml", "confidence_paper"), ("mme", "dqn_paper")]
     assert [row_title(*row) for row in sorted(rows, key=lambda row: row_rank(*row))] == [
-        *("S+T", "ENT", "TML", "somebody's", "TML_SPL", "TML_DQNPL", "MME + dqn", "TML_DQNPL*", "TML + oracle")
+        *("S+T", "ENT", "TML", "somebody's", "TML_SPL", "TML_SPL (one set)", "MME + dqn_paper", "TML_DQNPL"),
+        *("MME + dqn", "TML_DQNPL*", "TML + oracle", "TML + own"),
     ]

@@ -60,7 +60,7 @@ def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
 
 
 @torch.no_grad()
-def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | None = None, workers: int = 0) -> Tensor:
+def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | None = None) -> Tensor:
     """Class probabilities of all inputs, (N, K) on the CPU.
 
     Raises:
@@ -75,7 +75,7 @@ def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | N
         raise DataError(f"batch_size must be a positive integer, got {batch_size!r}.")
     device = next(method.parameters()).device
     size = batch_size or (512 if isinstance(inputs, Tensor) else 32)
-    batches = stream_in_order(inputs, batch_size=size, transform=method.network.transform, workers=workers)
+    batches = stream_in_order(inputs, batch_size=size, transform=method.network.transform)
     return torch.cat([method.predict(batch.to(device)).float().cpu() for batch in batches])
 
 

@@ -20,6 +20,7 @@ from qurate.networks.heads import build_network, check_inputs
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.precision import without_autocast
 from qurate.runtime.randomness import seeded
+from qurate.runtime.states import below, load_optimizer, optimizer_tensors
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""
@@ -122,8 +123,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, momentum and step as a flat dictionary of copies: all that further steps depend on."""
         state = {f"method.{name}": values for name, values in self.method.state_dict().items()}
-        for index, slots in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
+        state |= optimizer_tensors(self.optimizer)
         state["step"] = torch.tensor(self.step)
         return {name: values.detach().clone() for name, values in state.items()}
 
@@ -134,24 +134,11 @@ class Trainer:
             TrainingError: If it is of another.
         """
         try:
-            self._load(state)
+            self.method.load_state_dict(below("method.", state))
+            load_optimizer(self.optimizer, state)
+            self.step = int(state["step"])
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise TrainingError(f"The state is of another network, method or optimiser ({error}).") from error
-
-    def _load(self, state: Mapping[str, Tensor]) -> None:
-        parts: dict[str, dict[str, Tensor]] = {"method": {}, "optimizer": {}}
-        for name, values in state.items():
-            part, _, rest = name.partition(".")
-            if rest:
-                parts[part][rest] = values
-        self.method.load_state_dict(parts["method"])
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, values in parts["optimizer"].items():
-            index, _, slot = name.partition(".")
-            slots.setdefault(int(index), {})[slot] = values.clone()
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        self.step = int(state["step"])
 
     def start_over(self, other: Trainer) -> None:
         """Take the weights and the step of another trainer of the same method; the optimiser forgets its steps."""

@@ -20,7 +20,7 @@ def test_a_cell_that_left_an_error_is_a_failed_result_under_each_of_its_rules(tm
     last, oracle = make_tables(read_outcome(tmp_path))
     for table in (last, oracle):
         assert table.rows[0].cells[0].text() == "failed"
-    assert "Of 4 runs 1 failed, 1 not run" in last.notes[2]
+    assert "Of 4 runs, 1 failed, 1 not run" in last.notes[2]
 
 
 def test_an_error_that_was_made_good_or_is_of_an_earlier_command_does_not_count(tmp_path: Path) -> None:

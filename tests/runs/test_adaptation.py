@@ -15,18 +15,16 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
-from qurate.config import DQNConfig
 from qurate.data import images
 from qurate.data.embedding import frozen
 from qurate.data.samples import DataError
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
-from qurate.presets import make_config
-from qurate.registry import SELECTORS
-from qurate.runs.adaptation import RunOutcome, run_adaptation, trained_network
+from qurate.networks.offline import find_weights
+from qurate.runs.adaptation import run_adaptation, trained_network
+from qurate.runs.job import RunOutcome
 from qurate.runs.model import ModelError
 from qurate.runs.settings import BACKBONE as DEFAULT_BACKBONE
-from qurate.runs.settings import find_weights
 from qurate.runtime.tables import read_csv
 
 FAST = {"config": small_config("none"), "compare": False}
@@ -370,22 +368,11 @@ def test_a_model_file_that_is_a_pickle_is_refused(place: dict[str, Path], adapt:
         qurate.load(tmp_path / "saved")
 
 
-@pytest.mark.parametrize("selector", SELECTORS)
-def test_the_best_selector_is_the_default_and_others_have_their_share(selector: str) -> None:
-    config = make_config(selector=selector)
-    chosen = config.selection.selector
-    assert chosen.name == selector
-    assert config.training.positive_share == 0.5
-    assert config.network.bottleneck == "normalized"
-    assert isinstance(chosen, DQNConfig) == (selector == "dqn")
-    assert make_config().selection.selector.name == "dqn"
-
-
 def test_offline_weights_are_taken_where_they_are_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str
 ) -> None:
     for installed, found in ((True, "offline"), (False, "pretrained")):
-        monkeypatch.setattr("qurate.runs.settings.offline_is_installed", lambda there=installed: there)
+        monkeypatch.setattr("qurate.networks.offline.offline_is_installed", lambda there=installed: there)
         assert find_weights(DEFAULT_BACKBONE, "auto") == found
         assert find_weights("timm/resnet34.tv_in1k", "auto") == "pretrained"
     monkeypatch.chdir(Path(weights).parent)
@@ -398,7 +385,7 @@ def test_unknown_settings_list_what_is_allowed() -> None:
 
 
 def test_words_beside_a_config_are_refused(place: dict[str, Any], weights: str) -> None:
-    with pytest.raises(ConfigError, match="method, seed cannot be given beside config"):
+    with pytest.raises(ConfigError, match="method, seed cannot be combined with config"):
         qurate.adapt(**place, config=small_config("none"), method="mme", seed=3, weights=weights)
 
 

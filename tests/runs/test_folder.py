@@ -13,9 +13,10 @@ from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
 import qurate
 from qurate.errors import QurateError
-from qurate.runs.adaptation import RunOutcome, run_adaptation
-from qurate.runs.folder import CURVES_FOLDER, RunError, RunFolder
-from qurate.runs.staging import hold
+from qurate.runs.adaptation import run_adaptation
+from qurate.runs.folder import RunFolder
+from qurate.runs.job import RunOutcome
+from qurate.runs.staging import CURVES_FOLDER, RunError, hold
 from qurate.runtime.files import write_atomically
 from qurate.runtime.progress import Audience
 

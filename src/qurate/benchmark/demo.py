@@ -53,7 +53,7 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
             row, pretrained = _run(split, cell, pretrained, bars)
             rows.append(row)
             write_results(rows, results)
-    columns = ("method", "accuracy", "balanced", "positives", "of them right", "seconds")
+    columns = ("method", "accuracy", "balanced", "positives", "share correct", "seconds")
     console.print(
         make_table(
             f"typeset to handwritten, {SHOTS} labels per class, seed {seed}", columns, [_texts(row) for row in rows]

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qurate.benchmark.cells import Cell, CellResult
-from qurate.benchmark.lock import hold
 from qurate.benchmark.results import (
     COLUMNS,
     ROUND_COLUMNS,
@@ -25,6 +24,7 @@ from qurate.benchmark.results import (
 )
 from qurate.data.places import shorten
 from qurate.registry import PLAIN
+from qurate.runtime.locks import hold
 
 RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
 """What the folder holds."""

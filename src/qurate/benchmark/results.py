@@ -42,7 +42,7 @@ class Row:
         seconds: Of training and evaluation.
         config: Fingerprint of all that decides the result.
         commit: Of qurate, when the run was made.
-        steps: Training steps of lines 1 and 20 together; None in results of before they were recorded.
+        steps: Training steps of lines 1 and 20 together; None in older results, which lack them.
     """
 
     scenario: str

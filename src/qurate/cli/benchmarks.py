@@ -132,7 +132,7 @@ def benchmark(
     from qurate.benchmark.grid import Grid
     from qurate.benchmark.worker import Worker
     from qurate.data.catalog import load_suite
-    from qurate.runs.settings import find_weights
+    from qurate.networks.offline import find_weights
     from qurate.runtime.machine import available_cores
 
     found = load_suite(suite)

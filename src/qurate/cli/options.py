@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from qurate.config import TrainingConfig
+from qurate import config, presets
 from qurate.registry import LONG, METHODS, ORACLE, SELECTORS
+from qurate.runs import settings
 
 
 def _shown(metavar: str | None, default: str = "", help: str | None = None) -> Any:
@@ -34,15 +35,15 @@ MethodName = Annotated[
     ),
 ]
 SelectorName = Annotated[str | None, _shown("NAME", "dqn", f"Which pseudo-labels to trust: {', '.join(SELECTORS)}.")]
-Preset = Annotated[Literal["qurate", "paper"] | None, _shown("{qurate,paper}", "qurate")]
+Preset = Annotated[presets.Preset | None, _shown("{qurate,paper}", "qurate")]
 Seed = Annotated[int | None, _shown("INT", "0")]
-Steps = Annotated[int | None, _shown("INT", str(TrainingConfig.steps))]
+Steps = Annotated[int | None, _shown("INT", str(config.TrainingConfig.steps))]
 Rounds = Annotated[int | None, _shown("INT", "that of the preset")]
 
-Backbone = Annotated[str | None, _shown("NAME", "timm/tf_efficientnet_lite0.in1k")]
+Backbone = Annotated[str | None, _shown("NAME", settings.BACKBONE)]
 Weights = Annotated[str | None, _shown("FILE", "auto")]
-Train = Annotated[Literal["head", "full"] | None, _shown("{head,full}", "head")]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"] | None, _shown("{auto,cpu,cuda,mps}", "auto")]
+Train = Annotated[settings.Train | None, _shown("{head,full}", "head")]
+Device = Annotated[config.Device | None, _shown("{auto,cpu,cuda,mps}", "auto")]
 
 Methods = Annotated[
     str,

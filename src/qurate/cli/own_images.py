@@ -102,7 +102,7 @@ def adapt(
 def _standing(out: Path) -> str:
     """How far a stopped run is; its code may be half loaded."""
     folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
-    return "Nothing was begun. Re-run the command to start." if folder is None else str(folder(out).standing())
+    return "Nothing was started. Re-run the command to start." if folder is None else str(folder(out).standing())
 
 
 def _say_outcome(out: Path, comparison: BaselineComparison | None) -> None:
@@ -234,7 +234,8 @@ def embed(
     from qurate.data.embedding.embed import default_cache, embed_files
     from qurate.data.embedding.frozen import freeze_backbone
     from qurate.data.parts import find_images
-    from qurate.runs.settings import BACKBONE, find_weights
+    from qurate.networks.offline import find_weights
+    from qurate.runs.settings import BACKBONE
     from qurate.runtime.progress import PhaseBars
 
     name = backbone or BACKBONE

@@ -71,8 +71,8 @@ def check_output(path: Path, option: str, *, force: bool) -> None:
     there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     name_fits = all(len(os.fsencode(part)) <= 255 for part in path.parts)
     if not name_fits or not is_folder(there) or not os.access(there, os.W_OK | os.X_OK):
-        reason = "its name is too long" if not name_fits else f"{there} is no folder that can be written"
-        raise ConfigError(f"{option} {shorten(path)} cannot be written, for {reason}. Choose another {option}.")
+        reason = "its name is too long" if not name_fits else f"{there} is not a folder that can be written"
+        raise ConfigError(f"{option} {shorten(path)} cannot be written, because {reason}. Choose another {option}.")
 
 
 def write(path: Path, content: bytes, option: str) -> None:

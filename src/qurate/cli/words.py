@@ -36,8 +36,9 @@ def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
         given: The options that were given.
         config: A file of settings, which given numbers change.
     """
+    from qurate.networks.offline import find_weights
     from qurate.runs.adaptation import trained_network
-    from qurate.runs.settings import BACKBONE, find_weights
+    from qurate.runs.settings import BACKBONE
 
     if config is not None:
         return _repeat_run(config, given)
@@ -49,7 +50,8 @@ def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     """The run of a file; the config.json of a run also says its backbone and whether it was compared."""
-    from qurate.runs.settings import BACKBONE, find_weights
+    from qurate.networks.offline import find_weights
+    from qurate.runs.settings import BACKBONE
 
     stored, config = read_settings(path), RunConfig.from_file(path)
     is_head = config.network.backbone == "none"
@@ -84,7 +86,7 @@ def split_some(option: str, given: str) -> tuple[str, ...]:
     """
     words = split_words(given)
     if not words:
-        raise ConfigError(f"--{option} must be words with commas between them, got {show(given)}.")
+        raise ConfigError(f"--{option} must be a comma-separated list, got {show(given)}.")
     return words
 
 

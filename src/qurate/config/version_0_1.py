@@ -1,4 +1,4 @@
-"""Configs of earlier commits: those of version 0.1, and those of before a number had a name."""
+"""Configs of earlier commits: those of version 0.1, and those that predate the name of a number."""
 
 from __future__ import annotations
 

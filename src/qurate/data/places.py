@@ -92,7 +92,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def shorten(name: object, most: int = 200) -> str:
-    """A name for a message; of a very long one, the beginning."""
+def shorten(name: object) -> str:
+    """A name for a message; of a very long one, the first 200 characters."""
     text = str(name)
-    return text if len(text) <= most else f"{text[:most]}..."
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -19,7 +19,7 @@ from qurate.networks.offline import OFFLINE_BACKBONE, OfflineWeightsError, offli
 
 
 class BackboneError(QurateError, ValueError):
-    """A backbone or its weights cannot be had; the message says the ways out."""
+    """A backbone or its weights cannot be obtained; the message says the ways out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
         input_width: Width of the embeddings, for 'none'.
 
     Raises:
-        BackboneError: If the name is unknown or the weights cannot be had.
+        BackboneError: If the name is unknown or the weights cannot be obtained.
     """
     if name == "none":
         if input_width is None:

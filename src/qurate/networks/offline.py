@@ -14,7 +14,8 @@ import timm
 import torch
 from torch import Tensor
 
-from qurate.errors import QurateError
+from qurate.data.places import is_file
+from qurate.errors import ConfigError, QurateError
 
 OFFLINE_BACKBONE = "timm/tf_efficientnet_lite0"
 """The backbone that weights='offline' belong to."""
@@ -30,6 +31,17 @@ class OfflineWeightsError(QurateError, ValueError):
 def offline_is_installed() -> bool:
     """Whether the package of offline weights is installed."""
     return find_spec(_PACKAGE) is not None
+
+
+def find_weights(backbone: str, weights: str) -> str:
+    """What 'auto' stands for here; a file by its whole path, for a run may be resumed from elsewhere."""
+    for argument, word in (("backbone", backbone), ("weights", weights)):
+        if not isinstance(word, str) or not word:
+            raise ConfigError(f"{argument} must be text, got {word!r}.")
+    if weights == "auto":
+        fits = backbone.partition(".")[0] == OFFLINE_BACKBONE
+        return "offline" if fits and offline_is_installed() else "pretrained"
+    return str(Path(weights).resolve()) if is_file(Path(weights)) else weights
 
 
 def offline_weights() -> dict[str, Tensor]:

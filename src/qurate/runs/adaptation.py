@@ -12,12 +12,12 @@ from qurate.data.embedding.frozen import choose_device, freeze_backbone
 from qurate.data.parts import Missing, Place, read_parts
 from qurate.data.places import as_path, check_places
 from qurate.errors import ConfigError
+from qurate.networks.offline import find_weights
 from qurate.presets import Preset, make_config
 from qurate.runs.folder import RunFolder
-from qurate.runs.job import Job
-from qurate.runs.job import RunOutcome as RunOutcome
+from qurate.runs.job import Job, RunOutcome
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.settings import BACKBONE, Train, find_weights
+from qurate.runs.settings import BACKBONE, Train
 from qurate.runtime.progress import Audience, follow
 
 
@@ -74,14 +74,13 @@ def adapt(
 
     Raises:
         DataError: If the images cannot be used as given.
-        BackboneError: If the backbone or its weights cannot be had.
+        BackboneError: If the backbone or its weights cannot be obtained.
         RunError: If `out` cannot be written or holds another run.
 
     Example:
         >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # needs images  # doctest: +SKIP
         >>> model.predict("new-photos")  # needs images  # doctest: +SKIP
     """
-    check_places(source, labeled, unlabeled, missing)
     weights = find_weights(backbone, weights)
     words: dict[str, Any] = {
         "method": method,
@@ -118,7 +117,7 @@ def _alone(config: RunConfig, words: dict[str, Any]) -> RunConfig:
     """The config, if no word beside it says otherwise."""
     defaults = inspect.signature(adapt).parameters
     if given := [name for name, value in words.items() if value != defaults[name].default]:
-        raise ConfigError(f"{', '.join(given)} cannot be given beside config, which says it all. Change the config.")
+        raise ConfigError(f"{', '.join(given)} cannot be combined with config. Change the config.")
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config must be a RunConfig, got {type(config).__name__}. `qurate.make_config` makes one.")
     return config
@@ -155,8 +154,6 @@ def run_adaptation(
         The model, and the record of its run beside it.
     """
     check_places(source, labeled, unlabeled, missing)
-    if not isinstance(config, RunConfig):
-        raise ConfigError(f"config must be a RunConfig, got {type(config).__name__}. `qurate.make_config` makes one.")
     choose_device(config.training.device)  # before any work
     folder = None if out is None else RunFolder(as_path(out, "out", "a run folder"))
     store = None if cache is None else as_path(cache, "cache", "a folder")

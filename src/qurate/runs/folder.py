@@ -39,13 +39,12 @@ from qurate.runs.staging import (
     POSITIVES_FILE,
     PREDICTIONS_FILE,
     REPORT_FILE,
+    RunError,
     Stage,
     hold,
     holds_run,
     told,
 )
-from qurate.runs.staging import CURVES_FOLDER as CURVES_FOLDER
-from qurate.runs.staging import RunError as RunError
 from qurate.runtime.checksums import not_finite, tensor_digest
 from qurate.runtime.files import write_atomically
 from qurate.runtime.tables import to_csv

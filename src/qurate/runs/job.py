@@ -25,10 +25,11 @@ from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
 from qurate.report.run.record import BaselineComparison, RunRecord
 from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
-from qurate.runs.folder import CURVES_FOLDER, RunFolder
+from qurate.runs.folder import RunFolder
 from qurate.runs.model import AdaptedModel
 from qurate.runs.predictions import predict_all
 from qurate.runs.settings import Train
+from qurate.runs.staging import CURVES_FOLDER
 from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
@@ -208,7 +209,6 @@ class Job:
             parts.split,
             split,
             result,
-            None,
             self.config,
             parts.notes,
             title=f"{parts.name}, {split.n_classes} classes",

@@ -18,11 +18,7 @@ from pathlib import Path
 from qurate.data.places import is_file, is_folder
 from qurate.errors import QurateError
 from qurate.runs.about import ABOUT_FILE, STAGE, WEIGHTS_FILE
-
-try:
-    import fcntl
-except ImportError:  # Windows: two runs in one folder are then not kept apart
-    fcntl = None  # type: ignore[assignment]
+from qurate.runtime import locks
 
 CONFIG_FILE, CHECKPOINT_FILE, COMPARISON_FILE = "config.json", "checkpoint.safetensors", "comparison.json"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
@@ -107,20 +103,10 @@ def hold(folder: Path) -> Iterator[None]:
     Raises:
         RunError: If another process is at work there.
     """
-    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
-    try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise RunError(f"{folder}: another process is at work here. Wait for it, or choose another `out`.") from None
-    except OSError:  # a file system without locks
-        pass
-    try:
+    with locks.hold(folder) as alone:
+        if not alone:
+            raise RunError(f"{folder}: another process is at work here. Wait for it, or choose another `out`.")
         yield
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def follow(progress: bool) -> Iterator[Audience]:
         yield bars
 
 
-def draw_bar(done: int, total: int, width: int = 24) -> str:
-    """A bar of characters."""
-    full = width * done // max(1, total)
-    return "█" * full + "░" * (width - full)
+def draw_bar(done: int, total: int) -> str:
+    """A bar of 24 characters."""
+    full = 24 * done // max(1, total)
+    return "█" * full + "░" * (24 - full)

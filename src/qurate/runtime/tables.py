@@ -23,7 +23,7 @@ _QUOTED = re.compile(r'[",\r\n]')
 
 
 class TableError(QurateError, ValueError):
-    """A file that is no CSV table; the message says where."""
+    """A file that is not a CSV table; the message says where."""
 
 
 def to_csv(table: pd.DataFrame, float_format: str | None = None) -> bytes:
@@ -54,7 +54,7 @@ def read_csv(path: Path | str) -> pd.DataFrame:
     except csv.Error as error:
         raise TableError(f"{path}: not a CSV table ({error}). Are all quotes closed?") from error
     if not any(header):
-        raise TableError(f"{path}: no CSV table, for it has no header line with the names of its columns.")
+        raise TableError(f"{path}: not a CSV table, because it has no header line with the names of its columns.")
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
             raise TableError(

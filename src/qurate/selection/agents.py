@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from qurate.config import DQNConfig, RunConfig
+from dataclasses import replace
+
+from qurate.config import DQNConfig, QLearningConfig, RunConfig
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.callbacks import Callback
 from qurate.selection.episode import observation_shape
 from qurate.selection.q_learning.agent import DeepQAgent
-from qurate.selection.q_learning.memory import expected_peak, memory_cost, pool_for_run
+from qurate.selection.q_learning.memory import expected_peak, memory_cost
+from qurate.selection.q_learning.pool import pool_slots
 from qurate.selection.selectors.base import Sizes
 
 
@@ -30,3 +33,12 @@ def build_agent(config: RunConfig, sizes: Sizes, tell: Callback) -> DeepQAgent:
     cost = memory_cost(shape, n_actions, learning, chosen.episode.agent)
     tell.on_memory(expected_peak(cost, sizes.unlabeled, sizes.features + sizes.classes))
     return DeepQAgent(chosen.episode.agent, shape, n_actions, learning, stream_seed(config.seed, 3))
+
+
+def pool_for_run(config: DQNConfig, rounds: int, shape: tuple[int, ...], n_actions: int) -> QLearningConfig:
+    """The numbers of Q-learning with a pool no larger than all transitions of the run need."""
+    episode, learning = config.episode, config.q_learning
+    _, slot = pool_slots(learning.pool_bytes, shape, n_actions)
+    of_a_round = 2 * episode.actions if episode.repeat_episodes else episode.actions + 1
+    most = max(rounds * of_a_round, 2 * learning.batch_size) + 2
+    return replace(learning, pool_bytes=min(learning.pool_bytes, most * slot))

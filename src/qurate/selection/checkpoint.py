@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qurate.config import SelectionConfig
+from qurate.runtime.states import below
 from qurate.selection.callbacks import RoundRecord
 from qurate.selection.positives import Positives
 from qurate.selection.selectors.base import Selector
@@ -91,11 +92,12 @@ class Progress:
     @classmethod
     def of_tensors(cls, state: Mapping[str, Tensor]) -> Progress:
         """What `tensors` made into a dictionary."""
+        state = {name: values.clone() for name, values in state.items()}  # a file's own memory is aligned anyhow
         columns = {name: values.tolist() for name, values in below("rounds.", state).items()}
         counted = zip(columns["round"], columns["positives"], columns["new"], columns["seconds"], strict=True)
         return cls(
             positives=Positives(**below("positives.", state)),
-            neighbors=state["neighbors"].clone() if "neighbors" in state else None,
+            neighbors=state.get("neighbors"),
             rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in counted),
             unchanged=int(state["unchanged"]),
             trainer=below("trainer.", state),
@@ -134,8 +136,3 @@ def restore(checkpoint: Checkpoint | None, trainer: Trainer, selector: Selector)
 
 def _rounds(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
-
-
-def below(prefix: str, state: Mapping[str, Tensor]) -> State:
-    """Copies of the entries under a prefix, without it; copies, for a file's own memory is aligned anyhow."""
-    return {name.removeprefix(prefix): values.clone() for name, values in state.items() if name.startswith(prefix)}

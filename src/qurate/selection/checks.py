@@ -18,11 +18,11 @@ def check_fit(
     """The arguments of `fit`, before anything is built.
 
     Raises:
-        DataError: If the split is none.
+        DataError: If it is not a Split.
         ConfigError: If another argument is not what it must be.
     """
     if not isinstance(split, Split):
-        raise DataError(f"fit: split must be a Split, such as split_target(...) makes, got {describe(split)}.")
+        raise DataError(f"fit: split must be a Split, for example from split_target(...), got {describe(split)}.")
     if not isinstance(config, RunConfig):
         raise ConfigError(f"fit: config must be a RunConfig, such as make_config('tml') makes, got {describe(config)}.")
     if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):

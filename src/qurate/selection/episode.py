@@ -66,7 +66,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self._labeled = round.labeled_sums
         self._trial: Trainer | None = None
         self._buffers: tuple[Tensor, Tensor] | None = None
-        self._standard = _Standard.of(round) if config.agent == "relational" else None
+        self._standard = _Standard.of(_relate_all(round)) if config.agent == "relational" else None
         self._projection = _projection(round, config)
         n_unlabeled, d = round.unlabeled.features.shape
         shape = observation_shape(config, n_unlabeled, d, round.n_classes)
@@ -255,7 +255,8 @@ def observation_shape(config: EpisodeConfig, n_unlabeled: int, features: int, cl
 
 def relations_of_all(round: Round) -> Tensor:
     """The standardised relations of every sample of D_u, as if all were candidates, (N_u, 9)."""
-    return _Standard.of(round)(_relate_all(round))
+    relations = _relate_all(round)
+    return _Standard.of(relations)(relations)
 
 
 def _relate_all(round: Round) -> Tensor:
@@ -272,8 +273,7 @@ class _Standard:
     deviation: Tensor
 
     @classmethod
-    def of(cls, round: Round) -> _Standard:
-        relations = _relate_all(round)
+    def of(cls, relations: Tensor) -> _Standard:
         correction = min(1, len(relations) - 1)  # a single row has no deviation, and Bessel's would be 0 / 0
         return cls(relations.mean(dim=0), relations.std(dim=0, correction=correction).clamp_min(1e-6))
 

@@ -60,7 +60,7 @@ class Positives:
         """These positives with the round they first came in, and the reward and entropy drop they were given then.
 
         Args:
-            earlier: Positives of before; those that are here too, under the same label, are remembered.
+            earlier: Earlier positives; those that are here too, under the same label, are remembered.
         """
         places = {pair: i for i, pair in enumerate(zip(earlier.indices.tolist(), earlier.labels.tolist(), strict=True))}
         rounds, rewards, drops = self.rounds.clone(), self.rewards.clone(), self.entropy_drop.clone()

@@ -136,7 +136,7 @@ class Round:
             chosen.append(members[scores[members].argsort(descending=True, stable=True)[:most]])
         return torch.cat(chosen)
 
-    def positives_at(self, indices: Tensor, rewards: Tensor | None = None) -> Positives:
+    def positives_at(self, indices: Tensor) -> Positives:
         """These samples of D_u as positives of this round, with their quality by the network of the round.
 
         Raises:
@@ -148,7 +148,7 @@ class Round:
             indices=indices,
             labels=self.pseudo_labels[indices],
             rounds=torch.full((n,), self.number),
-            rewards=torch.full((n,), float("nan")) if rewards is None else rewards,
+            rewards=torch.full((n,), float("nan")),
             phi=self.phi[indices],
             classifier_prob=self.classifier_prob[indices],
             center_prob=self.center_prob[indices],

@@ -86,7 +86,7 @@ def test_too_few_pairs_are_said_with_how_many_it_takes(tmp_path: Path) -> None:
 
 def test_nothing_found_is_said(tmp_path: Path) -> None:
     found = compared(tmp_path, grid(("ent", "none", [0.01, -0.01] * 4)))
-    assert found.summary == "TML_DQNPL* differs from no other row by more than chance (8 pairs)."
+    assert found.summary == "No other row differs from TML_DQNPL* by more than chance (8 pairs)."
 
 
 def test_the_reference_is_the_papers_method_or_the_one_asked_for_or_the_best(tmp_path: Path) -> None:

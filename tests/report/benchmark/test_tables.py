@@ -65,11 +65,11 @@ def test_controls_of_equal_length_are_rows_of_their_own_and_the_table_says_who_t
     assert [row.title for row in table.rows][:3] == ["S+T", "MME", "TML (3,100 steps)"]
     assert texts(table)["TML (3,100 steps)"][:2] == ["71.0 ± 0.0", "failed"]
     assert "TML (3,100 steps)" in marked(table, "best_plain")[0]  # it has no pseudo-labels
-    (note,) = [note for note in table.notes if note.startswith("Training steps in all: ")]
+    (note,) = [note for note in table.notes if note.startswith("Total training steps: ")]
     assert "1,500 for S+T, MME" in note
     assert "3,100 for TML (3,100 steps)" in note
     assert "controls: no pseudo-labels" in note
-    assert not any("Training steps in all" in note for note in table_of(tmp_path / "old", FULL).notes)
+    assert not any("Total training steps" in note for note in table_of(tmp_path / "old", FULL).notes)
 
 
 def test_equal_as_printed_is_equally_good(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_failed_run_is_shown_as_failed_and_never_averaged_away(tmp_path: Path)
         "ENT": ["failed", "50.0 ± 0.0", DASH],
         "TML": ["72.0 ± 2.0", "71.0 ± 1.4; 2 of 3 seeds, 1 failed", DASH],
     }
-    assert any("Of 12 runs 4 failed" in note for note in table.notes)
+    assert any("Of 12 runs, 4 failed" in note for note in table.notes)
 
 
 def test_a_row_of_fewer_seeds_says_so_but_has_its_mean(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_the_cost_is_that_of_the_real_agent(kind: QNetworkKind, optimizer: Any, 
     if agent.target_network is not None:
         real += sum(p.nbytes for p in agent.target_network.parameters())
     assert cost.network_bytes == real
-    assert cost.state_bytes == 6 * 7 * 4
-    assert cost.pool_transitions == agent.pool.capacity
+    assert cost.state_numbers == 6 * 7
+    assert cost.pool_transitions == agent.pool.slots - 1
     assert cost.pool_bytes >= agent.pool.nbytes > cost.pool_bytes - cost.pool_slot_bytes
     assert cost.total_bytes == cost.network_bytes + cost.batch_bytes + cost.pool_bytes
 

@@ -83,7 +83,7 @@ def test_the_pool_equals_a_plain_list(episodes: list[Episode], slots: int, seed:
 def test_one_episode_fills_all_slots_but_one() -> None:
     pool = ExperiencePool(10 * SLOT_BYTES, SHAPE, N_ACTIONS)
     play(pool, [Episode(50, terminated=True, declared=True)], slots=10)
-    assert len(pool) == pool.capacity == 9
+    assert len(pool) == pool.slots - 1 == 9
 
 
 def test_transitions_are_drawn_evenly() -> None:
@@ -113,7 +113,7 @@ def test_the_bytes_are_bounded_and_well_used(capacity: int, shape: tuple[int, ..
 def test_each_observation_is_stored_once() -> None:
     wide = 10_000
     pool = ExperiencePool(100 * 4 * wide + 100 * 30, (wide,), 1)
-    assert pool.capacity == 99  # two observations per transition would leave room for half as many
+    assert pool.slots - 1 == 99  # two observations per transition would leave room for half as many
 
 
 def test_numpy_arrays_and_wider_floats_are_taken() -> None:

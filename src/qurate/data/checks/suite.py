@@ -31,7 +31,7 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
     if suite.generated:
         return CheckReport((f"{suite.title}: made when it is used ({suite.published}); nothing to check.",), (), ())
     if data is None or not data.is_dir():
-        where = "none was given; pass --data DIR" if data is None else f"{data} is no folder"
+        where = "none was given; pass --data DIR" if data is None else f"{data} is not a folder"
         return CheckReport(
             (_describe(suite),), (f"data must be the folder of {suite.title}, but {where}. {_published(suite)}",), ()
         )

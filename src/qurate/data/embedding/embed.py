@@ -148,7 +148,7 @@ def embed_split(
 
     Raises:
         UnreadableImageError: If an image is missing or cannot be decoded; the others are in the cache by then.
-        BackboneError: If the backbone takes no image files or its weights cannot be had.
+        BackboneError: If the backbone takes no image files or its weights cannot be obtained.
     """
     if not isinstance(split, Split):
         raise DataError(f"embed_split: split must be a Split, got {describe(split)}.")

@@ -57,7 +57,7 @@ def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
     """A backbone for embedding.
 
     Raises:
-        BackboneError: If it takes no image files, would be random, or its weights cannot be had.
+        BackboneError: If it takes no image files, would be random, or its weights cannot be obtained.
     """
     check_backbone(name)
     if weights == "none":

@@ -64,13 +64,13 @@ class Comparisons:
 
     Args:
         reference: Title of the row that is compared with each other.
-        chosen_for: Why this row: 'asked', 'paper' or 'best'.
+        best: Whether it was chosen as the best row, being neither asked for nor `REFERENCE`.
         model_selection: The rule.
         rows: A comparison for each other row but oracles, in the order of the tables.
     """
 
     reference: str
-    chosen_for: str
+    best: bool
     model_selection: str
     rows: tuple[Comparison, ...]
 
@@ -92,7 +92,7 @@ class Comparisons:
         }
         said = " and ".join(f"{side} {_listed(names)}" for side, names in sides.items() if names)
         if not said:
-            return f"{self.reference} differs from no other row by more than chance ({count(pairs, 'pair')})."
+            return f"No other row differs from {self.reference} by more than chance ({count(pairs, 'pair')})."
         rest = [row.other for row in self.rows if row.verdict != LARGER]
         untold = f" It cannot be told from {_listed(rest)}." if rest else ""
         return f"{self.reference} is {said} by more than chance.{untold}"
@@ -108,7 +108,7 @@ class Comparisons:
         ]
         if any(row.verdict == ALONE for row in self.rows):
             said.append(f"'{ALONE}': p is at most {level} by itself, but not after the correction.")
-        if self.chosen_for == "best":
+        if self.best:
             said.append("It was chosen as the best row here, which overstates its advantage.")
         said.append(
             "Seeds of a scenario share its images, so this speaks of other seeds on these scenarios, not of other data."
@@ -122,7 +122,7 @@ def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None)
     Args:
         results: Of an `Outcome`.
         rule: Model selection whose results are compared.
-        reference: Title of the row; the paper's method unless given, and where that is not there the best.
+        reference: Title of the row; `REFERENCE` unless given, and where that is not there the best.
 
     Returns:
         None where there are no two rows to compare.
@@ -139,15 +139,15 @@ def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None)
         raise ReportError(
             f"--reference {reference}: there is no such row under {rule}. Choose from {', '.join(by_row)}."
         )
-    chosen_for = "asked" if reference else "paper" if REFERENCE in by_row else "best"
     if not by_row:
         return None
-    name = reference or (REFERENCE if REFERENCE in by_row else max(by_row, key=lambda title: _rank(by_row[title])))
+    best = reference is None and REFERENCE not in by_row
+    name = max(by_row, key=lambda title: _rank(by_row[title])) if best else reference or REFERENCE
     differences = {
         title: (by_row[name] - accuracies).dropna().tolist() for title, accuracies in by_row.items() if title != name
     }
     rows = _judge({title: values for title, values in differences.items() if values})
-    return Comparisons(name, chosen_for, rule, rows) if rows else None
+    return Comparisons(name, best, rule, rows) if rows else None
 
 
 def _judge(differences: dict[str, list[float]]) -> tuple[Comparison, ...]:

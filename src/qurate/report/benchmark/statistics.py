@@ -43,15 +43,15 @@ def sign_flip_p_value(differences: Sequence[float]) -> float:
     return float(2 * (1 + np.count_nonzero(sums <= tolerance)) / (len(sums) + 2))
 
 
-def sign_flip_interval(differences: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """Interval of the mean difference with confidence 1 - level; it excludes zero just where p <= level.
+def sign_flip_interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Interval of the mean difference with confidence 1 - LEVEL; it excludes zero just where p <= LEVEL.
 
     Returns:
         None where there are too few pairs to bound it: five or fewer, at 95 %.
     """
     values = _checked(differences)
     sums, sizes = _subsets(values)
-    rank = math.floor(level / 2 * (len(sums) + 2))
+    rank = math.floor(LEVEL / 2 * (len(sums) + 2))
     if rank == 0:
         return None
     means = np.append(sums / sizes, values.mean())
@@ -78,9 +78,9 @@ def smallest_p_value(pairs: int, comparisons: int = 1) -> float:
     return min(1.0, comparisons * floor)
 
 
-def pairs_needed(comparisons: int, level: float = LEVEL) -> int:
+def pairs_needed(comparisons: int) -> int:
     """Fewest pairs with which a difference can be called larger than chance at all."""
-    return 1 + max(0, math.ceil(math.log2(comparisons / level)))
+    return 1 + max(0, math.ceil(math.log2(comparisons / LEVEL)))
 
 
 def _subsets(values: Numbers) -> tuple[Numbers, Numbers]:

@@ -59,7 +59,7 @@ def _gaps(results: pd.DataFrame, rows: int, columns: int) -> list[str]:
     if not said:
         return []
     runs = missing + len(results)
-    return [f"Of {runs} runs {', '.join(said)}; a mean is given only where every scenario has the same seeds."]
+    return [f"Of {runs} runs, {', '.join(said)}; a mean is given only where every scenario has the same seeds."]
 
 
 def _legend(columns: Mapping[str, str]) -> list[str]:
@@ -105,7 +105,7 @@ def _lengths(results: pd.DataFrame) -> list[str]:
         return []
     said = "; ".join(f"{length} for {', '.join(titles)}" for length, titles in by_length.items())
     control = " Rows that are named by their steps are controls: no pseudo-labels, but as long a training as with them."
-    return [f"Training steps in all: {said}.{control if LONG in set(known['selector']) else ''}"]
+    return [f"Total training steps: {said}.{control if LONG in set(known['selector']) else ''}"]
 
 
 def _rule(rule: str, protocol: str) -> str:

@@ -14,7 +14,7 @@ from qurate.data.images import ImageFiles
 from qurate.data.samples import Inputs, Split
 from qurate.methods import Method
 from qurate.report.run.picture import draw_picture
-from qurate.report.run.record import BaselineComparison, RunRecord
+from qurate.report.run.record import RunRecord
 from qurate.selection.algorithm import Adaptation
 from qurate.selection.views import view
 
@@ -23,7 +23,6 @@ def gather_record(
     files: Split,
     split: Split,
     result: Adaptation,
-    comparison: BaselineComparison | None,
     config: RunConfig,
     notes: tuple[str, ...],
     *,
@@ -31,13 +30,12 @@ def gather_record(
     before: Callable[[Inputs], Tensor],
     no_comparison: str = "",
 ) -> RunRecord:
-    """Everything the page shows.
+    """Everything the page shows but the comparison, which comes last.
 
     Args:
         files: The parts as image files.
         split: The same parts as the network was given them.
         result: Of Algorithm 1.
-        comparison: With S+T, if any.
         config: The run.
         notes: Sentences on what was skipped or assumed.
         title: Heading of the page.
@@ -67,7 +65,7 @@ def gather_record(
         positives=positives.drop(columns="sample"),
         rounds=pd.DataFrame([dataclasses.asdict(record) for record in result.rounds], columns=columns),
         embedding=_picture(split, result.method, points, before, config.seed),
-        comparison=comparison,
+        comparison=None,
         stopped=result.stopped,
         config=to_dict(config),
         notes=notes,

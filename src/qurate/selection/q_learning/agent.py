@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qurate.config import QLearningConfig
 from qurate.runtime.randomness import generator, seeded
+from qurate.runtime.states import below, load_optimizer, optimizer_tensors
 from qurate.selection.q_learning.memory import available_memory, check_memory, memory_cost
 from qurate.selection.q_learning.networks import FlatQNetwork, QNetwork, QNetworkKind, build_q_network
 from qurate.selection.q_learning.pool import Array, ExperiencePool, as_tensor
@@ -128,8 +129,7 @@ class DeepQAgent:
         state = {f"network.{name}": values for name, values in self.network.state_dict().items()}
         if self.target_network is not None:
             state |= {f"target.{name}": values for name, values in self.target_network.state_dict().items()}
-        for index, slots in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{index}.{name}": values for name, values in slots.items() if values is not None}
+        state |= optimizer_tensors(self.optimizer)
         if self.pooled is not None:
             state |= {f"pooled.{name}": values for name, values in self.pooled.state_dict().items()}
         state |= {f"pool.{name}": values for name, values in self.pool.state_dict().items()}
@@ -140,17 +140,12 @@ class DeepQAgent:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a `state_dict` of an agent of the same shape and config."""
-        self.pool.load_state_dict(_below("pool.", state))
-        self.network.load_state_dict(_below("network.", state))
+        self.pool.load_state_dict(below("pool.", state))
+        self.network.load_state_dict(below("network.", state))
         if self.target_network is not None:
-            self.target_network.load_state_dict(_below("target.", state))
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, values in _below("optimizer.", state).items():
-            index, slot = name.split(".", 1)
-            slots.setdefault(int(index), {})[slot] = values.clone()
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        pooled = _below("pooled.", state)
+            self.target_network.load_state_dict(below("target.", state))
+        load_optimizer(self.optimizer, state)
+        pooled = below("pooled.", state)
         if self.pooled is not None:
             self.pooled.load_state_dict(pooled)
         elif pooled:
@@ -164,7 +159,3 @@ class DeepQAgent:
             return torch.optim.SGD(self.network.parameters(), lr=self.config.learning_rate)
         # Fused: no temporaries as large as the first layer, which `memory_cost` would have to count.
         return torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
-
-
-def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from qurate.config import DQNConfig, QLearningConfig
+from qurate.config import QLearningConfig
 from qurate.selection.q_learning.networks import QNetworkKind, layer_widths
 from qurate.selection.q_learning.pool import OversizeStateError, check_capacity, pool_slots
 from qurate.selection.q_learning.pooled_network import pooled_bytes
@@ -29,9 +29,7 @@ class Cost:
     kind: QNetworkKind
     """Kind of the Q-network."""
     state_numbers: int
-    """Numbers in one observation."""
-    state_bytes: int
-    """One observation in float32."""
+    """Numbers in one observation, of float32."""
     weights: int
     """Weights of the Q-network."""
     pooled: bool
@@ -60,7 +58,7 @@ class Cost:
         """The cost in words, one line for each part and the total."""
         weights = f"{self.weights / 1e6:,.0f} M" if self.weights >= 10**7 else f"{self.weights:,}"
         return [
-            f"state: {self.state_numbers:,} numbers, {readable_size(self.state_bytes)}",
+            f"state: {self.state_numbers:,} numbers, {readable_size(4 * self.state_numbers)}",
             f"Q-network ({self.kind}): {weights} weights, {readable_size(self.network_bytes)} "
             + ("with products" if self.pooled else "with gradients and optimiser"),
             f"batch: {readable_size(self.batch_bytes)}",
@@ -97,7 +95,6 @@ def memory_cost(
     return Cost(
         kind=kind,
         state_numbers=numbers,
-        state_bytes=4 * numbers,
         weights=weights,
         pooled=pooled,
         network_bytes=4 * weights + beside if pooled else 4 * weights * copies,
@@ -144,15 +141,6 @@ def expected_peak(cost: Cost, samples: int, row: int) -> int:
     """
     views = 4 * 4 * samples * row
     return (resident_memory() or 0) + cost.total_bytes + views + cost.freed_bytes
-
-
-def pool_for_run(config: DQNConfig, rounds: int, shape: tuple[int, ...], n_actions: int) -> QLearningConfig:
-    """The numbers of Q-learning with a pool no larger than all transitions of the run need."""
-    episode, learning = config.episode, config.q_learning
-    _, slot = pool_slots(learning.pool_bytes, shape, n_actions)
-    of_a_round = 2 * episode.actions if episode.repeat_episodes else episode.actions + 1
-    most = max(rounds * of_a_round, 2 * learning.batch_size) + 2
-    return replace(learning, pool_bytes=min(learning.pool_bytes, most * slot))
 
 
 def check_memory(cost: Cost, available_bytes: int | None) -> None:

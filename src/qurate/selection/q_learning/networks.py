@@ -10,13 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from qurate.config import QLearningConfig
+from qurate.runtime.checked import check
 
 QNetworkKind: TypeAlias = Literal["flat", "relational"]
-
-
-def _check(condition: bool, where: str, allowed: str, got: object) -> None:
-    if not condition:
-        raise ValueError(f"{where} must be {allowed}, got {got!r}.")
 
 
 def _layers(widths: tuple[int, ...], output_relu: bool) -> nn.Sequential:
@@ -123,11 +119,11 @@ def layer_widths(
     kind: QNetworkKind, observation_shape: tuple[int, ...], n_actions: int, config: QLearningConfig
 ) -> tuple[int, ...]:
     """Widths of input, hidden layers and output of a Q-network of that kind."""
-    _check(n_actions > 0, "n_actions", "positive", n_actions)
+    check(n_actions > 0, "n_actions", "positive", n_actions)
     if kind == "flat":
         return (math.prod(observation_shape), *config.hidden, n_actions)
-    _check(kind == "relational", "kind", "'flat' or 'relational'", kind)
-    _check(
+    check(kind == "relational", "kind", "'flat' or 'relational'", kind)
+    check(
         len(observation_shape) == 2 and observation_shape[0] == n_actions,
         "observation_shape of a shared Q-network",
         f"(n_actions, width) with n_actions = {n_actions}",

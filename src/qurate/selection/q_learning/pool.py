@@ -127,11 +127,6 @@ class ExperiencePool:
         return self._added - self._oldest
 
     @property
-    def capacity(self) -> int:
-        """Transitions the pool holds at most, when they are of one episode."""
-        return self.slots - 1
-
-    @property
     def rows(self) -> Tensor:
         """All slots, each observation as one row; what was never written is undefined."""
         return self._observations.flatten(1)

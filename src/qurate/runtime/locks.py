@@ -1,7 +1,8 @@
-"""A lock file: one process at a time, and none after it ended, however it ended."""
+"""A lock on a file or a folder: one process at a time, and none after it ended, however it ended."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +17,22 @@ except ImportError:  # Windows
 def hold(path: Path) -> Iterator[bool]:
     """Hold a lock for the length of the block; the system lets go of it when the process ends.
 
+    Args:
+        path: A folder, or a file, which is made unless it is there.
+
     Yields:
-        False if another process holds it. True also where the file system has no locks: then nobody can know.
+        False if another process holds it. True also where it cannot be opened or the file system has no locks: then
+        nobody can know.
     """
     try:
-        file = path.open("ab")
-    except OSError:  # the folder can be written, so this is a lock of somebody else's, or a full disk
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT)
+    except OSError:
         yield True
         return
-    with file:
-        yield _lock(file.fileno())
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -1,0 +1,30 @@
+"""Flat dictionaries of tensors, as a checkpoint holds them: parts of them, and an optimiser's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+def below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries under a prefix, without it; not copied."""
+    return {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """What an optimiser remembers of its steps, as 'optimizer.<parameter>.<name>'."""
+    kept = optimizer.state_dict()["state"].items()
+    return {
+        f"optimizer.{i}.{name}": values for i, slots in kept for name, values in slots.items() if values is not None
+    }
+
+
+def load_optimizer(optimizer: Optimizer, state: Mapping[str, Tensor]) -> None:
+    """Continue from copies of `optimizer_tensors`, which other entries may stand beside."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, values in below("optimizer.", state).items():
+        index, _, slot = name.partition(".")
+        slots.setdefault(int(index), {})[slot] = values.clone()
+    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
