@@ -54,7 +54,9 @@ def test_one_row_a_cell_and_one_a_round_in_the_order_of_the_grid(whole: Path) ->
     ]
     assert list(table["positives"].isna()) == [True, False, True, False]
     header, *rounds = (whole / "rounds.csv").read_text().splitlines()
-    assert header == "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage,imbalance"
+    assert header == (
+        "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage,imbalance"
+    )
     assert len(rounds) == 2 * (4 + 1)
     for cell in GRID.cells():
         folder = whole / "cells" / cell.name

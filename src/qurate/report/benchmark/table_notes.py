@@ -64,8 +64,8 @@ def _thinned(results: pd.DataFrame) -> list[str]:
     natural = " 1:1 is the target as it is." if (results["imbalance"] == 1).any() else ""
     listed = ", ".join(f"{ratio}:1" for ratio in ratios)
     return [
-        f"{listed}: the unlabelled target is thinned by the seed, so that the sizes of its classes fall geometrically "
-        f"from the largest to that part of it.{natural}"
+        f"{listed}: the unlabelled target is thinned by the seed to a long tail, whose class sizes fall geometrically "
+        f"until the largest is that many times the smallest.{natural}"
     ]
 
 
