@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 
 from qurate.config import MethodConfig, NetworkConfig
 from qurate.data.samples import Unlabeled
-from qurate.evaluation import evaluate, measure, predict_probabilities
+from qurate.evaluation import calibration_error, evaluate, measure, predict_probabilities
 from qurate.methods import build_method
 from qurate.networks.heads import build_network
 
@@ -33,6 +33,36 @@ def test_unknown_labels_are_left_out_and_all_unknown_is_an_error() -> None:
     assert measure(torch.tensor([0, 1]), torch.tensor([0, -1]), 2).accuracy == 1
     with pytest.raises(ValueError, match="nothing to measure"):
         measure(torch.tensor([0]), torch.tensor([-1]), 2)
+
+
+def plain_calibration_error(probabilities: list[list[float]], labels: list[int]) -> float:
+    total = 0.0
+    for b in range(15):
+        inside = [i for i, row in enumerate(probabilities) if b / 15 < max(row) <= (b + 1) / 15]
+        if inside:
+            right = sum(probabilities[i].index(max(probabilities[i])) == labels[i] for i in inside) / len(inside)
+            total += len(inside) / len(labels) * abs(right - sum(max(probabilities[i]) for i in inside) / len(inside))
+    return total
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 5.0])
+def test_the_calibration_error_equals_the_plain_loop(sharpness: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    probabilities = (sharpness * torch.randn(300, 4, generator=rng, dtype=torch.float64)).softmax(dim=1)
+    labels = torch.randint(4, (300,), generator=rng)
+    expected = plain_calibration_error(probabilities.tolist(), labels.tolist())
+    assert calibration_error(probabilities, labels) == pytest.approx(expected)
+    assert expected > 0.01
+
+
+def test_the_calibration_error_by_hand() -> None:
+    sure = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    assert calibration_error(sure, torch.tensor([0, 0, 1, -1])) == 0  # the last one is not known
+    assert calibration_error(sure, torch.tensor([1, 0, 0, -1])) == pytest.approx(2 / 3)
+    half = torch.tensor([[0.5, 0.5]] * 4)
+    assert calibration_error(half, torch.tensor([0, 0, 1, 1])) == 0  # right as often as it says
+    with pytest.raises(ValueError, match="nothing to measure"):
+        calibration_error(half, torch.full((4,), -1))
 
 
 def test_predictions_do_not_depend_on_the_batch_size() -> None:

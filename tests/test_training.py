@@ -94,7 +94,9 @@ def modules_that_name(word: str) -> set[str]:
 
 
 def test_only_evaluation_opens_the_seal() -> None:
-    assert modules_that_name("open_for_evaluation") == {"qurate.evaluation"}
+    # thinning to a long tail is part of drawing a split, and seals the labels again
+    assert modules_that_name("open_for_evaluation") == {"qurate.evaluation", "qurate.data.lopsided"}
+    assert modules_that_name("thin_to_tail") == {"qurate.benchmark.worker"}
     assert modules_that_name("__labels") == {"qurate.data.samples"}
     assert modules_that_name("_SealedLabels__labels") == set()
     # who may ask evaluation for the truth: a benchmark, to measure, and for an oracle that says so in its name

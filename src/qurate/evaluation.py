@@ -1,4 +1,4 @@
-"""Predictions and metrics; the only module that opens the sealed labels of D_u."""
+"""Predictions and metrics; the only module that opens the sealed labels of D_u once a split is drawn."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from qurate.data.batches import stream_in_order
 from qurate.data.samples import DataError, Inputs, Labeled, Unlabeled, check_positions, describe
 from qurate.methods import Method
 from qurate.networks.heads import check_inputs
+
+BINS = 15
+"""Of the expected calibration error. Our choice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,26 @@ def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
         per_class=per_class,
         confusion=confusion,
     )
+
+
+def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
+    """Expected calibration error: how far confidence is from accuracy; samples of label -1 are left out.
+
+    ECE = sum over bins b of n_b / n * |share right in b - mean confidence in b|
+
+    The confidence of a sample is its highest probability; the bins are `BINS` intervals (low, high] of equal width.
+
+    Args:
+        probabilities: (N, K), rows that sum to 1.
+        labels: True classes, (N,) int64.
+    """
+    known = labels >= 0
+    if not bool(known.any()):
+        raise DataError("calibration_error: no sample has a known label, so there is nothing to measure.")
+    confidence, predicted = probabilities[known].double().max(dim=1)
+    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
+    gaps = (predicted == labels[known]).double() - confidence
+    return float(torch.bincount(torch.bucketize(confidence, edges), gaps, BINS).abs().sum() / len(gaps))
 
 
 @torch.no_grad()

@@ -119,6 +119,12 @@ SELECTORS = Registry(
         "the best by phi within each pseudo-class, a growing share",
         "selectors.balanced:BalancedSelector",
     ),
+    _selector("share", "the best by phi of all, a growing share", "selectors.share:ShareSelector"),
+    _selector(
+        "adaptive",
+        "a growing share, balanced as far as the predicted classes are of equal size",
+        "selectors.adaptive:AdaptiveSelector",
+    ),
     _selector("random", "random ones, for comparison", "selectors.random:RandomSelector"),
     _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "algorithm:DQNSelector"),
 )

@@ -9,7 +9,7 @@ from tests.benchmark.tiny_grid import tiny_grid
 
 from qurate.benchmark.grid import Grid
 from qurate.benchmark.results import BenchmarkError
-from qurate.config import DQNConfig
+from qurate.config import DQNConfig, fingerprint, to_dict
 from qurate.data.catalog import load_suite
 from qurate.data.samples import DataError
 from qurate.errors import QurateError
@@ -70,10 +70,30 @@ def test_selectors_are_compared_on_the_same_training() -> None:
         {"train": "full"},
         {"selectors": ("dqn",)},
         {"scenarios": ("dslr:amazon",)},
+        {"imbalances": (5,)},
     ],
 )
 def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
     assert office().cells()[0].name != office(**change).cells()[0].name
+
+
+def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others() -> None:
+    (cell,) = office(scenarios=("webcam:amazon",)).cells()
+    about = to_dict(cell)
+    assert about.pop("imbalance") == 1
+    assert cell.name == fingerprint(about)
+
+
+def test_each_imbalance_is_a_group_of_cells_with_a_pre_training_of_its_own() -> None:
+    cells = office(imbalances=(20, 1, 20), selectors=("none", "random"), scenarios=("webcam:amazon",)).cells()
+    assert [(cell.imbalance, cell.selector) for cell in cells] == [
+        (1, "none"),
+        (1, "random"),
+        (20, "none"),
+        (20, "random"),
+    ]
+    assert len({cell.pretraining for cell in cells}) == 2
+    assert ("imbalance 20" in cells[0].title(), "imbalance 20" in cells[-1].title()) == (False, True)
 
 
 def test_weights_are_named_by_content_and_not_by_place(tmp_path: Path) -> None:
@@ -164,6 +184,8 @@ def test_full_training_takes_the_papers_network() -> None:
         ({"shots": (5,)}, r"`shots` must be 1 or 3 under protocol 'mme'.*got \[5\]. Use `protocol='drawn'`"),
         ({"shots": (0,)}, "shots must be a tuple in which each is positive"),
         ({"seeds": (-1,)}, "seeds must be a tuple in which each is between 0 and 4294967295"),
+        ({"imbalances": ()}, "imbalances must name at least one, got none"),
+        ({"imbalances": (0,)}, "imbalances must be a tuple in which each is positive"),
         ({"shots": 3}, "Grid.shots must be a tuple, got 3"),
         ({"steps": -5}, "Grid.steps must be 0 or more, got -5"),
         ({"backbone": "timm/resnet-nine"}, "There is no backbone 'timm/resnet-nine'. Allowed: 'timm/NAME.TAG'"),

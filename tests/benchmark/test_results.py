@@ -12,31 +12,37 @@ ROW = Row("a:b", "tml", "none", 3, 0, "last", 0.91234567, 0.9, None, None, 1.5, 
 def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.csv"
     write_results(
-        [ROW, Row("a:b", "tml", "dqn", 3, 1, "snd", 0.95, 0.9, 12, 0.75, 2.5, "ba9876543210", "f", 3100)], path
+        [ROW, Row("a:b", "tml", "dqn", 3, 1, "snd", 0.95, 0.9, 12, 0.75, 2.5, "ba9876543210", "f", 3100, 20, 0.125)],
+        path,
     )
     header, first, second = path.read_text().splitlines()
     assert header == (
         "scenario,method,selector,shots,seed,model_selection,accuracy,balanced_accuracy,positives,positives_accuracy,"
-        "seconds,config,commit,steps"
+        "seconds,config,commit,steps,imbalance,ece"
     )
-    assert first == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,"
-    assert second == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100"
+    assert first == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,"
+    assert second == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125"
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
     assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it looks like
 
 
-def test_a_table_of_before_steps_were_recorded_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacking", [1, 2, 3])
+def test_a_table_of_before_columns_were_added_is_read(lacking: int, tmp_path: Path) -> None:
+    assert COLUMNS[-3:] == ("steps", "imbalance", "ece")
     path = tmp_path / "results.csv"
-    path.write_text(",".join(COLUMNS[:-1]) + "\na:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5\n")
+    row = "a:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5,1500,1,0.1"
+    path.write_text(",".join(COLUMNS[:-lacking]) + "\n" + row.rsplit(",", lacking)[0] + "\n")
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
-    assert list(table["steps"].isna()) == [True]
+    assert list(table["steps"].isna()) == [lacking == 3]
+    assert list(table["imbalance"]) == [1]
+    assert list(table["ece"].isna()) == [True]
 
 
 def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
     lines = rounds_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)]).decode().splitlines()
-    assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0"
+    assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0,1"
 
 
 def test_another_csv_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import re
 import shutil
 import warnings
@@ -11,14 +12,16 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+import torch
 from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables, tiny_grid
 
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import RETRIES
-from qurate.benchmark.results import BenchmarkError, read_results
+from qurate.benchmark.results import BenchmarkError, read_results, read_rounds
 from qurate.benchmark.run import next_cell
 from qurate.config import RunConfig
+from qurate.evaluation import true_labels
 from qurate.runtime.files import write_atomically
 
 GRID = tiny_grid()
@@ -51,7 +54,9 @@ def test_one_row_a_cell_and_one_a_round_in_the_order_of_the_grid(whole: Path) ->
     ]
     assert list(table["positives"].isna()) == [True, False, True, False]
     header, *rounds = (whole / "rounds.csv").read_text().splitlines()
-    assert header == "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage"
+    assert header == (
+        "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage,imbalance"
+    )
     assert len(rounds) == 2 * (4 + 1)
     for cell in GRID.cells():
         folder = whole / "cells" / cell.name
@@ -103,15 +108,33 @@ def test_a_cell_whose_rows_were_not_written_yet_is_not_finished(whole: Path, tmp
     assert tables(tmp_path) == tables(whole)
 
 
-def test_a_cell_of_before_steps_were_recorded_stays_finished_beside_others(whole: Path, tmp_path: Path) -> None:
+def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "bench")
     cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
     rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
-    rows.write_text("".join(line.rpartition(",")[0] + "\n" for line in rows.read_text().splitlines()))
-    assert "steps" not in rows.read_text()
+    rows.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in rows.read_text().splitlines()))
+    assert rows.read_text().splitlines()[0].endswith(",commit")
     folder.write_tables(cells)
-    steps = read_results(tmp_path / "bench" / "results.csv")["steps"]
-    assert list(steps.isna()) == [True] + [False] * (len(cells) - 1)
+    table = read_results(tmp_path / "bench" / "results.csv")
+    for column in ("steps", "ece"):
+        assert list(table[column].isna()) == [True] + [False] * (len(cells) - 1)
+    assert set(table["imbalance"]) == {1}
+
+
+def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp_path: Path) -> None:
+    grid = tiny_grid(methods=("ent",), imbalances=(1, 20))
+    lane = InlineLane()
+    assert run_grid(grid, tmp_path, [lane]) == []
+    results, rounds = read_results(tmp_path / "results.csv"), read_rounds(tmp_path / "rounds.csv")
+    assert list(results["imbalance"]) == [1, 1, 20, 20]
+    assert rounds.groupby("imbalance").size().to_dict() == {1: 5, 20: 5}
+    assert results["ece"].between(0, 1).all()
+    whole, thin = (lane.worker.load(cell).target_unlabeled for cell in grid.cells()[1:3])
+    assert len(whole) == 200
+    last = rounds.groupby("imbalance").last()  # of the selector that takes 0.9 of D_u in the last round
+    assert list(last["positives"]) == [180, math.ceil(0.9 * len(thin))]
+    counts = torch.bincount(true_labels(thin))
+    assert 1 <= int(counts.min()) < int(counts.max()) / 5
 
 
 def _cut(path: Path) -> None:

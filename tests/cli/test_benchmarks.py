@@ -66,6 +66,19 @@ def test_a_known_error_is_one_line_and_exit_code_2(
     assert "Choose another --out" in " ".join(capsys.readouterr().err.split())
 
 
+def test_each_imbalance_is_run_and_named_and_a_wrong_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*WORDS, "--selectors", "none", "--out", str(tmp_path), "--imbalance")
+    assert command(monkeypatch, *words, "1,20", worker=SmallWorker()) == 0
+    out = capsys.readouterr().out
+    assert "1/2  typeset:handwritten 3-shot ent none seed 0: " in out
+    assert "2/2  typeset:handwritten 3-shot imbalance 20 ent none seed 0: " in out
+    assert list(read_results(tmp_path / "results.csv")["imbalance"]) == [1, 20]
+    assert command(monkeypatch, *words, "0", worker=SmallWorker()) == 2
+    assert "--imbalance must be between 1 and" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def _grid_rows() -> list[BadInput]:
         "--shots": ("0", "-1", "x", "''", "1.5", "1000", _HUGE),
         "--seeds": ("-1", "x", "''", "0.5", _HUGE),
         "--model-selection": ("best", "''"),
+        "--imbalance": ("0", "-1", "x", "''", "1.5", _HUGE),
         "--steps": ("0", "-5", _HUGE),
         "--processes": ("0", "-1"),
     }
@@ -140,6 +141,7 @@ def _result_rows() -> list[BadInput]:
         "an accuracy in words": ((results, "accuracy"), cell(results, "accuracy", "good")),
         "a negative accuracy": ((results, "accuracy"), cell(results, "accuracy", "-0.5")),
         "shots in words": ((results, "shots"), cell(results, "shots", "three")),
+        "an imbalance of zero": ((results, "imbalance"), cell(results, "imbalance", "0")),
         "a seed in words": ((results, "seed"), cell(results, "seed", "zero")),
         "a seed below zero": ((results, "seed"), cell(results, "seed", "-3")),
         "an infinite accuracy": ((results, "accuracy"), cell(results, "accuracy", "inf")),

@@ -219,7 +219,7 @@ def test_any_method_with_any_selector_trains_on_what_was_selected(method: str, s
     assert bool(weights(result).isfinite().all())
     assert len(result.rounds) == (0 if selector == "none" else 2)
     assert torch.equal(weights(result), weights(base)) == (selector == "none")
-    if selector in ("balanced", "random", "dqn"):
+    if selector in ("balanced", "share", "adaptive", "random", "dqn"):
         assert len(result.positives) > 0
 
 

@@ -39,6 +39,8 @@ class Cell:
         backbone: That embeds the images, or that is trained.
         weights: What its weights are, wherever they lie.
         config: The run.
+        imbalance: How many times larger than the smallest class the largest of the unlabelled target is made by
+            thinning; 1 leaves it as it is.
     """
 
     suite: str
@@ -50,11 +52,15 @@ class Cell:
     backbone: str
     weights: str
     config: RunConfig
+    imbalance: int = 1
 
     @cached_property
     def name(self) -> str:
-        """The fingerprint."""
-        return fingerprint(self)
+        """The fingerprint; without an imbalance of 1, which cells of before there were others do not name."""
+        about = dataclasses.asdict(self)
+        if self.imbalance == 1:
+            del about["imbalance"]
+        return fingerprint(about)
 
     @cached_property
     def pretraining(self) -> str:
@@ -69,13 +75,14 @@ class Cell:
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def key(self) -> tuple[str, str, str, int, int]:
-        """The columns that name it in results.csv: scenario, method, selector, shots, seed."""
+        """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
         return self.scenario, self.config.method.name, self.selector, self.shots, self.config.seed
 
     def title(self) -> str:
         """For people."""
         scenario, method, selector, shots, seed = self.key()
-        return f"{scenario} {shots}-shot {method} {selector} seed {seed}"
+        thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
+        return f"{scenario} {shots}-shot{thinned} {method} {selector} seed {seed}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +167,8 @@ def _rows(cell: Cell, watch: Watch, seconds: float, commit: str, steps: int) -> 
                 config=cell.name,
                 commit=commit,
                 steps=steps,
+                imbalance=cell.imbalance,
+                ece=point.ece,
             )
         )
     return tuple(rows)
@@ -176,6 +185,7 @@ def _rounds(cell: Cell, watch: Watch, n_unlabeled: int) -> tuple[RoundRow, ...]:
             positives=point.positives,
             positives_accuracy=point.positives_accuracy,
             coverage=point.positives / n_unlabeled,
+            imbalance=cell.imbalance,
         )
         for number, point in enumerate(watch.points)
     )

@@ -1,4 +1,4 @@
-"""The grid: scenario x shots x method x selector x seed, generated from a few words and never stored."""
+"""The grid: scenario x shots x imbalance x method x selector x seed, generated from a few words and never stored."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Grid(Checked):
         rules: Rules of model selection.
         steps: Training steps before selection; 0 for the suite's. Rounds become shorter in proportion.
         device: Where to train.
+        imbalances: Ratios of the largest class to the smallest to thin the unlabelled target to; 1 leaves it as it is.
 
     Raises:
         ConfigError: If a value is not of its type, or a name none of those allowed.
@@ -68,11 +69,12 @@ class Grid(Checked):
     rules: tuple[str, ...] = ("last",)
     steps: StepsOrDefault = 0
     device: Device = "auto"
+    imbalances: tuple[Positive, ...] = (1,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         suite = self.suite
-        for argument in ("methods", "selectors", "presets", "shots", "seeds"):
+        for argument in ("methods", "selectors", "presets", "shots", "seeds", "imbalances"):
             if not getattr(self, argument):
                 raise BenchmarkError(f"{argument} must name at least one, got none.")
         self.pairs()  # every word is one of those allowed
@@ -136,9 +138,11 @@ class Grid(Checked):
                 backbone=backbone,
                 weights=weights,
                 config=self.run_config(method, selector, seed, backbone, weights),
+                imbalance=imbalance,
             )
             for scenario in _ordered(self.scenarios, self.suite.scenarios)
             for shots in sorted(set(self.shots))
+            for imbalance in sorted(set(self.imbalances))
             for method in dict.fromkeys(method for method, _ in self.pairs())
             for seed in sorted(set(self.seeds))
             for selector in (selector for of, selector in self.pairs() if of == method)

@@ -15,7 +15,7 @@ from qurate.data.places import is_file
 from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
 
-CELL = ["scenario", "method", "selector", "shots", "seed"]
+CELL = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
 """What names one run of the grid."""
 KEY = [*CELL, "model_selection"]
 """What names one result."""
@@ -106,12 +106,13 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
     cell = _read_json(path)
     try:
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
+        found["imbalance"] = cell.get("imbalance", 1)  # cells of before there were others do not name it
         found.update({name: cell[name] for name in CELL if name not in found})
         rules = cell["rules"]
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"lacks {error}") from error
-    kinds = {"shots": int, "seed": int}
+    kinds = {"shots": int, "seed": int, "imbalance": int}
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
     return [{**found, "model_selection": str(rule), "steps": steps} for rule in rules]

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import RunConfig
 from qurate.data.samples import Split
-from qurate.evaluation import evaluate, measure, predict_probabilities, pseudo_label_accuracy, true_labels
+from qurate.evaluation import (
+    calibration_error,
+    evaluate,
+    measure,
+    predict_probabilities,
+    pseudo_label_accuracy,
+    true_labels,
+)
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
 from qurate.selection.callbacks import Callback, RoundRecord
@@ -25,6 +32,7 @@ class Point:
     Args:
         accuracy: On the hidden labels of D_u.
         balanced_accuracy: Mean over classes.
+        ece: Expected calibration error.
         positives: Size of D_p when the model was made.
         positives_accuracy: Share of right ones; None if there are none.
         scores: What each rule thinks of the model.
@@ -32,6 +40,7 @@ class Point:
 
     accuracy: float
     balanced_accuracy: float
+    ece: float
     positives: int
     positives_accuracy: float | None
     scores: Mapping[str, float]
@@ -86,14 +95,16 @@ class Watch(Callback):
     def _look(self, method: Method, positives: Positives) -> None:
         unlabeled = self._split.target_unlabeled
         probabilities = predict_probabilities(method, unlabeled.inputs)
-        metrics = measure(probabilities.argmax(dim=1), true_labels(unlabeled), self._split.n_classes)
+        truth = true_labels(unlabeled)
+        metrics = measure(probabilities.argmax(dim=1), truth, self._split.n_classes)
         scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
         if "validation" in self._rules:
             assert self._split.validation is not None, "see __init__"
             scores["validation"] = evaluate(method, self._split.validation).accuracy
         scores["oracle"] = metrics.accuracy
         right = pseudo_label_accuracy(positives.indices, positives.labels, unlabeled)
-        self.points.append(Point(metrics.accuracy, metrics.balanced_accuracy, len(positives), right, scores))
+        ece = calibration_error(probabilities, truth)
+        self.points.append(Point(metrics.accuracy, metrics.balanced_accuracy, ece, len(positives), right, scores))
 
 
 def steps_to_look(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:

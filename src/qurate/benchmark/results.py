@@ -43,6 +43,8 @@ class Row:
         config: Fingerprint of all that decides the result.
         commit: Of qurate, when the run was made.
         steps: Training steps of lines 1 and 20 together; None in older results, which lack them.
+        imbalance: Ratio that the unlabelled target was thinned to; 1 in older results, which had no other.
+        ece: Expected calibration error on the hidden labels of D_u; None in older results, which lack it.
     """
 
     scenario: str
@@ -59,6 +61,8 @@ class Row:
     config: str
     commit: str
     steps: int | None = None
+    imbalance: int = 1
+    ece: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class RoundRow:
         positives: Size of D_p.
         positives_accuracy: Share of them whose pseudo-label is right; None if there are none.
         coverage: Size of D_p over size of D_u.
+        imbalance: See `Row`.
     """
 
     scenario: str
@@ -88,10 +93,11 @@ class RoundRow:
     positives: int
     positives_accuracy: float | None
     coverage: float
+    imbalance: int = 1
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_ADDED = ("steps",)
+_ADDED = ("steps", "imbalance", "ece")
 """Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
@@ -221,15 +227,20 @@ def _text(text: str) -> str:
     return text
 
 
+def _or_one(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: 1 if text == "" else read(text)
+
+
 _MOST = 2**53
 _SHARE = _Kind("a number from 0 to 1, or empty", _or_empty(_number(float, 0, 1)), "float64")
 _KINDS = {
     **dict.fromkeys(
         ("scenario", "method", "selector", "model_selection", "config", "commit"), _Kind("text", _text, "str")
     ),
-    **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage", "ece"), _SHARE),
     **dict.fromkeys(("seed", "round"), _Kind("a whole number from 0 on", _number(int, 0, _MOST), "int64")),
     "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
+    "imbalance": _Kind("a whole number from 1 on, or empty", _or_one(_number(int, 1, _MOST)), "int64"),
     **dict.fromkeys(
         ("positives", "steps"), _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64")
     ),

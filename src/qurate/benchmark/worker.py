@@ -16,6 +16,7 @@ from qurate.data.catalog import Suite, read_suite_split
 from qurate.data.domains import DataWarning
 from qurate.data.embedding.embed import embed_split
 from qurate.data.images import OnProgress
+from qurate.data.lopsided import thin_to_tail
 from qurate.data.samples import Split
 
 
@@ -50,7 +51,7 @@ class Worker:
             return CellResult(error=traceback.format_exc())
 
     def load(self, cell: Cell, on_progress: OnProgress | None = None) -> Split:
-        """The split of a cell; its embeddings, where a frozen backbone makes them."""
+        """The split of a cell, thinned as it asks for; its embeddings, where a frozen backbone makes them."""
         seed = cell.config.seed if cell.protocol == "drawn" else 0
         validation = "validation" in cell.rules
         wanted = (cell.scenario, cell.shots, seed, validation)
@@ -60,10 +61,10 @@ class Worker:
                 device = cell.config.training.device
                 split = embed_split(split, cell.backbone, self.weights, device=device, on_progress=on_progress)
             self._split = wanted, split
-        return self._split[1]
+        return thin_to_tail(self._split[1], cell.imbalance, cell.config.seed)
 
     def read(self, cell: Cell) -> Split:
-        """The split of a cell as it lies on disk."""
+        """The split of a cell as it lies on disk, not thinned."""
         return read_suite_split(
             self.suite,
             self.data or Path(),

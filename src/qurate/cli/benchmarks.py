@@ -87,6 +87,7 @@ def benchmark(
     train: options.Train = None,
     protocol: options.Protocol = None,
     model_selection: options.Names = "last",
+    imbalance: options.Names = "1",
     steps: options.Count = None,
     device: options.Device = None,
     processes: options.Count = None,
@@ -110,6 +111,7 @@ def benchmark(
         train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
+        imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
         steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
         device: Where to train.
         processes: How many cells run at once; one per core unless given.
@@ -121,6 +123,7 @@ def benchmark(
     chosen_rules = split_some("model-selection", model_selection)
     chosen_scenarios = () if scenarios == "all" else split_some("scenarios", scenarios)
     chosen_shots, chosen_seeds = split_numbers("shots", shots, least=1), split_numbers("seeds", seeds)
+    chosen_imbalances = split_numbers("imbalance", imbalance, least=1)
     check_count("steps", steps, MOST_STEPS)
     check_count("processes", processes)
     check_folder("out", out)
@@ -152,6 +155,7 @@ def benchmark(
         rules=chosen_rules,
         steps=steps or 0,
         device=device or "auto",
+        imbalances=chosen_imbalances,
     )
     worker = Worker(found, None if data is None else data.resolve(), grid.weights)
     folder = BenchmarkFolder(out)

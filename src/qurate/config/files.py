@@ -40,6 +40,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def fingerprint(config: Any) -> str:
-    """A name for a config: twelve hex digits of the hash of its canonical JSON."""
-    canonical = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+    """A name for a config, or for what `to_dict` made of it: twelve hex digits of the hash of its canonical JSON."""
+    plain = config if isinstance(config, dict) else to_dict(config)
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -55,7 +55,8 @@ def write_grid(
 ) -> Path:
     """A folder as `qurate benchmark` leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
-    columns = [*COLUMNS, "steps"] if any("steps" in result for result in results) else COLUMNS
+    added = [name for name in ("steps", "imbalance", "ece") if any(name in result for result in results)]
+    columns = [*COLUMNS, *added]
     pd.DataFrame(results, columns=columns).to_csv(folder / "results.csv", index=False)
     if rounds is not None:
         pd.DataFrame(rounds).to_csv(folder / "rounds.csv", index=False)

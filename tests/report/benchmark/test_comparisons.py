@@ -38,6 +38,19 @@ def test_pairs_are_the_cells_that_both_rows_have_whatever_their_order(tmp_path: 
     assert one.p_value == one.corrected == sign_flip_p_value([-p for p in plus])
 
 
+def test_results_on_a_thinned_target_are_paired_with_those_of_the_same_imbalance(tmp_path: Path) -> None:
+    accuracies = {("dqn", 1): 0.8, ("dqn", 20): 0.6, ("none", 1): 0.7, ("none", 20): 0.5}
+    results = [{**row(W, "tml", name, 0, a), "imbalance": ratio} for (name, ratio), a in accuracies.items()]
+    found = compared(tmp_path / "thinned", results[::-1])
+    (one,) = found.rows
+    assert one.pairs == 2
+    assert one.difference == pytest.approx(10.0)
+    assert "paired by scenario, imbalance, shots and seed" in found.caution
+    assert (
+        "paired by scenario, shots and seed" in compared(tmp_path / "plain", grid(("tml", "none", [0.1] * 8))).caution
+    )
+
+
 def test_a_cell_that_failed_or_is_missing_makes_no_pair(tmp_path: Path) -> None:
     results = grid(("tml", "none", [-0.03] * 7))
     results[2]["accuracy"] = None

@@ -53,6 +53,14 @@ def test_the_spread_by_round_is_over_seeds(tmp_path: Path) -> None:
     check(round_lines(table, "accuracy")["TML_DQNPL*"], (0, 60.0, 20 / 2**0.5))
 
 
+def test_a_point_by_round_is_the_mean_over_imbalances_too(tmp_path: Path) -> None:
+    plain, thin = in_rounds(W, "dqn", 0, 0.5, 0.6), in_rounds(W, "dqn", 0, 0.3, 0.2, 0.1)
+    half = in_rounds(W, "dqn", 1, 0.9)  # a seed without its thinned target
+    rounds = [*({**row, "imbalance": 1} for row in [*plain, *half]), *({**row, "imbalance": 20} for row in thin)]
+    table = outcome_of(tmp_path, SHOTS, rounds).rounds
+    check(round_lines(table, "accuracy")["TML_DQNPL*"], (0, 40.0, 0), (1, 40.0, 0), (2, 35.0, 0))
+
+
 def test_the_figures_are_pictures_and_the_same_every_time(tmp_path: Path) -> None:
     outcome = outcome_of(
         tmp_path, SHOTS, [*in_rounds(W, "dqn", 0, 0.5, 0.6), *in_rounds(W, "oracle", 0, 0.5, 0.9, shots=20)]

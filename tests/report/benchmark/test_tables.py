@@ -112,7 +112,7 @@ def test_a_missing_cell_is_a_dash_and_leaves_its_row_without_a_mean(tmp_path: Pa
     table = table_of(tmp_path, results)
     assert texts(table)["ENT"] == ["90.0 ± 0.0", DASH, DASH]
     assert marked(table, "best") == [{"ENT"}, {"TML"}, {"TML"}]
-    assert "Of 8 runs 2 not run; a mean is given only where every scenario has the same seeds." in table.notes
+    assert "Of 8 runs, 2 not run; a mean is given only where every scenario has the same seeds." in table.notes
 
 
 def test_a_failed_run_is_shown_as_failed_and_never_averaged_away(tmp_path: Path) -> None:
@@ -185,3 +185,53 @@ def test_later_work_and_the_doubtful_number_are_under_the_domainnet_table(tmp_pa
     notes = " ".join(table_of(tmp_path, results, suite="domainnet126").notes)
     assert {1: "ProML 76.1", 3: "ProML 77.4"}[shots] in notes
     assert ("Table 1 prints 61.0" in notes) == (shots == 3)
+
+
+def thinned(results: list[dict[str, object]], imbalance: int, less: float = 0.0) -> list[dict[str, object]]:
+    """The same results on a thinned target, balanced accuracy lower by something."""
+    return [{**one, "imbalance": imbalance, "balanced_accuracy": one["accuracy"] - less} for one in results]  # type: ignore[operator]
+
+
+LOPSIDED = [
+    *thinned([*rows(W, "tml", "none", 0.70, 0.72), *rows(D, "tml", "none", 0.60, 0.62)], 1),
+    *thinned([*rows(W, "tml", "none", 0.50, 0.52), *rows(D, "tml", "none", 0.40, 0.46)], 20, 0.1),
+    *thinned([*rows(W, "tml", "adaptive", 0.80, 0.82), *rows(D, "tml", "adaptive", 0.60, 0.62)], 1),
+    *thinned(rows(W, "tml", "adaptive", 0.40, 0.42), 20, 0.1),
+]
+
+
+def test_each_imbalance_is_a_group_of_columns_and_balanced_accuracy_a_table_of_its_own(tmp_path: Path) -> None:
+    accuracy, balanced = make_tables(outcome_of(tmp_path, LOPSIDED))
+    columns = ("W to A, 1:1", "D to A, 1:1", "W to A, 20:1", "D to A, 20:1", "mean")
+    assert accuracy.columns == balanced.columns == columns
+    assert texts(accuracy) == {
+        "TML": ["71.0 ± 1.4", "61.0 ± 1.4", "51.0 ± 1.4", "43.0 ± 4.2", "56.5 ± 2.1"],  # seeds: 55.0, 58.0
+        "TML + adaptive": ["81.0 ± 1.4", "61.0 ± 1.4", "41.0 ± 1.4", DASH, DASH],
+    }
+    assert texts(balanced)["TML"] == ["71.0 ± 1.4", "61.0 ± 1.4", "41.0 ± 1.4", "33.0 ± 4.2", "51.5 ± 2.1"]
+    assert marked(accuracy, "best")[:4] == [{"TML + adaptive"}, {"TML", "TML + adaptive"}, {"TML"}, {"TML"}]
+    assert balanced.title == f"{accuracy.title}, balanced accuracy"
+    assert balanced.notes[0].startswith("Mean over the classes of accuracy in percent")
+    assert any(note.startswith("Of 16 runs, 2 not run") for note in accuracy.notes)
+    (note,) = [note for note in accuracy.notes if note.startswith("20:1: the unlabelled target is thinned by the seed")]
+    assert note.endswith("1:1 is the target as it is.")
+
+
+def test_published_numbers_stand_beside_the_accuracy_on_the_target_as_it_is_and_nothing_else(tmp_path: Path) -> None:
+    accuracy, balanced = make_tables(outcome_of(tmp_path / "both", LOPSIDED))
+    published = [cell.published for cell in accuracy.rows[0].cells]
+    assert [number is not None for number in published] == [True, True, False, False, False]
+    assert not balanced.has_published
+    for table in make_tables(outcome_of(tmp_path / "thinned", [one for one in LOPSIDED if one["imbalance"] == 20])):
+        assert table.columns == ("W to A, 20:1", "D to A, 20:1", "mean")
+        assert not table.has_published
+        assert not any("Published" in note or "1:1 is" in note for note in table.notes)
+
+
+def test_a_failed_cell_of_a_thinned_target_is_shown_in_its_own_column(tmp_path: Path) -> None:
+    write_grid(tmp_path, [one for one in LOPSIDED if (one["scenario"], one["selector"]) == (W, "none")])
+    write_failed(tmp_path, W, "tml", "adaptive", 0, imbalance=20)
+    write_failed(tmp_path, W, "tml", "adaptive", 1)  # of before cells named their imbalance
+    table = make_tables(read_outcome(tmp_path))[0]
+    assert table.columns == ("W to A, 1:1", "W to A, 20:1", "mean")
+    assert texts(table)["TML + adaptive"] == ["failed", "failed", DASH]

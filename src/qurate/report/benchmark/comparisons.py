@@ -27,7 +27,7 @@ LARGER, ALONE, UNDECIDED, TOO_FEW = (
     "too few pairs",
 )
 HEADINGS = ("points", "95 % interval", "pairs", "p", "corrected")
-_PAIR = ["scenario", "shots", "seed"]
+_PAIR = ["scenario", "imbalance", "shots", "seed"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,14 @@ class Comparisons:
         best: Whether it was chosen as the best row, being neither asked for nor `REFERENCE`.
         model_selection: The rule.
         rows: A comparison for each other row but oracles, in the order of the tables.
+        thinned: Whether some pairs are of a target that was thinned to a long tail.
     """
 
     reference: str
     best: bool
     model_selection: str
     rows: tuple[Comparison, ...]
+    thinned: bool = False
 
     @property
     def summary(self) -> str:
@@ -102,9 +104,10 @@ class Comparisons:
         """How it was tested, and what that does not say."""
         exact = "exact" if all(row.pairs <= MOST_EXACT for row in self.rows) else "sampled"
         level = percent(LEVEL)
+        named = "scenario, imbalance, shots and seed" if self.thinned else "scenario, shots and seed"
         said = [
-            f"{self.reference} against each other row, paired by scenario, shots and seed; {exact} sign-flip test, "
-            f"Holm's correction, level {level}."
+            f"{self.reference} against each other row, paired by {named}; {exact} sign-flip test, Holm's correction, "
+            f"level {level}."
         ]
         if any(row.verdict == ALONE for row in self.rows):
             said.append(f"'{ALONE}': p is at most {level} by itself, but not after the correction.")
@@ -147,7 +150,7 @@ def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None)
         title: (by_row[name] - accuracies).dropna().tolist() for title, accuracies in by_row.items() if title != name
     }
     rows = _judge({title: values for title, values in differences.items() if values})
-    return Comparisons(name, best, rule, rows) if rows else None
+    return Comparisons(name, best, rule, rows, bool((found["imbalance"] > 1).any())) if rows else None
 
 
 def _judge(differences: dict[str, list[float]]) -> tuple[Comparison, ...]:

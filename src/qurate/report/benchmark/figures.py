@@ -102,16 +102,18 @@ def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
 def round_lines(rounds: pd.DataFrame, value: str) -> dict[str, pd.DataFrame]:
     """For each row its points by round (x, mean, spread): mean over scenarios, then mean and spread over seeds.
 
-    A run that stopped early keeps its last value; a seed counts only where it has all scenarios.
+    A run that stopped early keeps its last value; a seed counts only where it has all scenarios, each with every
+    imbalance.
 
     Args:
         rounds: Of one number of shots.
         value: Column to draw, a share.
     """
     lines = {}
+    data = ["scenario", "imbalance"]
     for title, of_title in rounds.groupby("title", sort=False):
-        cells = of_title.pivot_table(index=["seed", "scenario"], columns="round", values=value).ffill(axis=1) * 100
-        complete = cells.groupby("seed").size() == rounds["scenario"].nunique()
+        cells = of_title.pivot_table(index=["seed", *data], columns="round", values=value).ffill(axis=1) * 100
+        complete = cells.groupby("seed").size() == len(rounds[data].drop_duplicates())
         by_seed = cells.groupby("seed").mean()[complete]
         line = pd.DataFrame({"x": by_seed.columns.astype(float), "mean": by_seed.mean().to_numpy()})
         line["spread"] = by_seed.std(ddof=1).fillna(0.0).to_numpy()

@@ -12,7 +12,7 @@ from qurate.report.benchmark.comparisons import Comparisons, compare_rows
 from qurate.report.benchmark.figures import rounds_figure, shots_figure
 from qurate.report.benchmark.formats import to_latex, to_markdown
 from qurate.report.benchmark.page import Drawing, to_html
-from qurate.report.benchmark.tables import Table, make_tables
+from qurate.report.benchmark.tables import ACCURACY, Table, make_tables
 
 FOLDER = "report"
 """Within the folder of the benchmark, unless another is asked for."""
@@ -44,8 +44,9 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
     tables = make_tables(outcome)
     rules = list(dict.fromkeys(table.model_selection for table in tables))
     compared = [compare_rows(outcome.results, rule, reference) for rule in rules]
+    plain = [table for table in tables if table.measure == ACCURACY]
     drawn = {
-        SHOTS: shots_figure([table for table in tables if table.model_selection == rules[0]]),
+        SHOTS: shots_figure([table for table in plain if table.model_selection == rules[0]]),
         ROUNDS: rounds_figure(outcome.rounds),
     }
     return Report(

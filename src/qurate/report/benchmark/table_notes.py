@@ -14,22 +14,27 @@ from qurate.report.benchmark.published import TRAINING, Published, PublishedTabl
 _TRAINED = {"head": "frozen, head trained", "full": TRAINING}
 
 
-def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], published: Published) -> list[str]:
+def table_notes(
+    facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], published: Published, measure: str = "accuracy"
+) -> list[str]:
     """All sentences under one table.
 
     Args:
         facts: What was compared.
         results: Rows of this table.
         columns: Scenarios and their titles.
-        published: Numbers that may stand in it.
+        published: Numbers that may stand in it, beside targets that were not thinned.
+        measure: What its numbers are: 'accuracy' or 'balanced_accuracy'.
     """
     titles = [str(title) for title in results["title"].unique()]
-    shown = [title for title in titles if any(published.accuracy(title, name) is not None for name in columns)]
+    natural = list(results.loc[results["imbalance"] == 1, "scenario"].unique())
+    shown = [title for title in titles if any(published.accuracy(title, name) is not None for name in natural)]
     return [
-        _measure(results),
+        _measure(results, measure),
+        *_thinned(results),
         "Bold: the best; underlined: the best without pseudo-labels."
         + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
-        *_gaps(results, len(titles), len(columns)),
+        *_gaps(results, len(titles)),
         *_legend(columns),
         *(["S+T is plain training on the labelled images of both domains."] if "S+T" in titles else []),
         *_agents(set(results["selector"])),
@@ -37,22 +42,37 @@ def table_notes(facts: Facts, results: pd.DataFrame, columns: Mapping[str, str],
         *_lengths(results),
         _made_with(facts, results),
         *_published(facts, published.sources(shown)),
-        *published.notes(shown, list(columns)),
-        *_later(published),
+        *published.notes(shown, natural),
+        *(_later(published) if natural else []),
     ]
 
 
-def _measure(results: pd.DataFrame) -> str:
+def _measure(results: pd.DataFrame, measure: str) -> str:
     seeds = sorted(int(seed) for seed in results["seed"].unique())
-    what = "Accuracy in percent on the unlabelled target"
+    balanced = measure == "balanced_accuracy"
+    what = ("Mean over the classes of accuracy" if balanced else "Accuracy") + " in percent on the unlabelled target"
     if len(seeds) == 1:
         return f"{what}; one seed ({seeds[0]}), so nothing is known about the spread."
     return f"{what}; mean ± standard deviation over the seeds {', '.join(str(seed) for seed in seeds)}."
 
 
-def _gaps(results: pd.DataFrame, rows: int, columns: int) -> list[str]:
+def _thinned(results: pd.DataFrame) -> list[str]:
+    """What an imbalance is; nothing where there is none."""
+    ratios = sorted(int(ratio) for ratio in results["imbalance"].unique() if ratio > 1)
+    if not ratios:
+        return []
+    natural = " 1:1 is the target as it is." if (results["imbalance"] == 1).any() else ""
+    listed = ", ".join(f"{ratio}:1" for ratio in ratios)
+    return [
+        f"{listed}: the unlabelled target is thinned by the seed to a long tail, whose class sizes fall geometrically "
+        f"until the largest is that many times the smallest.{natural}"
+    ]
+
+
+def _gaps(results: pd.DataFrame, rows: int) -> list[str]:
     """What is missing, counted, so that nobody takes a half-finished table for a finished one."""
     failed = int(results["accuracy"].isna().sum())
+    columns = len(results[["scenario", "imbalance"]].drop_duplicates())
     missing = rows * columns * results["seed"].nunique() - len(results)
     said = [f"{failed} failed"] if failed else []
     said += [f"{missing} not run"] if missing else []

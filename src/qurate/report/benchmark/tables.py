@@ -15,6 +15,8 @@ from qurate.report.benchmark.titles import scenario_titles
 from qurate.report.numbers import DASH, count, signed
 
 MEAN = "mean"
+ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
+"""What a table shows, as results.csv calls it."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,11 @@ class Table:
         title: What it compares.
         shots: Labelled target samples per class.
         model_selection: Rule by which the reported model was chosen.
-        columns: Titles of the scenarios, and 'mean' last where there are several.
+        columns: Titles of the scenarios, in a group for each imbalance; 'mean' last where there are several.
         rows: In the order of the paper.
         seeds: All seeds in the table.
         notes: Sentences to print below.
+        measure: What its numbers are.
     """
 
     title: str
@@ -108,6 +111,7 @@ class Table:
     rows: tuple[TableRow, ...]
     seeds: tuple[int, ...]
     notes: tuple[str, ...]
+    measure: str = ACCURACY
 
     @property
     def has_published(self) -> bool:
@@ -116,13 +120,19 @@ class Table:
 
 
 def make_tables(outcome: Outcome) -> list[Table]:
-    """One table for each number of shots and each rule, the plain rule ('last') first."""
+    """One table for each number of shots and each rule, the plain rule ('last') first.
+
+    Where a target was thinned to a long tail, one of balanced accuracy follows each.
+    """
     results = outcome.results
     rules = sorted(results["model_selection"].unique(), key=rule_rank)
     found = []
     for rule in rules:
         of_rule = results[results["model_selection"] == rule]
-        found += [_make_table(outcome, of_rule[of_rule["shots"] == n]) for n in sorted(of_rule["shots"].unique())]
+        for shots in sorted(of_rule["shots"].unique()):
+            of_shots = of_rule[of_rule["shots"] == shots]
+            measures = (ACCURACY, BALANCED) if (of_shots["imbalance"] > 1).any() else (ACCURACY,)
+            found += [_make_table(outcome, of_shots, measure) for measure in measures]
     return found
 
 
@@ -138,44 +148,59 @@ def order_scenarios(suite: str, scenarios: list[str]) -> list[str]:
     return sorted(scenarios, key=lambda name: printed.index(titles[name]) if titles[name] in printed else len(printed))
 
 
-def _make_table(outcome: Outcome, results: pd.DataFrame) -> Table:
+def _make_table(outcome: Outcome, results: pd.DataFrame, measure: str) -> Table:
     shots, rule = int(results["shots"].iloc[0]), str(results["model_selection"].iloc[0])
     facts = outcome.facts
     scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
-    published = Published(facts.suite, shots)
+    titles, columns = scenario_titles(scenarios), _columns(results, scenarios)
+    published = Published(facts.suite, shots if measure == ACCURACY else 0)  # nobody published balanced ones
     rows = [
-        _make_row(str(title), of_title, scenarios, published)
+        _make_row(str(title), of_title, columns, published, measure)
         for title, of_title in results.groupby("title", sort=False)
     ]
     seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
-    columns = scenario_titles(scenarios)
+    thinned = any(imbalance > 1 for _, imbalance in columns)
+    names = [titles[name] + (f", {imbalance}:1" if thinned else "") for name, imbalance in columns]
+    what = ", balanced accuracy" if measure == BALANCED else ""
     return Table(
-        title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}",
+        title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}{what}",
         shots=shots,
         model_selection=rule,
-        columns=(*columns.values(), *([MEAN] if len(scenarios) > 1 else [])),
+        columns=(*names, *([MEAN] if len(columns) > 1 else [])),
         rows=tuple(_mark_best(rows)),
         seeds=seeds,
-        notes=tuple(table_notes(facts, results, columns, published)),
+        notes=tuple(table_notes(facts, results, titles, published, measure)),
+        measure=measure,
     )
 
 
-def _make_row(title: str, results: pd.DataFrame, scenarios: list[str], published: Published) -> TableRow:
-    by_seed = results.pivot(index="seed", columns="scenario", values="accuracy").reindex(columns=scenarios) * 100
-    failed = results[results["accuracy"].isna()].groupby("scenario").size()
+def _columns(results: pd.DataFrame, scenarios: list[str]) -> list[tuple[str, int]]:
+    """Scenario and imbalance of each column: the scenarios in order, once for each imbalance."""
+    there = set(zip(results["scenario"], results["imbalance"], strict=True))
+    imbalances = sorted({int(imbalance) for _, imbalance in there})
+    return [(name, imbalance) for imbalance in imbalances for name in scenarios if (name, imbalance) in there]
+
+
+def _make_row(
+    title: str, results: pd.DataFrame, columns: list[tuple[str, int]], published: Published, measure: str
+) -> TableRow:
+    by_seed = results.pivot(index="seed", columns=["scenario", "imbalance"], values=measure) * 100
+    failed = results[results[ACCURACY].isna()].groupby(["scenario", "imbalance"]).size()
+    by_seed = by_seed.reindex(columns=pd.MultiIndex.from_tuples(columns))
     cells = [
         replace(
-            _summary(by_seed[name].dropna()),
-            failed=int(failed.get(name, 0)),
-            published=published.accuracy(title, name),
+            _summary(by_seed[column].dropna()),
+            failed=int(failed.get(column, 0)),
+            published=published.accuracy(title, column[0]) if column[1] == 1 else None,
         )
-        for name in scenarios
+        for column in columns
     ]
-    if len(scenarios) > 1:
+    if len(columns) > 1:
         by_seed = by_seed.dropna(how="all")
         complete = bool(by_seed.notna().all(axis=None))  # else the mean would be of unlike things
         mean = _summary(by_seed.mean(axis=1)) if complete else Cell(None)
-        cells.append(replace(mean, published=published.mean(title, scenarios)))
+        thinned = any(imbalance > 1 for _, imbalance in columns)
+        cells.append(replace(mean, published=None if thinned else published.mean(title, [name for name, _ in columns])))
     return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
 
 
