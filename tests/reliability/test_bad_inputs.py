@@ -24,7 +24,7 @@ from tests.reliability.world import copy_world, make_world, snapshot
 from qurate.cli import VERBS, run_verb
 from qurate.errors import QurateError
 
-SECONDS = 30
+SECONDS = 180
 """After so long, on however busy a machine, an answer to a bad input is none."""
 WORK = ("qurate.selection.algorithm.begin", "qurate.benchmark.cells.pretrain", "qurate.benchmark.lanes.ProcessLane")
 """What no bad input gets to."""
