@@ -113,6 +113,9 @@ class Qurate:
 
 
 def _server() -> multiprocessing.context.ForkServerContext:
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in sys.path:  # a forked process looks for `_run` where this one does
+        sys.path.append(root)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_HEAVY))
     return context
