@@ -45,7 +45,7 @@ class Returns(Chooses):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"split": "digits"}, "split must be a Split, such as .* got str"),
+        ({"split": "digits"}, "split must be a Split, for example .* got str"),
         ({"config": "tml"}, r"config must be a RunConfig, such as make_config\('tml'\) makes, got str"),
         ({"selector": "dqn"}, r"selector must be an object with a method select\(round\), got str"),
         ({"selector": Chooses}, "selector must be an object .* got type"),
