@@ -28,7 +28,7 @@ demo: install
 	$(BIN)/qurate demo --out $(OUT) --seed $(SEED) --force
 	@echo "To use qurate in this shell: . $(BIN)/activate"
 
-# The paper's Office-31 table and ours, with five seeds: about 70 minutes on 2 cores. DATA holds office31/, WEIGHTS is a file.
+# The paper's Office-31 table and ours, with five seeds: 190 cells, more than an hour on 2 cores. DATA holds office31/, WEIGHTS is a file.
 DATA ?= ../shared/data
 WEIGHTS ?= auto
 SEEDS ?= 0,1,2,3,4
@@ -41,7 +41,7 @@ office31: install
 	cp office31/results.csv office31/rounds.csv $(TABLES)/
 
 # Office-31 with the unlabelled target as it is, and thinned to long tails of 5:1 and 20:1: 270 cells, by the times of office31
-# about 80 minutes on 2 cores. As there, only the tables of all five seeds are the published ones.
+# more than an hour on 2 cores. As there, only the tables of all five seeds are the published ones.
 LOPSIDED_TABLES ?= $(if $(filter 0$(comma)1$(comma)2$(comma)3$(comma)4,$(SEEDS)),docs/lopsided,lopsided/tables)
 lopsided: install
 	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --backbone timm/tf_efficientnet_lite0 --weights $(WEIGHTS) \
