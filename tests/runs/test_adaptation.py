@@ -292,6 +292,15 @@ def test_too_few_labels_to_compare_are_said(tmp_path: Path, adapt: Adapt) -> Non
     assert "was switched off" in switched_off.no_comparison
 
 
+def test_a_run_that_is_written_nowhere_draws_no_map(
+    place: dict[str, Path], adapt: Adapt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("qurate.report.run.gather.draw_picture")
+    record = adapt(place).record
+    assert record is not None
+    assert record.embedding.empty
+
+
 def test_a_row_for_every_image_that_was_given(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
     twin = place["labeled"] / "blue" / "photo 0.jpg"
     (place["unlabeled"] / "again.jpg").write_bytes(twin.read_bytes())

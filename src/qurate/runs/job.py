@@ -212,7 +212,7 @@ class Job:
             self.config,
             parts.notes,
             title=f"{parts.name}, {split.n_classes} classes",
-            before=self._before,
+            before=None if self.folder is None else self._before,  # nobody will see a map without a page
             no_comparison="" if why == _TOO_FEW else why,  # the page has words of its own for that
         )
 

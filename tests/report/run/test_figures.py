@@ -43,3 +43,11 @@ def test_a_map_of_one_point_or_of_infinite_ones_is_drawn_or_left_out(tmp_path: P
     assert len(one.all("svg", **{"class": "map"})) == 2
     broken = dataclasses.replace(record, embedding=record.embedding.assign(x_after=np.inf))
     assert "nothing to draw" in written(broken, tmp_path).said("map")
+
+
+def test_a_map_of_a_part_of_the_images_says_how_many_it_shows(tmp_path: Path) -> None:
+    record = finished_run(tmp_path)
+    assert "are drawn" not in written(record, tmp_path).said("map")
+    total = len(record.source) + len(record.labeled) + len(record.predictions)
+    some = written(dataclasses.replace(record, embedding=record.embedding.iloc[:7]), tmp_path).said("map")
+    assert f"Of {total:,} images, 7 are drawn" in some

@@ -17,13 +17,13 @@ from matplotlib.ticker import MaxNLocator
 
 from qurate.report.numbers import signed
 from qurate.report.run.labels import place_labels, spread_colors
+from qurate.report.run.picture import PLACES
 from qurate.report.run.record import BaselineComparison
 
 COLORS = 8
 """Colours k0 to k7 of the style sheet."""
 MOST_LABELS = 40
 """Classes named in the map; of more, the largest."""
-_MOST_POINTS = 2500
 _MAP = 400.0
 _EDGE = 14.0
 _LETTER = 6.4  # width of a letter and height of a line at the size that the style sheet gives names
@@ -97,12 +97,10 @@ def embedding_figures(embedding: pd.DataFrame, classes: Sequence[str]) -> tuple[
 
     Colours repeat after eight classes; neighbours get different ones, as on a map of countries.
     """
-    columns = ["x_before", "y_before", "x_after", "y_after"]
-    finite = np.isfinite(embedding[columns].to_numpy(float)).all(axis=1)
+    finite = np.isfinite(embedding[PLACES].to_numpy(float)).all(axis=1)
     points = embedding[finite & embedding["label"].isin(list(classes)).to_numpy()]
     if points.empty:
         return None
-    points = _thinned(points)
     maps = {when: points.assign(**_fitted(points, when)) for when in ("before", "after")}
     medians = {when: _medians(placed) for when, placed in maps.items()}
     colors = spread_colors([medians["before"].to_numpy(), medians["after"].to_numpy()], COLORS)
@@ -139,14 +137,6 @@ def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], 
             _add(svg, "line", "leader", x1=float(x), y1=float(y), x2=middle[0], y2=middle[1])
         _text(svg, name, f"{middle[0]:.1f}", middle[1] + 3.5, "name")
     return _markup(svg)
-
-
-def _thinned(points: pd.DataFrame) -> pd.DataFrame:
-    """All labelled images, and every nth of the others."""
-    kept = points[points["part"] == "labeled"].head(_MOST_POINTS)
-    others = points[points["part"] != "labeled"]
-    stride = max(1, math.ceil(len(others) / _MOST_POINTS))
-    return pd.concat([others.iloc[::stride], kept])
 
 
 def _fitted(points: pd.DataFrame, when: str) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from qurate.config import RunConfig, to_dict
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Inputs, Split
 from qurate.methods import Method
-from qurate.report.run.picture import draw_picture
+from qurate.report.run.picture import PLACES, draw_picture
 from qurate.report.run.record import RunRecord
 from qurate.selection.algorithm import Adaptation
 from qurate.selection.views import view
@@ -27,7 +27,7 @@ def gather_record(
     notes: tuple[str, ...],
     *,
     title: str,
-    before: Callable[[Inputs], Tensor],
+    before: Callable[[Inputs], Tensor] | None,
     no_comparison: str = "",
 ) -> RunRecord:
     """Everything the page shows but the comparison, which comes last.
@@ -39,7 +39,7 @@ def gather_record(
         config: The run.
         notes: Sentences on what was skipped or assumed.
         title: Heading of the page.
-        before: Embeddings by the backbone as it came, (N, width).
+        before: Embeddings by the backbone as it came, (N, width), for the map of the images; None draws no map.
         no_comparison: Why there is no comparison, as a sentence.
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
@@ -89,8 +89,10 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
 
 
 def _picture(
-    split: Split, method: Method, points: pd.DataFrame, before: Callable[[Inputs], Tensor], seed: int
+    split: Split, method: Method, points: pd.DataFrame, before: Callable[[Inputs], Tensor] | None, seed: int
 ) -> pd.DataFrame:
+    if before is None:
+        return points.iloc[:0].reindex(columns=[*points, *PLACES])
     inputs = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
     first = torch.cat([before(part).cpu() for part in inputs])
     after = torch.cat([view(method, part).features for part in inputs])

@@ -93,6 +93,7 @@ def render(record: RunRecord) -> str:
         rounds_figure=rounds_figure(record.rounds),
         maps=embedding_figures(record.embedding, record.classes),
         most_labels=MOST_LABELS,
+        images=len(record.source) + len(record.labeled) + len(record.predictions),
         classes=_class_rows(record),
         config=json.dumps(record.config, indent=2, ensure_ascii=False, default=str),
     )
