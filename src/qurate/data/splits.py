@@ -105,11 +105,11 @@ def split_parts(source: Domain, labeled: Domain, unlabeled: Domain, validation: 
     source, labeled = match_classes(source, labeled)
     _check_parts("split_parts", source, labeled)
     unlabeled = _into_classes(unlabeled, source, "unlabeled")
-    _check_same_kind("split_parts", source, unlabeled)
+    _check_same_kind(source, unlabeled)
     if validation is not None:
         validation = _into_classes(validation, source, "validation")
-        _check_same_kind("split_parts", source, validation)
-        _check_all_labeled("split_parts", validation)
+        _check_same_kind(source, validation)
+        _check_all_labeled(validation)
     return Split(
         source.classes,
         _labeled(source),
@@ -164,7 +164,7 @@ def read_mme_split(
     paths = locate(rows, Path(root), where)
     labels, numbers = index_classes(rows, where)
     domain = Domain(where, ImageFiles(tuple(paths)), labels, name_classes(rows, numbers))
-    _check_all_labeled("read_mme_split", domain)
+    _check_all_labeled(domain)
     ends = accumulate((len(part) for part in parts), initial=0)
     pieces = [domain.keep(torch.arange(start, end)) for start, end in pairwise(ends)]
     return Split(domain.classes, _labeled(pieces[0]), _labeled(pieces[1]), _sealed(pieces[2]), _labeled(pieces[3]))
@@ -249,10 +249,10 @@ def _check_parts(caller: str, source: Domain, target: Domain) -> None:
             f"source ('{source.name}') must have at least two classes, got "
             f"{list_some(source.classes) or 'none'}. If class folders lie one level deeper, read that folder."
         )
-    _check_all_labeled(caller, source)
+    _check_all_labeled(source)
     if caller == "split_parts":
-        _check_all_labeled(caller, target)
-    _check_same_kind(caller, source, target)
+        _check_all_labeled(target)
+    _check_same_kind(source, target)
     for domain in (source, target):
         sizes = domain.class_sizes().tolist()
         if empty := [name for name, size in zip(domain.classes, sizes, strict=True) if size == 0]:
@@ -262,7 +262,7 @@ def _check_parts(caller: str, source: Domain, target: Domain) -> None:
             )
 
 
-def _check_all_labeled(caller: str, domain: Domain) -> None:
+def _check_all_labeled(domain: Domain) -> None:
     if unlabeled := int((domain.labels < 0).sum()):
         raise DataError(
             f"all samples of '{domain.name}' must be labelled, but {unlabeled} of {len(domain)} are not. "
@@ -270,7 +270,7 @@ def _check_all_labeled(caller: str, domain: Domain) -> None:
         )
 
 
-def _check_same_kind(caller: str, first: Domain, second: Domain) -> None:
+def _check_same_kind(first: Domain, second: Domain) -> None:
     kinds = [_kind(domain.inputs) for domain in (first, second)]
     if kinds[0] != kinds[1]:
         raise DataError(
