@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class Cell:
         if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
             about["total_steps"] = self.config.total_steps
         about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        return fingerprint(about)
 
     def key(self) -> tuple[str, str, str, int, int]:
         """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
