@@ -1,14 +1,15 @@
-"""Tables as Markdown and LaTeX; those of pandas have no second line in a cell and no rule between rows."""
+"""A report as Markdown, LaTeX and HTML; tables of pandas have no second line in a cell and no rule between rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from qurate.registry import PLAIN
-from qurate.report.benchmark.comparisons import HEADINGS, Comparisons
-from qurate.report.benchmark.page import Drawing
-from qurate.report.benchmark.tables import Cell, Table, TableRow
+from qurate.report.benchmark.comparisons import HEADINGS, LARGER, Comparisons
+from qurate.report.benchmark.tables import MEAN, Cell, Table, TableRow
+from qurate.report.pages import data_uri, render_page
 
 _MARKDOWN = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*", "`": "\\`", "[": "\\[", "]": "\\]", "\n": " "}
@@ -20,6 +21,20 @@ _LATEX = str.maketrans(
         "\u00a0": "~", "<": "$<$", ">": "$>$", "|": "$|$",
     }
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: its file name, the PNG and what it shows."""
+
+    name: str
+    png: bytes
+    caption: str
+
+    @property
+    def uri(self) -> str:
+        """The picture itself as an address."""
+        return data_uri(self.png, "png")
 
 
 def to_markdown(
@@ -118,3 +133,17 @@ def _latex_row(row: TableRow, table: Table) -> list[str]:
 
 def _latex(text: str) -> str:
     return text.translate(_LATEX)
+
+
+def to_html(title: str, tables: Sequence[Table], comparisons: Sequence[Comparisons], figures: Sequence[Drawing]) -> str:
+    """The page; every text in it is escaped by the template."""
+    return render_page(
+        "benchmark.html.j2",
+        title=title,
+        tables=tables,
+        comparisons=comparisons,
+        figures=figures,
+        headings=HEADINGS,
+        larger=LARGER,
+        mean=MEAN,
+    )

@@ -10,8 +10,7 @@ from qurate.benchmark.outcome import Outcome, ReportError, read_outcome
 from qurate.benchmark.results import write_file
 from qurate.report.benchmark.comparisons import Comparisons, compare_rows
 from qurate.report.benchmark.figures import rounds_figure, shots_figure
-from qurate.report.benchmark.formats import to_latex, to_markdown
-from qurate.report.benchmark.page import Drawing, to_html
+from qurate.report.benchmark.formats import Drawing, to_html, to_latex, to_markdown
 from qurate.report.benchmark.tables import ACCURACY, Table, make_tables
 
 FOLDER = "report"
