@@ -17,6 +17,10 @@ from qurate.data.samples import Inputs, Labeled, Split
 from qurate.errors import ConfigError
 
 
+def handwritten() -> Labeled:
+    return Labeled(*handwritten_digits())
+
+
 def rows(inputs: Inputs) -> Tensor:
     assert isinstance(inputs, Tensor)
     return inputs.flatten(1)
@@ -42,7 +46,7 @@ def typeset() -> Labeled:
     return typeset_digits(60, seed=0)
 
 
-@pytest.mark.parametrize("make", [partial(typeset_digits, 5, seed=0), handwritten_digits])
+@pytest.mark.parametrize("make", [partial(typeset_digits, 5, seed=0), handwritten])
 def test_images_are_8x8_of_17_grey_levels(make: Callable[[], Labeled]) -> None:
     digits = make()
     images = digits.inputs
@@ -55,7 +59,7 @@ def test_images_are_8x8_of_17_grey_levels(make: Callable[[], Labeled]) -> None:
 
 
 def test_brightness_is_alike_in_both_domains(typeset: Labeled) -> None:
-    ours, theirs = rows(typeset.inputs), rows(handwritten_digits().inputs)
+    ours, theirs = rows(typeset.inputs), rows(handwritten().inputs)
     assert float(ours.mean()) == pytest.approx(float(theirs.mean()), abs=0.04)
     assert float(ours.std()) == pytest.approx(float(theirs.std()), abs=0.04)
 
@@ -65,7 +69,7 @@ def test_typeset_digits_are_balanced(typeset: Labeled) -> None:
 
 
 def test_handwritten_digits_are_all_there_and_all_differ() -> None:
-    digits = handwritten_digits()
+    digits = handwritten()
     assert len(digits) == len(images_of(digits.inputs)) == 1797
     assert sorted(torch.bincount(digits.labels).tolist())[0] == 174
 
@@ -85,7 +89,7 @@ def test_typeset_digits_are_legible(typeset: Labeled) -> None:
 
 
 def test_there_is_a_domain_gap(typeset: Labeled) -> None:
-    assert 0.4 < nearest_mean_accuracy(typeset, handwritten_digits()) < 0.8
+    assert 0.4 < nearest_mean_accuracy(typeset, handwritten()) < 0.8
 
 
 @pytest.mark.parametrize("name", FONTS)
@@ -118,11 +122,11 @@ def test_target_parts_are_disjoint_and_complete(shots: int, validation_shots: in
     assert (split.validation is None) == (validation_shots == 0)
     parts = target_parts(split)
     assert sum(map(len, parts)) == 1797
-    assert set.union(*map(images_of, parts)) == images_of(handwritten_digits().inputs)
+    assert set.union(*map(images_of, parts)) == images_of(handwritten().inputs)
 
 
 def test_every_label_stays_with_its_image() -> None:
-    digits = handwritten_digits()
+    digits = handwritten()
     truth = dict(zip(map(tuple, rows(digits.inputs).tolist()), digits.labels.tolist(), strict=True))
     split = digits_split(shots=3, seed=0, source_per_class=1, validation_shots=2)
     assert split.validation is not None
@@ -174,7 +178,7 @@ def test_no_typeset_digits_is_an_error() -> None:
 
 
 def test_the_smallest_class_is_as_small_as_the_checks_say() -> None:
-    assert int(torch.bincount(handwritten_digits().labels).min()) == SMALLEST
+    assert int(torch.bincount(handwritten().labels).min()) == SMALLEST
 
 
 @pytest.mark.parametrize("seed", [-1, 10**20, 1.5, "0", None, True])

@@ -89,7 +89,7 @@ def digits_split(*, shots: int = 3, seed: int, source_per_class: int = 200, vali
     check_shots(shots, validation_shots)
     _check_integer("digits_split: seed", seed, 0, LARGEST_SEED)
     _check_integer("digits_split: source_per_class", source_per_class, 1, MOST)
-    images, labels = _load_handwritten()
+    images, labels = handwritten_digits()
     order = torch.from_numpy(np.random.default_rng((seed, _TARGET)).permutation(len(labels)))
     members = [order[labels[order] == k] for k in range(len(CLASSES))]
     # Labelled from the front and validation from the back of each class: neither moves when the other grows.
@@ -126,16 +126,8 @@ def typeset_digits(per_class: int, seed: int) -> Labeled:
     return Labeled(torch.from_numpy(images).unsqueeze(1), labels)
 
 
-def handwritten_digits() -> Labeled:
-    """All 1797 handwritten digits that scikit-learn ships, in its order.
-
-    Returns:
-        Images (1797, 1, 8, 8) float32 in [0, 1] and their labels; 174 to 183 of each class.
-    """
-    return Labeled(*_load_handwritten())
-
-
-def _load_handwritten() -> tuple[Tensor, Tensor]:
+def handwritten_digits() -> tuple[Tensor, Tensor]:
+    """Images of all 1797 handwritten digits that scikit-learn ships, (1797, 1, 8, 8) float32 in [0, 1], and labels."""
     digits = load_digits()
     images = torch.from_numpy(digits.images / LEVELS).float().unsqueeze(1)
     return images, torch.from_numpy(digits.target).long()
