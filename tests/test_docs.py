@@ -137,7 +137,9 @@ def test_the_names_on_the_papers_page_are_those_of_the_code() -> None:
 
 
 def test_the_tests_on_the_papers_page_are_there() -> None:
-    for file, _, test in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", PAPER):
+    named = re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", PAPER)
+    assert named
+    for file, _, test in named:
         assert f"def {test}" in (REPOSITORY / file).read_text(), f"{file}::{test}"
 
 

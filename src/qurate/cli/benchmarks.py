@@ -169,10 +169,9 @@ def benchmark(
 def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
     from qurate.benchmark.lanes import start_ray, stop_ray
-    from qurate.config import TrainingConfig
+    from qurate.data.embedding.frozen import choose_device
     from qurate.runtime.machine import available_cores
     from qurate.runtime.progress import PhaseBars
-    from qurate.training import make_fabric
 
     cells, gpus = grid.cells(), _gpus(grid.device)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
@@ -180,7 +179,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
     on_stop(functools.partial(_standing, cells, folder))
     lanes = processes or available_cores()
     if ray in ("", "local"):
-        make_fabric(TrainingConfig(device=grid.device))  # is the device there?
+        choose_device(grid.device)  # is it there?
     try:
         if ray and to_run:
             lanes = start_ray(ray, lanes if ray == "local" else processes or 0, gpus)

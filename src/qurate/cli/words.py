@@ -73,18 +73,13 @@ def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def split_words(given: str) -> tuple[str, ...]:
-    """Words with commas between them."""
-    return tuple(word.strip() for word in given.split(",") if word.strip())
-
-
 def split_some(option: str, given: str) -> tuple[str, ...]:
     """Words with commas between them, at least one.
 
     Raises:
         ConfigError: If there is none.
     """
-    words = split_words(given)
+    words = tuple(word.strip() for word in given.split(",") if word.strip())
     if not words:
         raise ConfigError(f"--{option} must be a comma-separated list, got {show(given)}.")
     return words

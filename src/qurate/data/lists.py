@@ -74,18 +74,17 @@ def read_table(
     return _from_rows(rows, as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
 
 
-def read_unlabeled_list(path: Path | str, root: Path | str, name: str | None = None) -> Domain:
+def read_unlabeled_list(path: Path | str, root: Path | str) -> Domain:
     """A domain without labels from a list or a CSV table; classes in it are not read.
 
     Args:
         path: A list with a path on each line, with or without a class after it, or a table (`.csv`).
         root: The folder that the paths are relative to.
-        name: What messages call the domain; the list's name if None.
 
     Raises:
         DataError: If the list or a listed file is missing.
     """
-    return _from_rows(parse_paths(path), as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
+    return _from_rows(parse_paths(path), as_path(root, "root", "a folder"), Path(path).stem, str(path))
 
 
 def parse_paths(path: Path | str) -> list[ListedFile]:
