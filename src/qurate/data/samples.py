@@ -153,6 +153,12 @@ class Split:
                 )
 
     @property
+    def parts(self) -> dict[str, Labeled | Unlabeled]:
+        """Its parts by name; validation only where there is any."""
+        names = ("source", "target_labeled", "target_unlabeled", "validation")
+        return {name: part for name in names if (part := getattr(self, name)) is not None}
+
+    @property
     def n_classes(self) -> int:
         """K, the number of classes."""
         return len(self.classes)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.data.files import image_files
 
-from qurate.data.checks.audit import find_overlaps
+from qurate.data.checks.suite import find_overlaps
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.data.splits import read_mme_split
 
@@ -41,7 +41,7 @@ def _paths_in(office31: Path, name: str) -> set[str]:
 def test_the_public_lists_overlap_as_measured(office31: Path, target: str, shots: int) -> None:
     source = "dslr" if target == "amazon" else "amazon"
     found = find_overlaps(read_mme_split(office31, source, target, shots))
-    counts = {(overlap.first, overlap.second): overlap.count for overlap in found}
+    counts = {(overlap.first, overlap.second): overlap.shared for overlap in found}
 
     validation = _paths_in(office31, f"validation_target_images_{target}_3")
     expected = {
@@ -71,7 +71,7 @@ def test_the_clean_protocol_is_clean(office31: Path, target: str, shots: int) ->
 
 def test_overlaps_are_counted_for_each_pair_of_parts() -> None:
     found = find_overlaps(_split(("s1", "s2"), ("t1", "t2"), ("t1", "t3", "t4", "t3"), ("t3", "t2", "t4", "v")))
-    assert [(o.first, o.second, o.count, o.size) for o in found] == [
+    assert [(o.first, o.second, o.shared, o.size) for o in found] == [
         ("target_labeled", "target_unlabeled", 1, 4),
         ("target_labeled", "validation", 1, 4),
         ("target_unlabeled", "validation", 2, 4),
@@ -82,4 +82,4 @@ def test_the_same_file_by_another_way_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "x.jpg").touch()
     (tmp_path / "link.jpg").symlink_to(tmp_path / "x.jpg")
     found = find_overlaps(_split((str(tmp_path / "x.jpg"),), (str(tmp_path / "link.jpg"),), (f"{tmp_path}/../u",), ()))
-    assert [(o.first, o.second, o.count) for o in found] == [("source", "target_labeled", 1)]
+    assert [(o.first, o.second, o.shared) for o in found] == [("source", "target_labeled", 1)]

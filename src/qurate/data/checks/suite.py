@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 from qurate.data.catalog import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
-from qurate.data.checks.audit import Overlap, find_overlaps
 from qurate.data.checks.images import CheckReport
 from qurate.data.domains import list_some
 from qurate.data.folders import read_folder
+from qurate.data.images import ImageFiles
 from qurate.data.lists import move_rows, parse_list
-from qurate.data.samples import DataError
+from qurate.data.samples import DataError, Split
 
 SHOTS = (1, 3)
 """Shots that the public lists exist for."""
@@ -44,6 +46,36 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
     if lists is not None:
         found.check_lists(lists)
     return CheckReport((_describe(suite), *found.summary), tuple(found.problems), tuple(found.warnings))
+
+
+class Overlap(NamedTuple):
+    """Files that two parts share.
+
+    Args:
+        first: Name of a part.
+        second: Name of another.
+        shared: How many different files are in both.
+        size: How many the second part holds.
+    """
+
+    first: str
+    second: str
+    shared: int
+    size: int
+
+
+def find_overlaps(split: Split) -> list[Overlap]:
+    """Every pair of parts of a split of image files that share some; files are the same if their real paths are.
+
+    Example:
+        >>> find_overlaps(read_mme_split("data/office31", "webcam", "amazon", shots=3))  # images  # doctest: +SKIP
+        [Overlap(first='target_unlabeled', second='validation', shared=93, size=93)]
+    """
+    inputs = {name: part.inputs for name, part in split.parts.items()}
+    files = {name: given.paths for name, given in inputs.items() if isinstance(given, ImageFiles)}
+    found = {name: {path.resolve() for path in paths} for name, paths in files.items()}
+    pairs = [(first, second, len(found[first] & found[second])) for first, second in combinations(found, 2)]
+    return [Overlap(first, second, count, len(files[second])) for first, second, count in pairs if count]
 
 
 class _Findings:
@@ -90,7 +122,7 @@ class _Findings:
                     self.problems.append(f"lists in {lists}: {error}")
 
     def _say_overlaps(self, where: str, overlaps: list[Overlap]) -> None:
-        shared = [f"{found.count} of {found.size} of {found.second} are also in {found.first}" for found in overlaps]
+        shared = [f"{found.shared} of {found.size} of {found.second} are also in {found.first}" for found in overlaps]
         if shared:
             self.warnings.append(f"{where} overlap: {'; '.join(shared)}. Protocol 'clean' takes them apart.")
 

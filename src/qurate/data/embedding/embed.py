@@ -164,7 +164,7 @@ def embed_split(
 
 def image_paths(split: Split) -> list[Path]:
     """The image files of all parts, part by part."""
-    inputs = [part.inputs for part in _parts(split).values()]
+    inputs = [part.inputs for part in split.parts.values()]
     return [path for files in inputs if isinstance(files, ImageFiles) for path in files.paths]
 
 
@@ -172,19 +172,10 @@ def put_embeddings(split: Split, found: Embeddings) -> Split:
     """The split with embeddings in place of image files, all of which must be among those found."""
     parts: dict[str, Labeled | Unlabeled] = {
         name: replace(part, inputs=found.of(part.inputs))
-        for name, part in _parts(split).items()
+        for name, part in split.parts.items()
         if isinstance(part.inputs, ImageFiles)
     }
     return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
-
-
-def _parts(split: Split) -> dict[str, Labeled | Unlabeled]:
-    parts: dict[str, Labeled | Unlabeled] = {
-        "source": split.source,
-        "target_labeled": split.target_labeled,
-        "target_unlabeled": split.target_unlabeled,
-    }
-    return parts if split.validation is None else {**parts, "validation": split.validation}
 
 
 def _open_cache(root: Path, frozen: FrozenBackbone, required: bool) -> EmbeddingCache:
