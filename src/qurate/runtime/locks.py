@@ -14,11 +14,12 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[bool]:
+def hold(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold a lock for the length of the block; the system lets go of it when the process ends.
 
     Args:
         path: A folder, or a file, which is made unless it is there.
+        wait: Until another process lets go of it.
 
     Yields:
         False if another process holds it. True also where it cannot be opened or the file system has no locks: then
@@ -30,16 +31,16 @@ def hold(path: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        yield _lock(descriptor)
+        yield _lock(descriptor, wait)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, wait: bool) -> bool:
     if fcntl is None:
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # no locks on this file system

@@ -19,12 +19,8 @@ from torch import Tensor
 
 from qurate.errors import QurateError
 from qurate.runtime.files import write_atomically
+from qurate.runtime.locks import hold
 from qurate.runtime.machine import torch_threads
-
-try:
-    import fcntl
-except ImportError:  # Windows: two runs may then do the same work twice, with the same result
-    fcntl = None  # type: ignore[assignment]
 
 _FORMAT = "qurate-embeddings-1"
 _KEY_BYTES = 32
@@ -139,26 +135,15 @@ class EmbeddingCache:
             Whether the claim is ours. With `wait` it always is, once the other process has finished.
         """
         path = self.folder / f".{_name(keys)}.lock"
-        try:
+        with suppress(OSError):  # what cannot be locked cannot be written either; `add` says so
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = path.open("w") if fcntl is not None else None
-        except OSError:  # what cannot be locked cannot be written either; `add` says so
-            lock = None
-        if lock is None:
-            yield True
-            return
-        with lock as file:
+        with hold(path, wait=wait) as mine:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            except OSError:  # a file system without locks: two runs may do the same work, with the same result
-                pass
-            try:
-                yield True
+                yield mine  # where nobody can lock, two runs may do the same work, with the same result
             finally:
-                path.unlink(missing_ok=True)
+                if mine:
+                    with suppress(OSError):
+                        path.unlink(missing_ok=True)
 
     def _keep(self, shard: _Shard, error: OSError) -> None:
         """Do without the disk, if that is allowed."""
