@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from qurate.benchmark.cells import Cell, run_cell
-from qurate.benchmark.results import Row, read_results, write_results
+from qurate.benchmark.results import Row, read_results, rows_to_csv, write_file
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
@@ -192,7 +192,7 @@ def main() -> None:
         for future in as_completed([pool.submit(run, *one) for one in to_run]):
             rows.append(row := future.result())
             rows.sort(key=lambda row: (list(ROWS).index(row.selector), row.seed))
-            write_results(rows, results)
+            write_file(results, rows_to_csv(rows))
             minutes = (time.perf_counter() - began) / 60
             print(f"[{minutes:4.1f} min] {row.selector}, seed {row.seed}: {row.accuracy:.1%}", flush=True)
     text = to_markdown(rows)

@@ -4,24 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from qurate.benchmark.results import COLUMNS, RoundRow, Row, read_results, rounds_to_csv, write_results
+from qurate.benchmark.results import COLUMNS, ROUND_COLUMNS, RoundRow, Row, read_results, rows_to_csv, write_file
 
 ROW = Row("a:b", "tml", "none", 3, 0, "last", 0.91234567, 0.9, None, None, 1.5, "0123456789ab", "1e5")
 
 
 def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.csv"
-    write_results(
-        [ROW, Row("a:b", "tml", "dqn", 3, 1, "snd", 0.95, 0.9, 12, 0.75, 2.5, "ba9876543210", "f", 3100, 20, 0.125)],
-        path,
-    )
-    header, first, second = path.read_text().splitlines()
+    second = Row("a:b", "tml", "dqn", 3, 1, "snd", 0.95, 0.9, 12, 0.75, 2.5, "ba9876543210", "f", 3100, 20, 0.125)
+    write_file(path, rows_to_csv([ROW, second]))
+    header, *lines = path.read_text().splitlines()
     assert header == (
         "scenario,method,selector,shots,seed,model_selection,accuracy,balanced_accuracy,positives,positives_accuracy,"
         "seconds,config,commit,steps,imbalance,ece"
     )
-    assert first == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,"
-    assert second == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125"
+    assert lines[0] == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,"
+    assert lines[1] == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125"
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
     assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it looks like
@@ -41,7 +39,9 @@ def test_a_table_of_before_columns_were_added_is_read(lacking: int, tmp_path: Pa
 
 
 def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
-    lines = rounds_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)]).decode().splitlines()
+    lines = (
+        rows_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)], ROUND_COLUMNS).decode().splitlines()
+    )
     assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0,1"
 
 

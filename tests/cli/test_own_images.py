@@ -163,7 +163,7 @@ def test_errors_of_adapt_are_one_line_and_exit_code_2(
         ),
         ((*ADAPT, "--out", str(tmp_path / "r"), "--method", "best"), "method must be one of source_target, dann"),
         ((*ADAPT, "--out", str(tmp_path / "r"), "--weights", "nowhere.pth"), "no such weight file"),
-        ((*ADAPT, "--out", "/proc/qurate"), "/proc/qurate: cannot be written"),
+        ((*ADAPT, "--out", "/proc/qurate"), "got /proc/qurate, where nothing can be written: "),
         (("predict", str(tmp_path), "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")), "folder of a finished run"),
     ):
         assert command(place, monkeypatch, *words) == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qurate.runtime.files import write_atomically
+from qurate.runtime.files import why_not_writable, write_atomically
 
 
 def test_text_and_bytes_are_written_and_folders_made(tmp_path: Path) -> None:
@@ -27,3 +27,10 @@ def test_a_failed_move_leaves_the_old_file_and_no_rubbish(tmp_path: Path, monkey
         write_atomically(path, "new")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "old"
+
+
+def test_why_nothing_can_be_written_in_a_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert why_not_writable(tmp_path) == why_not_writable(tmp_path / "still" / "to be made") == ""
+    assert why_not_writable(tmp_path / "file" / "below") == "Not a directory"
+    assert why_not_writable(tmp_path / ("x" * 300)) == "File name too long"

@@ -9,7 +9,7 @@ from rich.console import Console
 from qurate.benchmark.cells import Cell, Pretrained, run_cell
 from qurate.benchmark.folder import check_writable
 from qurate.benchmark.grid import Grid
-from qurate.benchmark.results import BenchmarkError, Row, write_results
+from qurate.benchmark.results import BenchmarkError, Row, rows_to_csv, write_file
 from qurate.data.catalog import load_suite
 from qurate.data.digits import digits_split
 from qurate.data.samples import Split
@@ -52,7 +52,7 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
         for cell in grid.cells():
             row, pretrained = _run(split, cell, pretrained, bars)
             rows.append(row)
-            write_results(rows, results)
+            write_file(results, rows_to_csv(rows))
     columns = ("method", "accuracy", "balanced", "positives", "share correct", "seconds")
     console.print(
         make_table(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +17,12 @@ from qurate.benchmark.results import (
     BenchmarkWarning,
     read_results,
     read_rounds,
-    rounds_to_csv,
     rows_to_csv,
     write_file,
 )
 from qurate.data.places import shorten
 from qurate.registry import PLAIN
+from qurate.runtime.files import why_not_writable
 from qurate.runtime.locks import hold
 
 RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
@@ -80,7 +79,7 @@ class BenchmarkFolder:
         if result.error:
             write_file(folder / ERROR, result.error)
             return
-        write_file(folder / ROUNDS, rounds_to_csv(result.rounds))
+        write_file(folder / ROUNDS, rows_to_csv(result.rounds, ROUND_COLUMNS))
         write_file(folder / ROWS, rows_to_csv(result.rows))
         (folder / ERROR).unlink(missing_ok=True)
 
@@ -155,13 +154,9 @@ def check_writable(path: Path) -> None:
     Raises:
         BenchmarkError: If not.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        problem = "" if os.access(path, os.W_OK | os.X_OK) else "no permission to write"
-    except OSError as error:
-        problem = "it is a file" if isinstance(error, FileExistsError) else str(error.strerror)
-    if problem:
-        raise BenchmarkError(f"`out` must be a folder that can be written, got {shorten(path)} ({problem}).")
+    if reason := why_not_writable(path):
+        raise BenchmarkError(f"`out` must be a folder that can be written, got {shorten(path)} ({reason}).")
+    path.mkdir(parents=True, exist_ok=True)
 
 
 def _body(path: Path, columns: Sequence[str]) -> str:

@@ -102,23 +102,12 @@ _ADDED = ("steps", "imbalance", "ece")
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
 
-def rows_to_csv(rows: Sequence[Row]) -> bytes:
-    """The rows as CSV with a header."""
-    return _to_csv([asdict(row) for row in rows], COLUMNS)
-
-
-def rounds_to_csv(rounds: Sequence[RoundRow]) -> bytes:
-    """The rounds as CSV with a header."""
-    return _to_csv([asdict(row) for row in rounds], ROUND_COLUMNS)
-
-
-def write_results(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows as CSV, replacing the file in one move.
-
-    Raises:
-        BenchmarkError: If it cannot be written.
-    """
-    write_file(path, rows_to_csv(rows))
+def rows_to_csv(rows: Sequence[Row] | Sequence[RoundRow], columns: tuple[str, ...] = COLUMNS) -> bytes:
+    """Rows as CSV with a header; of rounds, the columns are `ROUND_COLUMNS`."""
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(columns))
+    for column in {"positives", "steps"} & set(columns):
+        table[column] = table[column].astype("Int64")
+    return to_csv(table, "%.6g")
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -246,10 +235,3 @@ _KINDS = {
     ),
     "seconds": _Kind("a number from 0 on, or empty", _or_empty(_number(float, 0)), "float64"),
 }
-
-
-def _to_csv(records: Sequence[dict[str, object]], columns: tuple[str, ...]) -> bytes:
-    table = pd.DataFrame(records, columns=list(columns))
-    for column in {"positives", "steps"} & set(columns):
-        table[column] = table[column].astype("Int64")
-    return to_csv(table, "%.6g")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from qurate.data.places import shorten
 from qurate.errors import ConfigError
 from qurate.runtime.checked import LARGEST_SEED, MOST, show
+from qurate.runtime.files import why_not_writable
 
 
 def check_count(option: str, value: int | None, most: int = MOST) -> None:
@@ -35,11 +36,7 @@ def check_folder(option: str, path: Path) -> None:
     Raises:
         ConfigError: If not.
     """
-    try:
-        nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    except OSError as error:
-        raise ConfigError(f"--{option} must be a folder, got {show(str(path))} ({error.strerror}).") from None
-    if not nearest.is_dir():
-        raise ConfigError(f"--{option} must be a folder, got {path}, and {nearest} is a file. Choose another.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"--{option}: nothing can be written in {nearest}. Choose another folder.")
+    if reason := why_not_writable(path):
+        raise ConfigError(
+            f"--{option} must be a folder, got {shorten(path)}, where nothing can be written: {reason}. Choose another."
+        )

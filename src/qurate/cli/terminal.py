@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from qurate.data.places import is_file, is_folder, shorten
 from qurate.errors import ConfigError
-from qurate.runtime.files import write_atomically
+from qurate.runtime.files import why_not_writable, write_atomically
 
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)(?:=([^`]*))?`")
 
@@ -68,11 +67,8 @@ def check_output(path: Path, option: str, *, force: bool) -> None:
         raise ConfigError(f"{option} must be a file, got {path} (a folder). Name a file in it.")
     if is_file(path) and not force:
         raise ConfigError(f"{path} exists. Choose another {option}, or pass --force to overwrite it.")
-    there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
-    name_fits = all(len(os.fsencode(part)) <= 255 for part in path.parts)
-    if not name_fits or not is_folder(there) or not os.access(there, os.W_OK | os.X_OK):
-        reason = "its name is too long" if not name_fits else f"{there} is not a folder that can be written"
-        raise ConfigError(f"{option} {shorten(path)} cannot be written, because {reason}. Choose another {option}.")
+    if reason := why_not_writable(path.parent if is_file(path) else path):
+        raise ConfigError(f"{option} {shorten(path)}: cannot be written ({reason}). Choose another {option}.")
 
 
 def write(path: Path, content: bytes, option: str) -> None:

@@ -22,3 +22,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def why_not_writable(folder: Path) -> str:
+    """Why nothing can be written in a folder, which is there or is still to be made; empty where it can."""
+    try:
+        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there):  # permissions alone do not say it, least of all to root
+            return ""
+    except OSError as error:
+        return str(error.strerror)
