@@ -84,7 +84,7 @@ class HarvestOnly:
     def select(self, round: Round) -> Positives:
         """The harvest by that score."""
         scores = round.phi if self.score == "phi" else torch.rand(len(round.phi), generator=round.rng)
-        return harvest(round, scores, self.config.share_at(round.progress))
+        return harvest(round, scores, self.config)
 
 
 ROWS: dict[str, Callable[[int], RunConfig]] = {
@@ -95,12 +95,13 @@ ROWS: dict[str, Callable[[int], RunConfig]] = {
     "fixed tau, not class median (23)": lambda seed: ours(seed, reward__threshold="fixed"),
     "candidates at random, not even (20)": lambda seed: ours(seed, episode__even_candidates=False),
     "one episode a round (25)": lambda seed: ours(seed, episode__repeat_episodes=False),
-    "no harvest: D_p from episodes (24)": lambda seed: ours(seed, episode__harvest=False),
+    "equal counts per class, not adaptive (24, 51)": lambda seed: ours(seed, episode__harvest="equal"),
+    "no harvest: D_p from episodes (24)": lambda seed: ours(seed, episode__harvest="none"),
     "batches drawn from D_t and D_p alike (19)": lambda seed: ours(seed, training__positive_share=None),
     "no harvest, rejected ones left out (5, 24)": lambda seed: ours(
-        seed, episode__harvest=False, episode__keep_rejected=False
+        seed, episode__harvest="none", episode__keep_rejected=False
     ),
-    "no harvest, flat Q-network (21, 24)": lambda seed: ours(seed, episode__harvest=False, episode__agent="flat"),
+    "no harvest, flat Q-network (21, 24)": lambda seed: ours(seed, episode__harvest="none", episode__agent="flat"),
     "plain gradient descent for Q (26)": lambda seed: ours(seed, q_learning__optimizer="sgd"),
     "states by the trial network (8)": lambda seed: ours(seed, episode__state_network="trial"),
     "whole trial epochs (9)": lambda seed: ours(seed, episode__trial_steps=0),

@@ -114,7 +114,7 @@ def test_equal_numbers_of_other_types_are_the_same_config() -> None:
             {"bottleneck": "Linear"},
             "NetworkConfig.bottleneck must be one of 'none', 'linear', 'normalized', got 'Linear'.",
         ),
-        (EpisodeConfig, {"harvest": 1}, "EpisodeConfig.harvest must be true or false, got 1."),
+        (EpisodeConfig, {"harvest": 1}, "EpisodeConfig.harvest must be one of 'none', 'equal', 'adaptive', got 1."),
         (QLearningConfig, {"hidden": ()}, "QLearningConfig.hidden must be one or more positive widths, got ()."),
         (
             QLearningConfig,
@@ -129,7 +129,7 @@ def test_equal_numbers_of_other_types_are_the_same_config() -> None:
         ),
         (
             DQNConfig,
-            {"episode": EpisodeConfig(harvest=True)},
+            {"episode": EpisodeConfig(harvest="equal")},
             "EpisodeConfig.agent must be 'relational' when harvest is on (a flat agent cannot score all of D_u), "
             "got 'flat'.",
         ),
@@ -377,7 +377,7 @@ def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
     if isinstance(chosen, ShareConfig):
         assert (chosen.share_start, chosen.share_end) == (0.3, 0.7)
     if isinstance(chosen, DQNConfig):
-        assert to_dict(chosen.episode) == EPISODE_0_1
+        assert to_dict(chosen.episode) == {**EPISODE_0_1, "harvest": "equal"}
         kept = {name: value for name, value in Q_LEARNING_0_1.items() if name != "exploration_steps"}
         assert to_dict(chosen.q_learning) == {**kept, "hidden": (64, 32)}
 

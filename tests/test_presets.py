@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from qurate.config import DQNConfig, NetworkConfig, RunConfig, SelectorConfig, TrainingConfig
+from qurate.config import DQNConfig, NetworkConfig, RewardConfig, RunConfig, SelectorConfig, TrainingConfig
 from qurate.errors import ConfigError
 from qurate.presets import POSITIVE_SHARE, agent_selection, make_config
 from qurate.registry import METHODS, SELECTORS
@@ -28,9 +28,9 @@ def test_any_method_goes_with_any_selector(method: str, selector: str) -> None:
     [
         ("TML_SPL", ("tml", "confidence")),
         ("tml_dqnpl", ("tml", "dqn")),
-        ("S+T", ("source_target", "dqn")),  # no pair: the agent, as with any method
+        ("S+T", ("source_target", "adaptive")),  # no pair: the default, as with any method
         ("Mme+quality", ("mme", "quality")),
-        ("tml", ("tml", "dqn")),
+        ("tml", ("tml", "adaptive")),
     ],
 )
 def test_names_that_tables_print_are_understood(word: str, pair: tuple[str, str]) -> None:
@@ -89,7 +89,7 @@ def test_the_paper_preset_is_the_printed_algorithm() -> None:
     episode, learning = selection.selector.episode, selection.selector.q_learning
     assert (episode.agent, episode.state_network) == ("flat", "trial")
     assert (episode.trial_steps, episode.entropy_samples) == (0, 0)
-    assert (episode.keep_rejected, episode.harvest, episode.repeat_episodes) == (True, False, False)
+    assert (episode.keep_rejected, episode.harvest, episode.repeat_episodes) == (True, "none", False)
     assert (learning.optimizer, learning.hidden, learning.discount) == ("sgd", (1024, 512), 0.9)
     assert (config.training.positive_share, config.training.schedule) == (None, "progress")
 
@@ -101,10 +101,20 @@ def test_the_confidence_of_the_paper_draws_from_labels_and_positives_as_one_set(
 
 
 def test_the_presets_are_two_and_ours_is_the_default() -> None:
-    assert make_config().selection == agent_selection("qurate") != agent_selection("paper")
+    assert make_config("TML_DQNPL").selection == agent_selection("qurate") != agent_selection("paper")
     assert make_config(preset="paper").selection == agent_selection("paper")
+
+
+def test_the_default_rule_measures_quality_as_our_agent_does() -> None:
+    assert make_config().selection.reward == agent_selection("qurate").reward
+    assert make_config("tml", "balanced").selection.reward == RewardConfig()
 
 
 def test_a_run_of_no_words_is_tml_alone() -> None:
     assert RunConfig().method == make_config("tml", "none").method
     assert RunConfig().selection == make_config("tml", "none").selection
+
+
+def test_preset_paper_has_the_agent_unless_told_otherwise() -> None:
+    assert make_config(preset="paper") == make_config("tml", "dqn", preset="paper")
+    assert make_config("TML_SPL", preset="paper").selection.selector.name == "confidence"

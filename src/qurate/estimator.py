@@ -43,8 +43,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     Args:
         method: How the network learns: one of `qurate.METHODS`, or a row of the paper's tables such as 'TML_SPL'.
-        selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; None for 'dqn', or for the selector that
-            `method` names.
+        selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; None for the selector that `method`
+            names, 'dqn' with preset 'paper', or else 'adaptive'.
         preset: 'qurate' or 'paper', the set-up of selector dqn.
         bottleneck: Layer before the cosine classifier: 'normalized', 'linear', 'none'.
         features: Width of the bottleneck.

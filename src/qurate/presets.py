@@ -19,13 +19,17 @@ from qurate.config import (
     TrainingConfig,
 )
 from qurate.errors import ConfigError
-from qurate.registry import PRINTED, SELECTORS, nearest, resolve_pair
+from qurate.registry import DEFAULT_SELECTOR, PRINTED, SELECTORS, nearest, resolve_pair
 
 Preset = Literal["qurate", "paper"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 POSITIVE_SHARE = 0.5
 """Share of positives in a target batch (decision 19) wherever the printed algorithm is not asked for. Our choice."""
+
+OUR_REWARD = RewardConfig(network="round", center="neighbors", threshold="class_median")
+"""How selectors of ours measure quality: by a network that has not seen the sample, and by its neighbours (decisions
+18, 22, 23)."""
 
 
 def make_config(
@@ -45,7 +49,8 @@ def make_config(
 
     Args:
         method: A name of `qurate.METHODS`, or a row of the paper's tables: 'S+T', 'TML_SPL', 'TML_DQNPL'; in any case.
-        selector: A name of `qurate.SELECTORS`; 'dqn' unless the method names a pair.
+        selector: A name of `qurate.SELECTORS`; unless given, that of a pair that the method names, 'dqn' with preset
+            'paper', or else 'adaptive'.
         preset: Of selector 'dqn': 'qurate', ours, or 'paper', Algorithm 1 as printed; docs/paper.md says what differs.
             Of selector 'confidence', 'paper' draws batches from D_t and D_p as one set (decision 31).
         network: Backbone and bottleneck; the normalized bottleneck on embeddings unless given.
@@ -68,13 +73,17 @@ def make_config(
         raise ConfigError(
             f"method {method!r} means selector '{paired}', but selector is {selector!r}. Give one of them."
         )
-    chosen = SelectorConfig.of(selector or paired or "dqn")
     is_printed = check_preset(preset) == "paper"
+    chosen = SelectorConfig.of(selector or paired or ("dqn" if is_printed else DEFAULT_SELECTOR))
     if is_printed and chosen.name not in PRINTED:
         raise ConfigError(
             f"preset 'paper' sets up selector 'dqn' or 'confidence', got selector '{chosen.name}'. Give one of them."
         )
-    selection = agent_selection(preset) if chosen.name == "dqn" else SelectionConfig(selector=chosen)
+    selection = SelectionConfig(selector=chosen)
+    if chosen.name == "adaptive":
+        selection = replace(selection, reward=OUR_REWARD)
+    elif chosen.name == "dqn":
+        selection = agent_selection(preset)
     training = TrainingConfig(device=device, positive_share=POSITIVE_SHARE)
     if is_printed:
         training = replace(training, positive_share=None, schedule="progress")
@@ -101,12 +110,9 @@ def agent_selection(preset: Preset) -> SelectionConfig:
         entropy_samples=128,
         state_network="frozen",
         agent="relational",
-        harvest=True,
+        harvest="adaptive",
     )
-    return SelectionConfig(
-        selector=DQNConfig(episode=episode),
-        reward=RewardConfig(network="round", center="neighbors", threshold="class_median"),
-    )
+    return SelectionConfig(selector=DQNConfig(episode=episode), reward=OUR_REWARD)
 
 
 def check_preset(preset: str) -> str:

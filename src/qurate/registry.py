@@ -130,6 +130,8 @@ SELECTORS = Registry(
 )
 """Selectors, by which pseudo-labels they trust."""
 
+DEFAULT_SELECTOR = "adaptive"
+"""Who selects where nobody says otherwise. Our choice, by docs/lopsided; preset 'paper' has the agent."""
 ORACLE = "oracle"
 """The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
 LONG = "long"

@@ -81,7 +81,7 @@ def our_config(rounds: int) -> RunConfig:
             entropy_samples=20,
             state_network="frozen",
             agent="relational",
-            harvest=True,
+            harvest="adaptive",
         ),
     )
 

@@ -54,7 +54,9 @@ class _OnlyLegal(SelectionEnv):
 def test_states_kept_up_to_date_equal_states_made_anew(state_network: Literal["trial", "frozen"]) -> None:
     round = make_round()
     started = round.positives_at(torch.arange(0, 80, 2)).relabeled(torch.arange(80) % K)  # some will be offered again
-    episode = EpisodeConfig(candidates=6, state_network=state_network, harvest=True, trial_steps=2, keep_rejected=False)
+    episode = EpisodeConfig(
+        candidates=6, state_network=state_network, harvest="adaptive", trial_steps=2, keep_rejected=False
+    )
     env = SelectionEnv(round, episode, seed=0)
     positives, again = started, False
     for _ in range(6):
@@ -209,7 +211,7 @@ def test_candidates_are_not_positives_and_empty_slots_are_spent() -> None:
 def test_a_harvest_offers_all_of_d_u_again() -> None:
     round = make_round()
     round = dataclasses.replace(round, positives=round.positives_at(torch.arange(80)))
-    episode = EpisodeConfig(candidates=6, harvest=True, agent="relational", trial_steps=1)
+    episode = EpisodeConfig(candidates=6, harvest="adaptive", agent="relational", trial_steps=1)
     _, spent = draw_candidates(round, round.positives, episode, torch.Generator())
     assert not bool(spent.any())
     env = SelectionEnv(round, episode, seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 
@@ -9,23 +10,48 @@ import pytest
 import torch
 from tests.selection.problem import K, make_round
 
+from qurate.config import DQNConfig, EpisodeConfig
 from qurate.selection.harvest import harvest
 
+EQUAL, ADAPTIVE = (
+    DQNConfig(share_start=0.2, share_end=0.9, episode=EpisodeConfig(agent="relational", harvest=how))
+    for how in ("equal", "adaptive")
+)
+SCORES = torch.rand(80, generator=torch.Generator().manual_seed(0))
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_a_harvest_is_balanced_gated_and_by_score(share: float) -> None:
-    round = make_round(noise=2.0)
-    scores = torch.rand(80, generator=torch.Generator().manual_seed(0))
+
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_equal_counts_are_gated_and_by_score(progress: float) -> None:
+    round = dataclasses.replace(make_round(noise=2.0), progress=progress)
+    share = 0.2 + 0.7 * progress
     phi, labels = round.phi.tolist(), round.pseudo_labels.tolist()
     expected = set()
     for label in range(K):
         members = [i for i in range(80) if labels[i] == label]
         gate = quantile([phi[i] for i in members], (1 - share) / 2)
-        good = sorted((i for i in members if phi[i] >= gate - 1e-6), key=lambda i: -float(scores[i]))
+        good = sorted((i for i in members if phi[i] >= gate - 1e-6), key=lambda i: -float(SCORES[i]))
         expected |= {(i, label) for i in good[: math.ceil(share * 80 / K)]}
-    chosen = harvest(round, scores, share)
+    chosen = harvest(round, SCORES, EQUAL)
     assert chosen.pairs() == expected
     assert 0 < len(chosen) < 80
+
+
+@pytest.mark.parametrize("sizes", [(20, 20, 20, 20), (32, 20, 16, 12), (50, 14, 10, 6), (77, 1, 1, 1)])
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_adaptive_counts_are_the_best_by_score_as_long_as_a_class_has_room(
+    sizes: tuple[int, ...], progress: float
+) -> None:
+    labels = [label for label, size in enumerate(sizes) for _ in range(size)]
+    round = dataclasses.replace(make_round(noise=2.0), pseudo_labels=torch.tensor(labels), progress=progress)
+    wanted = (0.2 + 0.7 * progress) * 80
+    distance = sum(abs(size / 80 - 1 / K) for size in sizes)
+    w = min(1.0, max(0.0, (0.6 - distance) / 0.35))
+    room = math.ceil(wanted * (1.15 * w / K + 1 - w))
+    expected: set[tuple[int, int]] = set()
+    for i in sorted(range(80), key=lambda i: -float(SCORES[i])):
+        if len(expected) < math.ceil(wanted) and sum(label == labels[i] for _, label in expected) < room:
+            expected.add((i, labels[i]))
+    assert harvest(round, SCORES, ADAPTIVE).pairs() == expected
 
 
 def quantile(values: list[float], level: float) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from qurate import config, presets
-from qurate.registry import LONG, METHODS, ORACLE, SELECTORS
+from qurate.registry import DEFAULT_SELECTOR, LONG, METHODS, ORACLE, SELECTORS
 from qurate.runs import settings
 
 
@@ -34,7 +34,9 @@ MethodName = Annotated[
         "NAME", "tml", f"How the network learns: {', '.join(METHODS)}; or a row of the paper's tables such as TML_SPL."
     ),
 ]
-SelectorName = Annotated[str | None, _shown("NAME", "dqn", f"Which pseudo-labels to trust: {', '.join(SELECTORS)}.")]
+SelectorName = Annotated[
+    str | None, _shown("NAME", DEFAULT_SELECTOR, f"Which pseudo-labels to trust: {', '.join(SELECTORS)}.")
+]
 Preset = Annotated[presets.Preset | None, _shown("{qurate,paper}", "qurate")]
 Seed = Annotated[int | None, _shown("INT", "0")]
 Steps = Annotated[int | None, _shown("INT", str(config.TrainingConfig.steps))]

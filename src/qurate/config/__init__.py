@@ -5,7 +5,7 @@ own file, those of a selector a subclass of `SelectorConfig`. `RunConfig.from_fi
 """
 
 from qurate.config.agent import DQNConfig, EpisodeConfig, QLearningConfig
-from qurate.config.choices import MethodConfig, NoneConfig, SelectorConfig, ShareConfig
+from qurate.config.choices import AdaptiveShareConfig, MethodConfig, NoneConfig, SelectorConfig, ShareConfig
 from qurate.config.files import fingerprint, read_settings, to_dict
 from qurate.config.run import (
     Bottleneck,
@@ -18,6 +18,7 @@ from qurate.config.run import (
 )
 
 __all__ = [
+    "AdaptiveShareConfig",
     "Bottleneck",
     "DQNConfig",
     "Device",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from qurate.config.choices import ShareConfig
+from qurate.config.choices import AdaptiveShareConfig
 from qurate.runtime.checked import Bytes, Checked, Count, Positive, Rate, Share, Size, StepsOrDefault, check
 
 
@@ -38,9 +38,17 @@ class EpisodeConfig(Checked):
     relations to the parts of the state (decision 21; our choice)."""
     keep_rejected: bool = True
     """Keep the sample that earned -1 in D_p (decision 5). Paper: yes."""
-    harvest: bool = False
-    """After the episodes of a round, let the agent choose D_p again from all of D_u, class by class (decision 24; our
-    choice). Paper: D_p is what the episodes chose."""
+    harvest: Literal["none", "equal", "adaptive"] = "none"
+    """After the episodes of a round, let the agent choose D_p again from all of D_u (decision 24; our choice): 'equal'
+    counts per class, or 'adaptive', balanced as far as the predicted classes are of equal size. Paper: none, D_p is
+    what the episodes chose."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Of older versions too, whose harvest took equal counts and was there or not."""
+        if isinstance(data, Mapping) and isinstance(data.get("harvest"), bool):
+            data = {**data, "harvest": "equal" if data["harvest"] else "none"}
+        return super().from_dict(data)
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,8 @@ class QLearningConfig(Checked):
 
 
 @dataclass(frozen=True)
-class DQNConfig(ShareConfig):
-    """The agent: its episodes and its learning; the shares are those of its harvest."""
+class DQNConfig(AdaptiveShareConfig):
+    """The agent: its episodes and its learning; the shares and how far to balance them are those of its harvest."""
 
     name: str = field(init=False, default="dqn")
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
@@ -95,6 +103,6 @@ class DQNConfig(ShareConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = self.episode.agent == "relational" or not self.episode.harvest
+        fits = self.episode.agent == "relational" or self.episode.harvest == "none"
         allowed = "'relational' when harvest is on (a flat agent cannot score all of D_u)"
         check(fits, "EpisodeConfig.agent", allowed, self.episode.agent)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from qurate.errors import ConfigError
 from qurate.registry import METHODS, SELECTORS, Registry
-from qurate.runtime.checked import Checked, Inside, Share, check, show
+from qurate.runtime.checked import Checked, Inside, Rate, Share, check, show
 
 
 @dataclass(frozen=True)
@@ -93,3 +93,15 @@ class ShareConfig(SelectorConfig):
     def share_at(self, progress: float) -> float:
         """The share at a progress of the rounds from 0 to 1."""
         return self.share_start + (self.share_end - self.share_start) * progress
+
+
+@dataclass(frozen=True)
+class AdaptiveShareConfig(ShareConfig):
+    """A growing share of D_u, balanced as far as the predicted classes are of equal size (decision 51)."""
+
+    lopsided_from: Rate = 0.6
+    """From this distance d between predicted shares and equal ones on, nothing is balanced. Our choice."""
+    lopsided_over: Rate = 0.35
+    """How far d must fall below that until everything is balanced. Our choice."""
+    class_room: Rate = 1.15
+    """Where all is balanced, a class gives at most this many times an equal part. Our choice."""

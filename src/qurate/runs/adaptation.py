@@ -52,7 +52,8 @@ def adapt(
         labeled: Labelled target images, likewise, of the same classes.
         unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table.
         method: How the network learns: one of `qurate.METHODS`.
-        selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'dqn' unless given.
+        selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'adaptive' unless given, or 'dqn' with
+            preset 'paper'.
         preset: How the agent of selector 'dqn' is set up: 'qurate', or 'paper' for the printed algorithm.
         backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'.
         weights: 'pretrained' (download), 'offline' (of the extra `qurate[offline]`), or the path of a weight file;

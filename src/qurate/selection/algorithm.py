@@ -223,7 +223,7 @@ class DQNSelector(NamedSelector):
                 positives = env.positives
                 if not config.repeat_episodes:
                     break
-        return self._harvest(round, positives) if config.harvest else positives
+        return positives if config.harvest == "none" else self._harvest(round, positives)
 
     def exploration(self, number: int) -> float:
         """Probability of a random action in a round: the first explores most, the last not at all (decision 33)."""
@@ -241,7 +241,7 @@ class DQNSelector(NamedSelector):
     def _harvest(self, round: Round, chosen: Positives) -> Positives:
         """D_p from scratch, by the agent's score of all of D_u; what the episodes chose is remembered (decision 24)."""
         scores = self.agent.q_values(relations_of_all(round))
-        found = harvest(round, scores, self.config.share_at(round.progress))
+        found = harvest(round, scores, self.config)
         return found.remembering(chosen).remembering(round.positives)
 
 

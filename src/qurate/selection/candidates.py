@@ -21,7 +21,7 @@ def draw_candidates(
     """
     n = min(config.candidates, len(round.pseudo_labels))
     open_to_choice = torch.ones(len(round.pseudo_labels), dtype=torch.bool)
-    if not config.harvest:
+    if config.harvest == "none":
         open_to_choice[positives.indices] = False
     available = open_to_choice.nonzero().squeeze(1)
     order = available[torch.randperm(len(available), generator=rng)]

@@ -66,7 +66,7 @@ def finished_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", "
         "embedding": parts.assign(**places),
         "comparison": HELPS,
         "stopped": "the trusted pseudo-labels did not change for 3 rounds",
-        "config": to_dict(make_config()),
+        "config": to_dict(make_config("TML_DQNPL")),
         "notes": ("2 files were skipped.",),
     }
     return RunRecord(**{**fields, **changes})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.selection.problem import K, make_round
 from torch import Tensor
 
+from qurate.selection.balance import balance
 from qurate.selection.pseudo_labels import Round
 from qurate.selection.selectors.adaptive import AdaptiveConfig, AdaptiveSelector
 from qurate.selection.selectors.share import ShareSelector, TopShareConfig
@@ -61,7 +62,7 @@ def test_it_takes_what_a_plain_loop_takes(sizes: tuple[int, ...], progress: floa
 
 @pytest.mark.parametrize(("sizes", "w"), [(EVEN, 1.0), (BETWEEN, (0.6 - 0.3) / 0.35), (LOPSIDED, 0.0)])
 def test_how_far_it_balances_depends_on_how_equal_the_predicted_classes_are(sizes: tuple[int, ...], w: float) -> None:
-    assert AdaptiveSelector(AdaptiveConfig()).balance(round_of(sizes)) == pytest.approx(w)
+    assert balance(round_of(sizes), AdaptiveConfig()) == pytest.approx(w)
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
@@ -90,9 +91,8 @@ def test_no_class_gives_more_than_its_room_and_no_more_than_the_share_is_taken(
     labels: list[int], progress: float
 ) -> None:
     config = AdaptiveConfig()
-    selector = AdaptiveSelector(config)
     round = dataclasses.replace(ROUND, pseudo_labels=torch.tensor(labels), progress=progress)
-    chosen, w = selector.select(round), selector.balance(round)
+    chosen, w = AdaptiveSelector(config).select(round), balance(round, config)
     wanted = config.share_at(progress) * 80
     assert len(chosen.indices.unique()) == len(chosen) <= math.ceil(wanted)
     assert int(torch.bincount(chosen.labels).max()) <= math.ceil(wanted * (1.15 * w / K + 1 - w))
