@@ -38,17 +38,21 @@ def test_equal_counts_are_gated_and_by_score(progress: float) -> None:
 
 @pytest.mark.parametrize("sizes", [(20, 20, 20, 20), (32, 20, 16, 12), (50, 14, 10, 6), (77, 1, 1, 1)])
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
-def test_adaptive_counts_are_the_best_by_score_as_long_as_a_class_has_room(
+def test_adaptive_counts_are_gated_and_the_best_by_score_as_long_as_a_class_has_room(
     sizes: tuple[int, ...], progress: float
 ) -> None:
     labels = [label for label, size in enumerate(sizes) for _ in range(size)]
     round = dataclasses.replace(make_round(noise=2.0), pseudo_labels=torch.tensor(labels), progress=progress)
-    wanted = (0.2 + 0.7 * progress) * 80
+    share, phi = 0.2 + 0.7 * progress, round.phi.tolist()
+    wanted = share * 80
     distance = sum(abs(size / 80 - 1 / K) for size in sizes)
     w = min(1.0, max(0.0, (0.6 - distance) / 0.35))
     room = math.ceil(wanted * (1.15 * w / K + 1 - w))
+    overall = quantile(phi, (1 - share) / 2)
+    of_class = [quantile([phi[i] for i in range(80) if labels[i] == k], (1 - share) / 2) for k in range(K)]
+    good = [i for i in range(80) if phi[i] >= w * of_class[labels[i]] + (1 - w) * overall - 1e-6]
     expected: set[tuple[int, int]] = set()
-    for i in sorted(range(80), key=lambda i: -float(SCORES[i])):
+    for i in sorted(good, key=lambda i: -float(SCORES[i])):
         if len(expected) < math.ceil(wanted) and sum(label == labels[i] for _, label in expected) < room:
             expected.add((i, labels[i]))
     assert harvest(round, SCORES, ADAPTIVE).pairs() == expected
