@@ -44,13 +44,13 @@ def test_demo_prints_a_table_and_writes_results(tmp_path: Path, capsys: pytest.C
     demo(out=tmp_path / "out", seed=1, steps=12)
     printed = capsys.readouterr().out
     assert "30 labelled (3 per class)" in " ".join(printed.split())
-    for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL*"):
+    for title in ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML + adaptive", "TML_DQNPL*"):
         assert title in printed
     table = read_results(tmp_path / "out" / "results.csv")
-    assert list(table["method"]) == ["source_target", "ent", "mme", "tml", "tml", "tml"]
-    assert list(table["selector"]) == ["none"] * 4 + ["confidence", "dqn"]
-    assert list(table["positives"].isna()) == [True] * 4 + [False] * 2
-    assert list(table["positives_accuracy"].isna()) == [True] * 4 + [False] * 2
+    assert list(table["method"]) == ["source_target", "ent", "mme", "tml", "tml", "tml", "tml"]
+    assert list(table["selector"]) == ["none"] * 4 + ["confidence", "adaptive", "dqn"]
+    assert list(table["positives"].isna()) == [True] * 4 + [False] * 3
+    assert list(table["positives_accuracy"].isna()) == [True] * 4 + [False] * 3
     with pytest.raises(QurateError, match="force=True"):
         demo(out=tmp_path / "out")
 

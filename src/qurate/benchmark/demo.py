@@ -19,8 +19,8 @@ from qurate.runtime.progress import PhaseBars
 from qurate.selection.counting import StepCount
 
 SHOTS = 3
-ROWS = ("S+T", "ENT", "MME", "TML", "TML_SPL", "TML_DQNPL")
-"""As the paper's tables call them."""
+ROWS = ("S+T", "ENT", "MME", "TML", "TML_SPL", "tml+adaptive", "TML_DQNPL")
+"""As the paper's tables call them, with the default of `adapt` among them."""
 
 
 def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int) -> list[Row]:
