@@ -192,7 +192,7 @@ def test_control_c_says_how_to_continue(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("qurate.runs.job.compare", interrupt)
+        patch.setattr("qurate.runs.job.cross_fit", interrupt)
         assert command(place, patch, *ADAPT, "--out", str(run)) == 130
     assert capsys.readouterr().err == (
         f"qurate: stopped. The model in {run} is finished and can be used; the comparison is not. Re-run the command "

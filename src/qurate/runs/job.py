@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +24,9 @@ from qurate.expectation import expect, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
-from qurate.report.run.record import BaselineComparison, RunRecord
-from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
+from qurate.report.run.record import RunRecord
+from qurate.runs.comparison import Plan, compare, plan_comparison
+from qurate.runs.crossfit import cross_fit, lanes_for
 from qurate.runs.folder import RunFolder
 from qurate.runs.model import AdaptedModel
 from qurate.runs.predictions import predict_all
@@ -34,7 +36,7 @@ from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.counting import StepCount
+from qurate.selection.crossfit import Fold, is_baseline
 from qurate.selection.q_learning.memory import readable_size
 
 
@@ -94,7 +96,9 @@ class Job:
 
     def _say_expected(self, parts: Parts) -> None:
         if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
-            expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
+            folds = len(self._plan(parts).folds)
+            turns = math.ceil(folds / lanes_for(self.config, folds))
+            expected = expect(parts.split, self.config, self.frozen, turns, self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
 
     def _work(self, parts: Parts, split: Split) -> RunOutcome:
@@ -114,7 +118,8 @@ class Job:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
-            record = dataclasses.replace(record, comparison=self._compare(split, plan), no_comparison="")
+            folds = self._cross_fit(split, plan)
+            record = dataclasses.replace(record, comparison=compare(folds, plan.how), no_comparison="")
             if folder is not None:
                 folder.write_page(record)
         else:
@@ -170,18 +175,12 @@ class Job:
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
 
-    def _compare(self, split: Split, plan: Plan) -> BaselineComparison | None:
-        done = [] if self.folder is None else self.folder.load_folds([len(fold) for fold in plan.folds])
+    def _cross_fit(self, split: Split, plan: Plan) -> tuple[Fold, ...]:
+        done = {} if self.folder is None else self.folder.load_folds(split, plan.folds)
         if done is None:
             self.audience.say("What was kept of the comparison is damaged, so it starts again.")
-        return compare(
-            split,
-            self.config,
-            plan,
-            done=done or (),
-            on_fold=None if self.folder is None else self.folder.save_folds,
-            listen=lambda phase, total: StepCount(self.audience, phase, total),
-        )
+        keep = None if self.folder is None else self.folder.save_folds
+        return cross_fit(split, self.config, plan.folds, self.audience, done=done, on_fold=keep)
 
     def _model(self, method: Method, classes: tuple[str, ...]) -> AdaptedModel:
         network = method.network.to("cpu")
