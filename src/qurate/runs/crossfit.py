@@ -32,7 +32,7 @@ from qurate.runtime.progress import Audience
 from qurate.selection.counting import StepCount
 from qurate.selection.crossfit import Fold, baseline_of, fit_fold
 
-WORTH_A_PROCESS = 1000
+WORTH_A_PROCESS = 2000
 """Training steps of all folds from which on processes are started: each takes seconds to begin. Our choice."""
 _PAUSE = 0.5
 """Seconds between two looks at whether this process is to stop."""

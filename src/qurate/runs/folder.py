@@ -46,6 +46,7 @@ from qurate.runs.staging import (
     Stage,
     hold,
     holds_run,
+    is_pending,
     told,
 )
 from qurate.runtime.checksums import not_finite, tensor_digest
@@ -85,7 +86,7 @@ class RunFolder:
     @property
     def pending(self) -> bool:
         """Whether the comparison is still to be finished."""
-        return _is_pending(self.work)
+        return is_pending(self.work)
 
     def claim(self, *, resume: bool, force: bool) -> None:
         """Make sure that this run may be written here, before anything is read or trained.
@@ -232,6 +233,13 @@ class RunFolder:
                 self._stage.replace_run()
         self.work = self.path
 
+    def write_calibrated(self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame) -> None:
+        """Write again what the comparison changes: probabilities, metrics, the page, and how to use the model."""
+        self._write(PREDICTIONS_FILE, to_csv(predictions))
+        self.write_page(record)
+        with told(self.path):
+            model.write_about(self.work)
+
     def write_page(self, record: RunRecord) -> None:
         """Write what says whether it helped: metrics.csv and the page."""
         from qurate.report.run.gather import metrics_table  # both draw, and predicting need not load what draws
@@ -250,7 +258,7 @@ class RunFolder:
     def standing(self) -> str:
         """How far the run is, from what is on the disk, and how to continue."""
         work = self._stage.path if self._stage.begun else self.path
-        if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not _is_pending(work)):
+        if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_pending(work)):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."
         said = "Pre-training was not finished and will begin again."
         with suppress(Exception), safe_open(work / CHECKPOINT_FILE, framework="pt") as file:
@@ -275,10 +283,6 @@ class RunFolder:
                 f"{self.path}: {free // 2**20} MiB are free on this disk and a run needs about "
                 f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another `out`."
             )
-
-
-def _is_pending(work: Path) -> bool:
-    return any(is_file(work / name) for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE))
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from qurate.calibration import Calibration
 from qurate.config import RunConfig, to_dict
 from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
@@ -25,19 +26,22 @@ from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
 from qurate.report.run.record import RunRecord
+from qurate.runs.calibrated import calibrate, calibrate_by_agreement, held_out_table
 from qurate.runs.comparison import Plan, compare, plan_comparison
 from qurate.runs.crossfit import cross_fit, lanes_for
 from qurate.runs.folder import RunFolder
 from qurate.runs.model import AdaptedModel
-from qurate.runs.predictions import predict_all
+from qurate.runs.predictions import calibrate_record, predict_all
 from qurate.runs.settings import Train
 from qurate.runs.staging import CURVES_FOLDER
 from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.crossfit import Fold, is_baseline
+from qurate.selection.counting import StepCount
+from qurate.selection.crossfit import Fold, baseline_of, is_baseline
 from qurate.selection.q_learning.memory import readable_size
+from qurate.selection.views import log_probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +113,11 @@ class Job:
         result = fit(split, self.config, checkpoint=folder, callbacks=callbacks)
         tracker.close()
         self.audience.show("writing the results", 0, 1)
-        record = self._record(parts, split, result, plan)
+        said = log_probabilities(result.method, split.target_unlabeled.inputs)
+        calibration = Calibration() if plan.folds else self._without_labels(split, said)
+        record = calibrate_record(self._record(parts, split, result, plan), said, calibration)
         predictions = predict_all(record, parts, split, result.method)
-        model = self._model(result.method, split.classes)
+        model = self._model(result.method, split.classes, calibration)
         if folder is not None and not folder.finished:
             folder.write_results(model, record, predictions, pending=bool(plan.folds))
         elif folder is not None and not plan.folds:
@@ -120,10 +126,14 @@ class Job:
         if plan.folds:
             folds = self._cross_fit(split, plan)
             record = dataclasses.replace(record, comparison=compare(folds, plan.how), no_comparison="")
+            record = calibrate_record(record, said, calibration := calibrate(folds))
+            record = dataclasses.replace(record, held_out=held_out_table(folds, calibration))
+            model = dataclasses.replace(model, calibration=calibration)
             if folder is not None:
-                folder.write_page(record)
+                folder.write_calibrated(model, record, predict_all(record, parts, split, result.method))
         else:
             self.audience.say(f"No comparison was made. {self._why_not_compared()}")
+        self.audience.say(f"The model's probabilities are {model.calibration}.")
         if folder is not None:
             folder.forget()
         return RunOutcome(model, record)
@@ -182,7 +192,16 @@ class Job:
         keep = None if self.folder is None else self.folder.save_folds
         return cross_fit(split, self.config, plan.folds, self.audience, done=done, on_fold=keep)
 
-    def _model(self, method: Method, classes: tuple[str, ...]) -> AdaptedModel:
+    def _without_labels(self, split: Split, said: Tensor) -> Calibration:
+        """The temperature where no image can be held out: how often S+T says the same, if it may be trained."""
+        if not self.check_helping or is_baseline(self.config):
+            return Calibration()
+        plain = baseline_of(self.config)
+        shown = StepCount(self.audience, "S+T, to calibrate by", plain.total_steps)
+        other = log_probabilities(fit(split, plain, callbacks=(shown,)).method, split.target_unlabeled.inputs)
+        return calibrate_by_agreement(said, other)
+
+    def _model(self, method: Method, classes: tuple[str, ...], calibration: Calibration) -> AdaptedModel:
         network = method.network.to("cpu")
         config = dataclasses.replace(self.config.network, backbone=self.frozen.name, weights="none")
         if self.train == "head":
@@ -199,7 +218,7 @@ class Job:
             "weights": self.weights,
             "backbone_sha256": self._fingerprint(),
         }
-        return AdaptedModel(network.eval(), config, classes, origin, cache=self.cache)
+        return AdaptedModel(network.eval(), config, classes, origin, self.cache, calibration)
 
     def _record(self, parts: Parts, split: Split, result: Adaptation, plan: Plan) -> RunRecord:
         """What the page shows, the comparison still to come."""

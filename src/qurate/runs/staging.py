@@ -98,6 +98,11 @@ def holds_run(folder: Path) -> bool:
     return isinstance(kept, dict) and "qurate" in kept
 
 
+def is_pending(folder: Path) -> bool:
+    """Whether a comparison there is still to be finished."""
+    return any(is_file(folder / name) for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE))
+
+
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Keep other processes out of a run folder for the length of the block; the system ends it if this one dies.
