@@ -129,7 +129,10 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
-        """Class probabilities in the order of `classes_`, (n, K)."""
+        """Class probabilities in the order of `classes_`, (n, K).
+
+        They are not calibrated, and usually too high: use them to rank samples, not as chances. `adapt` calibrates.
+        """
         check_is_fitted(self)
         # Double precision, so that a row's answer does not depend on which rows it is asked with.
         rows = validate_data(self, X, dtype=np.float64, reset=False)

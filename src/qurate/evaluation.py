@@ -25,12 +25,18 @@ class Metrics:
         balanced_accuracy: Mean over the classes present of the share right in each.
         per_class: Share right in each class, NaN where it has no sample, (K,).
         confusion: Counts, true class by predicted class, (K, K).
+        confidence: Mean probability of the predicted class; None where only classes were compared.
+        calibration_error: Expected calibration error of the probabilities; None likewise.
+        uncalibrated_error: The same without the model's temperature; None likewise.
     """
 
     accuracy: float
     balanced_accuracy: float
     per_class: Tensor
     confusion: Tensor
+    confidence: float | None = None
+    calibration_error: float | None = None
+    uncalibrated_error: float | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Metrics) and torch.equal(self.confusion, other.confusion)

@@ -32,7 +32,7 @@ def expect(split: Split, config: RunConfig, frozen: FrozenBackbone, folds: int, 
         split: Image files.
         config: The run.
         frozen: The backbone that embeds where only the head is trained.
-        folds: Pairs of trainings for the comparison.
+        folds: Pairs of trainings for the comparison, those that run side by side counted once.
         cache: Of embeddings.
     """
     embedding, sample = 0.0, take_sample(split)

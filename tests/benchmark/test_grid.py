@@ -71,6 +71,7 @@ def test_selectors_are_compared_on_the_same_training() -> None:
         {"selectors": ("dqn",)},
         {"scenarios": ("dslr:amazon",)},
         {"imbalances": (5,)},
+        {"calibrate": True},
     ],
 )
 def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
@@ -81,6 +82,7 @@ def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others
     (cell,) = office(scenarios=("webcam:amazon",)).cells()
     about = to_dict(cell)
     assert about.pop("imbalance") == 1
+    assert about.pop("calibrate") is False
     assert cell.name == fingerprint(about)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables, tiny_grid
 
-from qurate.benchmark.cells import Cell, CellResult
+from qurate.benchmark.cells import Cell, CellResult, cross_fitted_temperature
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import RETRIES
 from qurate.benchmark.results import BenchmarkError, read_results, read_rounds
@@ -112,13 +112,34 @@ def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole:
     shutil.copytree(whole, tmp_path / "bench")
     cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
     rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
-    rows.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in rows.read_text().splitlines()))
+    rows.write_text("".join(line.rsplit(",", 5)[0] + "\n" for line in rows.read_text().splitlines()))
     assert rows.read_text().splitlines()[0].endswith(",commit")
     folder.write_tables(cells)
     table = read_results(tmp_path / "bench" / "results.csv")
     for column in ("steps", "ece"):
         assert list(table[column].isna()) == [True] + [False] * (len(cells) - 1)
     assert set(table["imbalance"]) == {1}
+
+
+def test_a_calibrated_cell_is_the_same_run_with_a_temperature_beside_it(whole: Path, tmp_path: Path) -> None:
+    grid = tiny_grid(methods=("ent",), calibrate=True)
+    assert run_grid(grid, tmp_path, [InlineLane()]) == []
+    found, plain = read_results(tmp_path / "results.csv"), read_results(whole / "results.csv")
+    plain = plain[plain["method"] == "ent"].reset_index(drop=True)
+    assert plain["temperature"].isna().all()
+    for column in ("selector", "accuracy", "ece"):
+        assert list(found[column]) == list(plain[column])
+    assert found["temperature"].between(0.1, 100).all()
+    assert (found["ece_calibrated"] != found["ece"]).all()
+    for cell, row in zip(grid.cells(), found.itertuples(), strict=True):
+        split = InlineLane().worker.load(cell)
+        temperature = cross_fitted_temperature(split, cell.config)
+        assert row.temperature == pytest.approx(temperature, rel=1e-5)
+
+
+def test_nothing_can_be_held_out_of_one_label_per_class() -> None:
+    (cell, *_) = tiny_grid(methods=("ent",), shots=(1,)).cells()
+    assert cross_fitted_temperature(InlineLane().worker.load(cell), cell.config) is None
 
 
 def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp_path: Path) -> None:

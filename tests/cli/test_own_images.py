@@ -60,19 +60,24 @@ def test_adapt_then_predict_evaluate_and_check(
         "comparison 3 of 3, S+T: ",
         "On 9 labelled target images that neither model saw (k-fold over the labelled images): adapted",
         "S+T (trained on the labelled images alone) ",
+        "The model's probabilities are calibrated on 9 held-out images (temperature ",
         f"Open {run}/report.html in a browser",
     ):
         assert words in out
     table = tmp_path / "p.csv"
     assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 0
-    assert "15 images predicted, 0 unreadable." in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "15 images predicted, 0 unreadable." in out
+    assert "The probabilities are calibrated on 9 held-out images" in out
     assert len(pd.read_csv(table)) == 15
     assert command(place, monkeypatch, "predict", str(run), "PLACE/unlabeled", "--out", str(table)) == 2
     assert "--force" in capsys.readouterr().err
     confusion = tmp_path / "c.csv"
     arguments = ("evaluate", str(run), "--labeled", "PLACE/labeled", "--confusion", str(confusion))
     assert command(place, monkeypatch, *arguments) == 0
-    assert "balanced accuracy" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "balanced accuracy" in out
+    assert re.search(r"Calibration error .*: [\d.]+ points, [\d.]+ before calibration\.", out)
     assert pd.read_csv(confusion).set_index("true class").to_numpy().sum() == 9
     assert command(place, monkeypatch, *arguments) == 2
     assert f"{confusion} exists. Choose another --confusion, or pass --force" in capsys.readouterr().err
@@ -192,7 +197,7 @@ def test_control_c_says_how_to_continue(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("qurate.runs.job.compare", interrupt)
+        patch.setattr("qurate.runs.job.cross_fit", interrupt)
         assert command(place, patch, *ADAPT, "--out", str(run)) == 130
     assert capsys.readouterr().err == (
         f"qurate: stopped. The model in {run} is finished and can be used; the comparison is not. Re-run the command "

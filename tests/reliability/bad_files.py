@@ -150,7 +150,7 @@ def _resume_rows() -> list[BadInput]:
     """An interrupted run that cannot go on as asked; its files stay."""
     resume, again = f"{ADAPT} --out begun --resume", f"{ADAPT} --out half --resume"
     curves = ("begun/tensorboard/",)
-    checkpoint, folds = "begun/checkpoint.safetensors", "half/comparison.json"
+    checkpoint, folds = "begun/checkpoint.safetensors", "half/comparison.safetensors"
     rows = [
         BadInput("adapt: --resume with another seed", f"{resume} --seed 1", ("seed", "--force")),
         BadInput("adapt: --resume with other images", resume, ("data", "--force"), gone("source/blue/0.png")),
@@ -175,16 +175,16 @@ def _resume_rows() -> list[BadInput]:
                 f"adapt: --resume with a checkpoint {what}", resume, (checkpoint, "--force"), damage, may_write=curves
             )
         )
-    for what, content in {
-        "cut": '[{"adapted": [tr',
-        "that is a number": "5",
-        "of other folds": '[{"adapted": [true], "baseline": []}]',
-        "of other words": '[{"a": 1}]',
-        "with words for answers": '[{"adapted": ["x", "y", "z"], "baseline": ["x", "y", "z"]}]',
-        "nested deeply": "[" * 100_000,
+    for what, damage in {
+        "cut": cut(folds),
+        "with another bit": flipped(folds),
+        "with NaN": poisoned(folds),
+        "that is a model": copied("w.safetensors", folds),
+        "that is text": written(folds, '[{"adapted": [true], "baseline": []}]'),
+        "that runs code": evil_pickle(folds),
     }.items():
         line = f"adapt: --resume with a comparison {what}"
-        rows.append(BadInput(line, again, ("comparison",), written(folds, content), code=0, may_write=("half/",)))
+        rows.append(BadInput(line, again, ("comparison",), damage, code=0, may_write=("half/",)))
     return rows
 
 

@@ -150,5 +150,5 @@ def test_what_rows_damage_is_there(world: Path) -> None:
     assert (world / "run/model.json").is_file()
     assert (world / "begun/checkpoint.safetensors").is_file()
     assert not (world / "begun/model.json").exists()
-    assert (world / "half/comparison.json").is_file()
+    assert (world / "half/comparison.safetensors").is_file()
     assert (world / "grid/results.csv").is_file()

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.tiny_suite import make_own
 from tests.reliability.world import ADAPT, run_line
+from tests.selection.problem import blobs
 
 from qurate.errors import QurateError
 
@@ -147,8 +149,8 @@ def test_progress_of_a_run(content: bytes, stored: Any, place: Path) -> None:
         _is_answered(lambda: folder.claim(resume=True, force=False))
         (place / "checkpoint.safetensors").write_bytes(text)
         _is_answered(folder.load)
-        (place / "comparison.json").write_bytes(text)
-        _is_answered(lambda: folder.load_folds([3, 3, 3]))
+        (place / "comparison.safetensors").write_bytes(text)
+        _is_answered(lambda: folder.load_folds(blobs(), (torch.tensor([0, 5]),)))
 
 
 ROW = "typeset:handwritten,ent,none,3,0,last,0.5,0.5,,,1.5,abc,def\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
+from qurate.calibration import Calibration
 from qurate.data import images
 from qurate.data.embedding import frozen
 from qurate.data.samples import DataError
@@ -286,10 +288,41 @@ def test_too_few_labels_to_compare_are_said(tmp_path: Path, adapt: Adapt) -> Non
     record = adapt(few, compare=True, audience=listener).record
     assert record is not None
     assert (record.comparison, record.no_comparison) == (None, "")
-    assert listener.lines[-1].startswith("No comparison was made. No class has two labelled target images")
+    assert listener.lines[-2].startswith("No comparison was made. No class has two labelled target images")
+    assert "calibrated without labels, by how often it agrees with S+T" in listener.lines[-1]
+    assert record.calibration.by == "agreement with S+T"
     switched_off = adapt(few, compare=False).record
     assert switched_off is not None
     assert "was switched off" in switched_off.no_comparison
+    assert switched_off.calibration.by == "nothing"
+
+
+def test_probabilities_are_those_of_the_calibrated_model(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    twin = place["labeled"] / "blue" / "photo 0.jpg"
+    (place["unlabeled"] / "again.jpg").write_bytes(twin.read_bytes())
+    outcome = adapt(place, config=small_config("balanced"), compare=True, out=tmp_path / "run")
+    calibration = outcome.model.calibration
+    assert (calibration.by, calibration.images) == ("held-out images", 9)
+    assert calibration.temperature != 1
+    loaded = qurate.load(tmp_path / "run")
+    assert loaded.calibration == calibration
+    told = loaded.predict(place["unlabeled"]).set_index("file")
+    kept = read_csv(tmp_path / "run" / "predictions.csv").set_index("file")
+    assert list(kept["label"]) == list(told.loc[kept.index, "label"])
+    expected = told.loc[kept.index, "probability"].to_numpy()
+    assert kept["probability"].astype(float).to_numpy() == pytest.approx(expected, abs=1e-4)
+    plain = dataclasses.replace(loaded, calibration=Calibration())
+    without = plain.predict(place["unlabeled"]).set_index("file")
+    assert list(without["label"]) == list(told["label"])
+    assert abs(without["probability"] - told["probability"]).max() > 1e-3
+    metrics = pd.read_csv(tmp_path / "run" / "metrics.csv").set_index("what")["value"]
+    assert metrics["calibration_temperature"] == pytest.approx(calibration.temperature)
+    assert outcome.record is not None
+    assert len(outcome.record.held_out) == 9
+    assert "On 9 labelled target images that it was not trained on" in (tmp_path / "run" / "report.html").read_text()
+    found, before = loaded.evaluate(place["source"]), plain.evaluate(place["source"])
+    assert found.uncalibrated_error == before.uncalibrated_error == before.calibration_error
+    assert found.calibration_error != found.uncalibrated_error
 
 
 def test_a_run_that_is_written_nowhere_draws_no_map(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.selection.problem import blobs, config
 
-from qurate.runs.comparison import Fold, compare, hold_out, is_baseline, judge, paired_interval, plan_comparison
-from qurate.selection.callbacks import Callback
+from qurate.runs.comparison import compare, judge, paired_interval, plan_comparison
+from qurate.selection.crossfit import Fold, HeldOut
 
 
 def labels_of(*sizes: int) -> torch.Tensor:
@@ -76,39 +73,12 @@ def test_the_verdict_is_where_the_interval_lies(adapted: int, baseline: int, ver
     assert found.verdict == verdict
 
 
-def test_held_out_images_leave_the_labelled_part_alone() -> None:
-    split = blobs()
-    part, hidden = hold_out(split, torch.tensor([1, 5]))
-    assert len(part.target_labeled) + len(hidden) == len(split.target_labeled)
-    assert part.target_unlabeled is split.target_unlabeled
-    inputs = split.target_labeled.inputs
-    assert isinstance(inputs, torch.Tensor)
-    assert isinstance(hidden.inputs, torch.Tensor)
-    assert torch.equal(hidden.inputs, inputs[[1, 5]])
-
-
-def test_folds_that_are_done_are_not_trained_again() -> None:
-    split, run = blobs(), config("balanced")
-    plan = plan_comparison(split.target_labeled.labels, seed=0)
-    kept: list[list[Fold]] = []
-    names: list[str] = []
-    totals: list[int] = []
-
-    def listen(name: str, steps: int) -> Callback:
-        names.append(name)
-        totals.append(steps)
-        return Callback()
-
-    whole = compare(split, run, plan, on_fold=lambda folds: kept.append(list(folds)), listen=listen)
-    assert names[:2] == ["comparison 1 of 2, adapted", "comparison 1 of 2, S+T"]
-    assert totals[:2] == [60 + 2 * 10, 60]
-    assert [len(folds) for folds in kept] == [1, 2]
-    names.clear()
-    assert compare(split, run, plan, done=kept[0], listen=listen) == whole
-    assert names == ["comparison 2 of 2, adapted", "comparison 2 of 2, S+T"]
-
-
-def test_s_and_t_is_its_own_baseline() -> None:
-    assert is_baseline(config("none", method="source_target"))
-    assert not is_baseline(config("balanced", method="source_target"))
-    assert not is_baseline(dataclasses.replace(config("none"), seed=3))
+def test_who_is_right_is_counted_over_all_folds() -> None:
+    labels = torch.tensor([0, 1, 2])
+    right, wrong = torch.eye(3).log(), torch.eye(3).roll(1, dims=1).log()
+    none = torch.zeros(0, dtype=torch.int64)
+    folds = [Fold(HeldOut(labels, labels, said, wrong), none, none) for said in (right, right, wrong)]
+    found = compare(folds, "in turn")
+    assert found is not None
+    assert (found.adapted, found.baseline, found.images, found.how) == (6 / 9, 0.0, 9, "in turn")
+    assert compare([], "in turn") is None

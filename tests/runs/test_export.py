@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.data.images import Transform
 from qurate.networks.heads import Network, build_network
@@ -61,6 +62,22 @@ def test_an_image_gets_the_models_probabilities_by_the_written_recipe(exported: 
         expected = network.eval()(network.transform.for_testing(image)[None]).softmax(dim=1)
     assert np.allclose(got, expected.numpy(), atol=1e-5)
     assert json.loads(recipe["classes"]) == list(CLASSES)
+
+
+def test_the_temperature_is_part_of_the_graph(exported: tuple[Network, Path], tmp_path: Path) -> None:
+    network, plain = exported
+    assert network.transform is not None
+    calibration = Calibration(4.0, "held-out images", 62)
+    path = export_onnx(network, CLASSES, network.transform, tmp_path / "calibrated.onnx", calibration)
+    inputs = torch.randn(5, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = network.eval()(inputs)
+    for file, temperature in ((path, 4.0), (plain, 1.0)):
+        (got,) = _session(file).run(["probabilities"], {"images": inputs.numpy()})
+        assert np.allclose(got, (logits / temperature).softmax(dim=1).numpy(), atol=1e-5)
+    said = [_session(file).get_modelmeta().custom_metadata_map["calibration"] for file in (path, plain)]
+    assert "on 62 held-out images (temperature 4.00)" in said[0]
+    assert "not calibrated" in said[1]
 
 
 def test_batches_have_any_size(exported: tuple[Network, Path]) -> None:

@@ -112,13 +112,26 @@ def test_a_damaged_comparison_starts_again(place: dict[str, Any], tmp_path: Path
     config = small_config("none")
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("comparison 2 of 3, adapted", 3), config=config)
-    (tmp_path / "r" / "comparison.json").write_text(content)
+    (tmp_path / "r" / "comparison.safetensors").write_text(content)
     watcher = Watcher()
     done = run(place, tmp_path / "r", watcher, config=config, resume=True)
     assert "What was kept of the comparison is damaged, so it starts again." in watcher.lines
     assert "comparison 1 of 3, adapted" in watcher.phases
     assert done.record is not None
     assert done.record.comparison is not None
+
+
+def test_a_comparison_of_an_earlier_version_starts_again(place: dict[str, Any], tmp_path: Path) -> None:
+    config, out = small_config("none"), tmp_path / "r"
+    with pytest.raises(KilledError):
+        run(place, out, Watcher("comparison 2 of 3, adapted", 3), config=config)
+    (out / "comparison.safetensors").unlink()
+    (out / "comparison.json").write_text('[{"adapted": [true, true, true], "baseline": [true, true, true]}]')
+    assert RunFolder(out).pending
+    watcher = Watcher()
+    run(place, out, watcher, config=config, resume=True)
+    assert "comparison 1 of 3, adapted" in watcher.phases
+    assert not (out / "comparison.json").exists()
 
 
 def test_a_forced_run_keeps_the_old_one_until_it_is_whole(place: dict[str, Any], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.own_images import BACKBONE, paint
 from torch import nn
 
 import qurate
+from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.networks.backbones import build_backbone
 from qurate.networks.heads import Network, build_network
@@ -92,6 +93,8 @@ def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -
             {"transform": {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [0, 1, 1]}},
             "std must be three positive numbers",
         ),
+        ({"calibration": 5}, "calibration must be a table of temperature, by and images"),
+        ({"calibration": {"temperature": 0, "by": "nothing", "images": 0}}, "temperature must be a number from"),
         ({"sha256": 5}, "not those that"),
     ],
 )
@@ -99,6 +102,11 @@ def test_a_description_of_no_model_is_refused(saved: Path, values: dict[str, Any
     change(saved, **values)
     with pytest.raises(ModelError, match=said):
         qurate.load(saved)
+
+
+def test_models_of_before_there_was_calibration_say_that_they_are_not(saved: Path) -> None:
+    change(saved, calibration=None)
+    assert qurate.load(saved).calibration == Calibration()
 
 
 def test_weights_are_never_fetched_by_a_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

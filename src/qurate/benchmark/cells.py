@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from qurate.benchmark.points import Watch, steps_to_look
 from qurate.benchmark.results import RoundRow, Row
+from qurate.calibration import fit_temperature
 from qurate.config import RunConfig, fingerprint
 from qurate.data.catalog import Protocol
 from qurate.data.samples import Split
@@ -19,8 +21,12 @@ from qurate.evaluation import true_labels
 from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit, pretrain
 from qurate.selection.callbacks import Callback
+from qurate.selection.crossfit import draw_folds, fit_without
 from qurate.selection.selectors.base import Selector
 from qurate.selection.selectors.oracle import OracleSelector
+
+CALIBRATION_FOLDS = 2
+"""Of the labelled target, to find a temperature by; `adapt` has its own number. Our choice: the fewest there can be."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Cell:
         config: The run.
         imbalance: How many times larger than the smallest class the largest of the unlabelled target is made by
             thinning; 1 leaves it as it is.
+        calibrate: Whether to find a temperature by cross-fitting on the labelled target.
     """
 
     suite: str
@@ -51,20 +58,23 @@ class Cell:
     weights: str
     config: RunConfig
     imbalance: int = 1
+    calibrate: bool = False
 
     @cached_property
     def name(self) -> str:
-        """The fingerprint; without an imbalance of 1, which cells of before there were others do not name."""
+        """The fingerprint; without what cells of before it could be chosen do not name."""
         about = dataclasses.asdict(self)
         if self.imbalance == 1:
             del about["imbalance"]
+        if not self.calibrate:
+            del about["calibrate"]
         return fingerprint(about)
 
     @cached_property
     def pretraining(self) -> str:
         """What is equal for cells that differ in selection alone: they can share line 1."""
         about = dataclasses.asdict(self)
-        for part in ("selector", "rules"):
+        for part in ("selector", "rules", "calibrate"):
             del about[part]
         del about["config"]["selection"], about["config"]["training"]["positive_share"]
         if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
@@ -132,7 +142,9 @@ def run_cell(
         The result, and the pre-training for the next cell.
     """
     looks = steps_to_look(config, cell.rules)
-    watch = Watch(split, cell.rules, steps=looks)
+    is_named = selector is None and cell.selector != ORACLE  # nobody else can select in folds
+    temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
+    watch = Watch(split, cell.rules, steps=looks, temperature=temperature)
     listeners = (watch, *callbacks)
     shared = before
     if shared is None or shared.key != cell.pretraining or looks:  # models on the way must be seen
@@ -147,6 +159,16 @@ def run_cell(
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
     result = CellResult(_rows(cell, watch, seconds, commit, steps), _rounds(cell, watch, len(split.target_unlabeled)))
     return result, shared
+
+
+def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
+    """The temperature of a run's models, from two folds over the labelled target; None if none can be held out."""
+    labels = split.target_labeled.labels
+    folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
+    if not folds:
+        return None
+    said = torch.cat([fit_without(split, config, images)[0] for images in folds])
+    return fit_temperature(said, labels[torch.cat(folds)])
 
 
 def _rows(cell: Cell, watch: Watch, seconds: float, commit: str, steps: int) -> tuple[Row, ...]:
@@ -167,6 +189,8 @@ def _rows(cell: Cell, watch: Watch, seconds: float, commit: str, steps: int) -> 
                 steps=steps,
                 imbalance=cell.imbalance,
                 ece=point.ece,
+                ece_calibrated=point.ece_calibrated,
+                temperature=watch.temperature,
             )
         )
     return tuple(rows)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from qurate.benchmark.results import BenchmarkError
+from qurate.calibration import at_temperature
 from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.evaluation import (
@@ -33,6 +34,7 @@ class Point:
         accuracy: On the hidden labels of D_u.
         balanced_accuracy: Mean over classes.
         ece: Expected calibration error.
+        ece_calibrated: The same at the temperature of the run; None where it has none.
         positives: Size of D_p when the model was made.
         positives_accuracy: Share of right ones; None if there are none.
         scores: What each rule thinks of the model.
@@ -41,6 +43,7 @@ class Point:
     accuracy: float
     balanced_accuracy: float
     ece: float
+    ece_calibrated: float | None
     positives: int
     positives_accuracy: float | None
     scores: Mapping[str, float]
@@ -53,15 +56,24 @@ class Watch(Callback):
         split: For D_u and validation.
         rules: Whose scores to compute.
         steps: Steps of pre-training after which to look too.
+        temperature: To measure calibrated probabilities at too, if there is one.
     """
 
-    def __init__(self, split: Split, rules: Collection[str], *, steps: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        split: Split,
+        rules: Collection[str],
+        *,
+        steps: Collection[int] = (),
+        temperature: float | None = None,
+    ) -> None:
         if "validation" in rules and split.validation is None:
             raise BenchmarkError(
                 "model selection by validation needs validation samples and the split has none: its classes are too "
                 "small. Leave the rule out."
             )
         self.points: list[Point] = []
+        self.temperature = temperature
         self._split = split
         self._rules = rules
         self._steps = frozenset(steps)
@@ -103,8 +115,20 @@ class Watch(Callback):
             scores["validation"] = evaluate(method, self._split.validation).accuracy
         scores["oracle"] = metrics.accuracy
         right = pseudo_label_accuracy(positives.indices, positives.labels, unlabeled)
-        ece = calibration_error(probabilities, truth)
-        self.points.append(Point(metrics.accuracy, metrics.balanced_accuracy, ece, len(positives), right, scores))
+        calibrated = None
+        if self.temperature is not None:
+            calibrated = calibration_error(at_temperature(probabilities.log(), self.temperature), truth)
+        self.points.append(
+            Point(
+                metrics.accuracy,
+                metrics.balanced_accuracy,
+                calibration_error(probabilities, truth),
+                calibrated,
+                len(positives),
+                right,
+                scores,
+            )
+        )
 
 
 def steps_to_look(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:

@@ -45,6 +45,8 @@ class Row:
         steps: Training steps of lines 1 and 20 together; None in older results, which lack them.
         imbalance: Ratio that the unlabelled target was thinned to; 1 in older results, which had no other.
         ece: Expected calibration error on the hidden labels of D_u; None in older results, which lack it.
+        ece_calibrated: The same at `temperature`; None where the run was not calibrated.
+        temperature: Found by cross-fitting on the labelled target; None likewise.
     """
 
     scenario: str
@@ -63,6 +65,8 @@ class Row:
     steps: int | None = None
     imbalance: int = 1
     ece: float | None = None
+    ece_calibrated: float | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class RoundRow:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_ADDED = ("steps", "imbalance", "ece")
+_ADDED = ("steps", "imbalance", "ece", "ece_calibrated", "temperature")
 """Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
@@ -226,12 +230,16 @@ _KINDS = {
     **dict.fromkeys(
         ("scenario", "method", "selector", "model_selection", "config", "commit"), _Kind("text", _text, "str")
     ),
-    **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage", "ece"), _SHARE),
+    **dict.fromkeys(
+        ("accuracy", "balanced_accuracy", "positives_accuracy", "coverage", "ece", "ece_calibrated"), _SHARE
+    ),
     **dict.fromkeys(("seed", "round"), _Kind("a whole number from 0 on", _number(int, 0, _MOST), "int64")),
     "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
     "imbalance": _Kind("a whole number from 1 on, or empty", _or_one(_number(int, 1, _MOST)), "int64"),
     **dict.fromkeys(
         ("positives", "steps"), _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64")
     ),
-    "seconds": _Kind("a number from 0 on, or empty", _or_empty(_number(float, 0)), "float64"),
+    **dict.fromkeys(
+        ("seconds", "temperature"), _Kind("a number from 0 on, or empty", _or_empty(_number(float, 0)), "float64")
+    ),
 }

@@ -88,6 +88,7 @@ def benchmark(
     protocol: options.Protocol = None,
     model_selection: options.Names = "last",
     imbalance: options.Names = "1",
+    calibrate: options.Flag = False,
     steps: options.Count = None,
     device: options.Device = None,
     processes: options.Count = None,
@@ -112,6 +113,7 @@ def benchmark(
         protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
         imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
+        calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
         steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
         device: Where to train.
         processes: How many cells run at once; one per core unless given.
@@ -156,6 +158,7 @@ def benchmark(
         steps=steps or 0,
         device=device or "auto",
         imbalances=chosen_imbalances,
+        calibrate=calibrate,
     )
     worker = Worker(found, None if data is None else data.resolve(), grid.weights)
     folder = BenchmarkFolder(out)

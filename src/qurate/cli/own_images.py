@@ -137,13 +137,15 @@ def predict(
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
+    model = load(run)
     with PhaseBars(Console()) as bars:
-        table = load(run).predict(images, functools.partial(bars.show, "predicting"))
+        table = model.predict(images, functools.partial(bars.show, "predicting"))
     unreadable = int((table["problem"] != "").sum())
     if unreadable == len(table):
         raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
     write(out, to_csv(table), "--out")
     say(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
+    say(f"The probabilities are {model.calibration}.")
 
 
 def _nothing_written() -> str:
@@ -177,6 +179,7 @@ def evaluate(
     with PhaseBars(Console()) as bars:
         found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
     print_metrics(found, model.classes)
+    say(f"The probabilities are {model.calibration}.")
     if confusion is not None:
         counted = pd.DataFrame(found.confusion.numpy(), columns=list(model.classes))
         counted.insert(0, "true class", model.classes, allow_duplicates=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qurate.calibration import Calibration
 from qurate.data.images import Transform
 from qurate.networks.heads import Network
 from qurate.runs.staging import EXPORT_FILE, RunError
@@ -26,6 +27,7 @@ LARGEST_DIFFERENCE = 1e-4
 """A probability of the exported file may differ by this from the model's."""
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_NONE = Calibration()
 
 
 class ExportError(RunError):
@@ -33,7 +35,13 @@ class ExportError(RunError):
 
 
 def export_onnx(
-    network: Network, classes: Sequence[str], transform: Transform, path: Path | str, *, force: bool = False
+    network: Network,
+    classes: Sequence[str],
+    transform: Transform,
+    path: Path | str,
+    calibration: Calibration = _NONE,
+    *,
+    force: bool = False,
 ) -> Path:
     """Write a network as ONNX, from prepared inputs to probabilities, for batches of any size.
 
@@ -45,6 +53,7 @@ def export_onnx(
         classes: Names of the K outputs.
         transform: How images are prepared.
         path: File to write, whole or not at all.
+        calibration: Whose temperature becomes part of the graph.
         force: Overwrite it if it exists.
 
     Raises:
@@ -56,7 +65,9 @@ def export_onnx(
         raise ExportError(f"export_onnx: classes must be the network's {network.n_classes}, got {len(classes)}.")
     device, was_training = network.classifier.weight.device, network.training
     try:
-        content = _convert(network.cpu().eval(), describe(classes, transform), (3, transform.crop, transform.crop))
+        model = _Probabilities(network.cpu().eval(), calibration.temperature).eval()
+        about = describe(classes, transform, calibration)
+        content = _convert(model, about, (3, transform.crop, transform.crop))
     finally:
         network.to(device).train(was_training)
     try:
@@ -68,7 +79,7 @@ def export_onnx(
     return target
 
 
-def describe(classes: Sequence[str], transform: Transform) -> dict[str, str]:
+def describe(classes: Sequence[str], transform: Transform, calibration: Calibration = _NONE) -> dict[str, str]:
     """The metadata of an exported file; values that are no sentences are JSON."""
     size, crop = transform.resize, transform.crop
     return {
@@ -76,6 +87,7 @@ def describe(classes: Sequence[str], transform: Transform) -> dict[str, str]:
         "input": INPUT_NAME,
         "output": OUTPUT_NAME,
         "output_meaning": "float32 (batch, classes): the probability of each class, in the order of classes.",
+        "calibration": f"The probabilities are {calibration}.",
         "preprocessing": (
             "Decode to RGB, upright by the EXIF tag, transparent pixels on white; "
             f"resize to {size} x {size} pixels without keeping the aspect, bilinear with antialiasing as Pillow does; "
@@ -90,17 +102,17 @@ def describe(classes: Sequence[str], transform: Transform) -> dict[str, str]:
 
 
 class _Probabilities(nn.Module):
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, temperature: float) -> None:
         super().__init__()
         self.network = network
+        self.temperature = temperature
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return F.softmax(self.network(inputs), dim=1)
+        return F.softmax(self.network(inputs) / self.temperature, dim=1)
 
 
-def _convert(network: Network, about: dict[str, str], shape: tuple[int, ...]) -> bytes:
+def _convert(model: _Probabilities, about: dict[str, str], shape: tuple[int, ...]) -> bytes:
     onnx: Any = importlib.import_module("onnx")
-    model = _Probabilities(network).eval()
     program: Any = torch.onnx.export(
         model,
         (torch.zeros(2, *shape),),

@@ -8,7 +8,7 @@
 - report.html: the page to look at
 - model.safetensors: the network
 - model.json: how to use it; written last, so that its presence means that the model is finished
-- comparison.json: the comparison so far; while it is there, the verdict is still to come
+- comparison.safetensors: the comparison so far; while it is there, the verdict is still to come
 - .new: a run that will replace this one when its model is finished; see `runs.staging`
 """
 
@@ -25,17 +25,20 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 from safetensors import safe_open
+from torch import Tensor
 
 from qurate.data.places import is_file
+from qurate.data.samples import Split
 from qurate.report.run.record import RunRecord
 from qurate.runs.about import ABOUT_FILE
-from qurate.runs.comparison import Fold, is_fold
+from qurate.runs.fold_files import pack_folds, unpack_folds
 from qurate.runs.model import AdaptedModel
 from qurate.runs.staging import (
     CHECKPOINT_FILE,
     COMPARISON_FILE,
     CONFIG_FILE,
     METRICS_FILE,
+    OLDER_COMPARISON_FILE,
     POSITIVES_FILE,
     PREDICTIONS_FILE,
     REPORT_FILE,
@@ -43,12 +46,14 @@ from qurate.runs.staging import (
     Stage,
     hold,
     holds_run,
+    is_pending,
     told,
 )
 from qurate.runtime.checksums import not_finite, tensor_digest
 from qurate.runtime.files import write_atomically
 from qurate.runtime.tables import to_csv
 from qurate.selection.checkpoint import Progress
+from qurate.selection.crossfit import Fold
 
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
@@ -81,7 +86,7 @@ class RunFolder:
     @property
     def pending(self) -> bool:
         """Whether the comparison is still to be finished."""
-        return is_file(self.work / COMPARISON_FILE)
+        return is_pending(self.work)
 
     def claim(self, *, resume: bool, force: bool) -> None:
         """Make sure that this run may be written here, before anything is read or trained.
@@ -192,25 +197,19 @@ class RunFolder:
         about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
         self._write(CHECKPOINT_FILE, safetensors.torch.save(tensors, metadata=about))
 
-    def load_folds(self, sizes: Sequence[int]) -> list[Fold] | None:
-        """The folds of the comparison that are done; None where the file does not say.
+    def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, Fold] | None:
+        """The folds of the comparison that are done, by their place; None where the file does not say.
 
         Args:
-            sizes: Images of each fold.
+            split: D_s, D_t, D_u.
+            folds: Positions in D_t of the images that each holds out.
         """
-        path = self.work / COMPARISON_FILE
-        if not path.is_file():
-            return []
-        try:
-            folds = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        fits = isinstance(folds, list) and len(folds) <= len(sizes) and all(map(is_fold, folds, sizes))
-        return folds if fits else None
+        path = self.work / COMPARISON_FILE  # one of an earlier version does not hold enough
+        return unpack_folds(path, split, folds) if path.is_file() else {}
 
-    def save_folds(self, folds: Sequence[Fold]) -> None:
+    def save_folds(self, folds: Mapping[int, Fold]) -> None:
         """Keep the folds of the comparison that are done."""
-        self._write(COMPARISON_FILE, json.dumps(list(folds)))
+        self._write(COMPARISON_FILE, pack_folds(folds))
 
     def write_results(
         self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame, *, pending: bool
@@ -224,7 +223,7 @@ class RunFolder:
             pending: Whether a comparison follows.
         """
         if pending and not self.pending:
-            self.save_folds([])
+            self.save_folds({})
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self._write(POSITIVES_FILE, to_csv(record.positives))
         self.write_page(record)
@@ -233,6 +232,13 @@ class RunFolder:
             if self.work != self.path:
                 self._stage.replace_run()
         self.work = self.path
+
+    def write_calibrated(self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame) -> None:
+        """Write again what the comparison changes: probabilities, metrics, the page, and how to use the model."""
+        self._write(PREDICTIONS_FILE, to_csv(predictions))
+        self.write_page(record)
+        with told(self.path):
+            model.write_about(self.work)
 
     def write_page(self, record: RunRecord) -> None:
         """Write what says whether it helped: metrics.csv and the page."""
@@ -246,13 +252,13 @@ class RunFolder:
     def forget(self) -> None:
         """Remove the progress of a run that is finished: first what says that something is still to come."""
         with told(self.path):
-            for name in (COMPARISON_FILE, CHECKPOINT_FILE):
+            for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE, CHECKPOINT_FILE):
                 (self.work / name).unlink(missing_ok=True)
 
     def standing(self) -> str:
         """How far the run is, from what is on the disk, and how to continue."""
         work = self._stage.path if self._stage.begun else self.path
-        if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_file(work / COMPARISON_FILE)):
+        if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_pending(work)):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."
         said = "Pre-training was not finished and will begin again."
         with suppress(Exception), safe_open(work / CHECKPOINT_FILE, framework="pt") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from qurate.calibration import Calibration
 from qurate.config import RunConfig, to_dict
 from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
@@ -23,11 +25,13 @@ from qurate.expectation import expect, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
-from qurate.report.run.record import BaselineComparison, RunRecord
-from qurate.runs.comparison import Plan, compare, is_baseline, plan_comparison
+from qurate.report.run.record import RunRecord
+from qurate.runs.calibrated import calibrate, calibrate_by_agreement, held_out_table
+from qurate.runs.comparison import Plan, compare, plan_comparison
+from qurate.runs.crossfit import cross_fit, lanes_for
 from qurate.runs.folder import RunFolder
 from qurate.runs.model import AdaptedModel
-from qurate.runs.predictions import predict_all
+from qurate.runs.predictions import calibrate_record, predict_all
 from qurate.runs.settings import Train
 from qurate.runs.staging import CURVES_FOLDER
 from qurate.runs.tracking import Tracker
@@ -35,7 +39,9 @@ from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Callback
 from qurate.selection.counting import StepCount
+from qurate.selection.crossfit import Fold, baseline_of, is_baseline
 from qurate.selection.q_learning.memory import readable_size
+from qurate.selection.views import log_probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +100,9 @@ class Job:
 
     def _say_expected(self, parts: Parts) -> None:
         if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
-            expected = expect(parts.split, self.config, self.frozen, len(self._plan(parts).folds), self.cache)
+            folds = len(self._plan(parts).folds)
+            turns = math.ceil(folds / lanes_for(self.config, folds))
+            expected = expect(parts.split, self.config, self.frozen, turns, self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
 
     def _work(self, parts: Parts, split: Split) -> RunOutcome:
@@ -105,20 +113,27 @@ class Job:
         result = fit(split, self.config, checkpoint=folder, callbacks=callbacks)
         tracker.close()
         self.audience.show("writing the results", 0, 1)
-        record = self._record(parts, split, result, plan)
+        said = log_probabilities(result.method, split.target_unlabeled.inputs)
+        calibration = Calibration() if plan.folds else self._without_labels(split, said)
+        record = calibrate_record(self._record(parts, split, result, plan), said, calibration)
         predictions = predict_all(record, parts, split, result.method)
-        model = self._model(result.method, split.classes)
+        model = self._model(result.method, split.classes, calibration)
         if folder is not None and not folder.finished:
             folder.write_results(model, record, predictions, pending=bool(plan.folds))
         elif folder is not None and not plan.folds:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
-            record = dataclasses.replace(record, comparison=self._compare(split, plan), no_comparison="")
+            folds = self._cross_fit(split, plan)
+            record = dataclasses.replace(record, comparison=compare(folds, plan.how), no_comparison="")
+            record = calibrate_record(record, said, calibration := calibrate(folds))
+            record = dataclasses.replace(record, held_out=held_out_table(folds, calibration))
+            model = dataclasses.replace(model, calibration=calibration)
             if folder is not None:
-                folder.write_page(record)
+                folder.write_calibrated(model, record, predict_all(record, parts, split, result.method))
         else:
             self.audience.say(f"No comparison was made. {self._why_not_compared()}")
+        self.audience.say(f"The model's probabilities are {model.calibration}.")
         if folder is not None:
             folder.forget()
         return RunOutcome(model, record)
@@ -170,20 +185,23 @@ class Job:
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
 
-    def _compare(self, split: Split, plan: Plan) -> BaselineComparison | None:
-        done = [] if self.folder is None else self.folder.load_folds([len(fold) for fold in plan.folds])
+    def _cross_fit(self, split: Split, plan: Plan) -> tuple[Fold, ...]:
+        done = {} if self.folder is None else self.folder.load_folds(split, plan.folds)
         if done is None:
             self.audience.say("What was kept of the comparison is damaged, so it starts again.")
-        return compare(
-            split,
-            self.config,
-            plan,
-            done=done or (),
-            on_fold=None if self.folder is None else self.folder.save_folds,
-            listen=lambda phase, total: StepCount(self.audience, phase, total),
-        )
+        keep = None if self.folder is None else self.folder.save_folds
+        return cross_fit(split, self.config, plan.folds, self.audience, done=done, on_fold=keep)
 
-    def _model(self, method: Method, classes: tuple[str, ...]) -> AdaptedModel:
+    def _without_labels(self, split: Split, said: Tensor) -> Calibration:
+        """The temperature where no image can be held out: how often S+T says the same, if it may be trained."""
+        if not self.check_helping or is_baseline(self.config):
+            return Calibration()
+        plain = baseline_of(self.config)
+        shown = StepCount(self.audience, "S+T, to calibrate by", plain.total_steps)
+        other = log_probabilities(fit(split, plain, callbacks=(shown,)).method, split.target_unlabeled.inputs)
+        return calibrate_by_agreement(said, other)
+
+    def _model(self, method: Method, classes: tuple[str, ...], calibration: Calibration) -> AdaptedModel:
         network = method.network.to("cpu")
         config = dataclasses.replace(self.config.network, backbone=self.frozen.name, weights="none")
         if self.train == "head":
@@ -200,7 +218,7 @@ class Job:
             "weights": self.weights,
             "backbone_sha256": self._fingerprint(),
         }
-        return AdaptedModel(network.eval(), config, classes, origin, cache=self.cache)
+        return AdaptedModel(network.eval(), config, classes, origin, self.cache, calibration)
 
     def _record(self, parts: Parts, split: Split, result: Adaptation, plan: Plan) -> RunRecord:
         """What the page shows, the comparison still to come."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qurate.calibration import Calibration, at_temperature
 from qurate.config import NetworkConfig
 from qurate.data.domains import leave_out, list_some
 from qurate.data.embedding.embed import Embeddings, embed_files
@@ -23,7 +24,7 @@ from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
 from qurate.data.places import as_path, shorten
 from qurate.data.samples import DataError
-from qurate.evaluation import Metrics, measure
+from qurate.evaluation import Metrics, calibration_error, measure
 from qurate.networks.heads import Network, build_network
 from qurate.runs.about import ABOUT_FILE, FORMAT, WEIGHTS_FILE, file_of, read_about
 from qurate.runs.about import ModelError as ModelError
@@ -41,6 +42,7 @@ class AdaptedModel:
         classes: Class names.
         origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
         cache: Folder of the embedding cache; the user's unless given.
+        calibration: What the logits are divided by, so that probabilities mean what they say.
 
     Example:
         >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
@@ -52,6 +54,7 @@ class AdaptedModel:
     classes: tuple[str, ...]
     origin: dict[str, Any] = field(default_factory=dict)
     cache: Path | None = None
+    calibration: Calibration = field(default_factory=Calibration)
 
     def __repr__(self) -> str:
         trained = "all layers trained" if self.origin.get("trained") == "full" else "head trained"
@@ -75,21 +78,22 @@ class AdaptedModel:
 
         Returns:
             Columns file, label, probability and problem; an unreadable image has an empty label, no probability and its
-            problem in words.
+            problem in words. Probabilities are calibrated where `calibration` says so.
         """
         files = find_images(images)
         found = self._embed(files, on_progress)
         readable = tuple(file for file in files if file not in found.unreadable)
-        sure, labels = self._classify(found, readable).max(dim=1)
-        said = {
+        said = at_temperature(self._classify(found, readable), self.calibration.temperature)
+        sure, labels = said.max(dim=1)
+        answers = {
             file: (self.classes[label], probability)
             for file, label, probability in zip(readable, labels.tolist(), sure.tolist(), strict=True)
         }
-        rows = [(str(file), *said.get(file, ("", math.nan)), found.unreadable.get(file, "")) for file in files]
+        rows = [(str(file), *answers.get(file, ("", math.nan)), found.unreadable.get(file, "")) for file in files]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
     def evaluate(self, labeled: Place, on_progress: OnProgress | None = None) -> Metrics:
-        """Accuracy, balanced accuracy, per class and confusion on labelled images.
+        """Accuracy, balanced accuracy, per class, confusion and calibration error on labelled images.
 
         Args:
             labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new. Unreadable
@@ -109,8 +113,14 @@ class AdaptedModel:
         domain = leave_out(domain, found.unreadable)
         assert isinstance(domain.inputs, ImageFiles)
         into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
-        predicted = self._classify(found, domain.inputs.paths).argmax(dim=1)
-        return measure(predicted, into[domain.labels], len(self.classes))
+        said, labels = self._classify(found, domain.inputs.paths), into[domain.labels]
+        probabilities = at_temperature(said, self.calibration.temperature)
+        return replace(
+            measure(said.argmax(dim=1), labels, len(self.classes)),
+            confidence=float(probabilities[labels >= 0].max(dim=1).values.mean()),
+            calibration_error=calibration_error(probabilities, labels),
+            uncalibrated_error=calibration_error(said.exp(), labels),
+        )
 
     def export(self, path: Place, *, force: bool = False) -> Path:
         """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
@@ -122,7 +132,7 @@ class AdaptedModel:
         from qurate.runs.export import export_onnx  # an extra of its own
 
         target = as_path(path, "path", "a file to write")
-        return export_onnx(self.network, self.classes, self.transform, target, force=force)
+        return export_onnx(self.network, self.classes, self.transform, target, self.calibration, force=force)
 
     def save(self, folder: Place) -> None:
         """Write model.safetensors and model.json, each whole or not at all.
@@ -139,8 +149,13 @@ class AdaptedModel:
     def write(self, path: Path) -> None:
         """The same, with errors of the disk as they are."""
         tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
-        about = {**self.about(), "sha256": tensor_digest(tensors)}
         write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": FORMAT}))
+        self.write_about(path)
+
+    def write_about(self, path: Path) -> None:
+        """Write model.json alone, beside the same tensors."""
+        tensors = {name: values.detach().cpu() for name, values in self.network.state_dict().items()}
+        about = {**self.about(), "sha256": tensor_digest(tensors)}
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
     def about(self) -> dict[str, Any]:
@@ -152,12 +167,13 @@ class AdaptedModel:
             "network": asdict(self.config),
             "classes": list(self.classes),
             "transform": asdict(self.transform),
+            "calibration": asdict(self.calibration),
             "how to use": [
                 f"Decode to RGB, upright by the EXIF tag; resize to {self.transform.resize} x {self.transform.resize} "
                 f"pixels (bilinear), cut the centre {crop} x {crop}, divide by 255, subtract mean, divide by std.",
                 f"Input: float32 (N, 3, {crop}, {crop}). Tensors: backbone.*, bottleneck.*, classifier.weight.",
-                "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; softmax gives "
-                "probabilities, in the order of classes.",
+                "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; "
+                "softmax(logits / temperature) gives probabilities, in the order of classes.",
                 "Python: qurate.load(FOLDER).predict(IMAGES).",
             ],
         }
@@ -172,9 +188,9 @@ class AdaptedModel:
 
     @torch.no_grad()
     def _classify(self, found: Embeddings, files: Sequence[Path]) -> Tensor:
-        """Class probabilities of readable images, (N, K)."""
+        """Log-probabilities of readable images, (N, K), not calibrated."""
         logits: Tensor = self.network.classifier(self.network.bottleneck(found.of(ImageFiles(tuple(files)))))
-        return F.softmax(logits, dim=1)
+        return F.log_softmax(logits, dim=1)
 
 
 def load(folder: Place) -> AdaptedModel:
@@ -194,6 +210,7 @@ def load(folder: Place) -> AdaptedModel:
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
         transform = _read_transform(about.get("transform"))
+        calibration = Calibration.of(about.get("calibration"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         if network.transform is None:
             raise ValueError("its backbone takes no image files")
@@ -202,7 +219,7 @@ def load(folder: Place) -> AdaptedModel:
     network.transform = transform
     _load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
     origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
-    return AdaptedModel(network.eval(), config, classes, origin)
+    return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration)
 
 
 def _read_transform(said: Any) -> Transform:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pandas as pd
+from torch import Tensor
 
+from qurate.calibration import Calibration, at_temperature
 from qurate.data.parts import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.methods import Method
 from qurate.report.run.record import RunRecord
-from qurate.selection.views import view
+from qurate.selection.views import log_probabilities
 
 Row = tuple[str, float, str]
 """Label, probability and problem."""
+
+
+def calibrate_record(record: RunRecord, said: Tensor, calibration: Calibration) -> RunRecord:
+    """The record with probabilities at a temperature; its classes stay.
+
+    Args:
+        record: Holds the predictions of D_u.
+        said: Log-probabilities of D_u, (N_u, K).
+        calibration: The temperature and where it is from.
+    """
+    sure = at_temperature(said, calibration.temperature).max(dim=1).values.tolist()
+    return dataclasses.replace(record, predictions=record.predictions.assign(probability=sure), calibration=calibration)
 
 
 def predict_all(record: RunRecord, parts: Parts, split: Split, method: Method) -> pd.DataFrame:
     """What the model says of each image, and why some were no part of training.
 
     Args:
-        record: Holds the predictions of D_u.
+        record: Holds the predictions of D_u, and their calibration.
         parts: What was given, without the images that turned out to be unreadable.
         split: The same parts as the network was given them.
         method: The trained F and C.
@@ -31,19 +46,20 @@ def predict_all(record: RunRecord, parts: Parts, split: Split, method: Method) -
     predicted = record.predictions[["file", "label", "probability"]].itertuples(index=False, name=None)
     rows: dict[str, Row] = {file: (label, probability, "") for file, label, probability in predicted}
     unlabeled = parts.domains["unlabeled"]
-    rows |= _twins(parts, split, method)
+    rows |= _twins(parts, split, method, record.calibration.temperature)
     rows |= {str(skip.path): ("", math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
     readable = [str(path) for path in paths_of(unlabeled)]
     files = [*readable, *(file for file in rows if file not in set(readable))]
     return pd.DataFrame([(file, *rows[file]) for file in files], columns=["file", "label", "probability", "problem"])
 
 
-def _twins(parts: Parts, split: Split, method: Method) -> dict[str, Row]:
+def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> dict[str, Row]:
     """Rows of images that are labelled ones too: what the model says of those."""
     twins = parts.twins()
     if not twins:
         return {}
-    sure, labels = view(method, split.target_labeled.inputs).probabilities.max(dim=1)
+    said = log_probabilities(method, split.target_labeled.inputs)
+    sure, labels = at_temperature(said, temperature).max(dim=1)
     place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
     return {
         str(path): (

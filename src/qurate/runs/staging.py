@@ -20,7 +20,8 @@ from qurate.errors import QurateError
 from qurate.runs.about import ABOUT_FILE, STAGE, WEIGHTS_FILE
 from qurate.runtime import locks
 
-CONFIG_FILE, CHECKPOINT_FILE, COMPARISON_FILE = "config.json", "checkpoint.safetensors", "comparison.json"
+CONFIG_FILE, CHECKPOINT_FILE = "config.json", "checkpoint.safetensors"
+COMPARISON_FILE, OLDER_COMPARISON_FILE = "comparison.safetensors", "comparison.json"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
 CURVES_FOLDER = "tensorboard"
@@ -29,6 +30,7 @@ _FILES = (
     CONFIG_FILE,  # first to be moved: while it is in the stage, nothing was
     EXPORT_FILE,  # of the model that goes; no stage has one
     COMPARISON_FILE,
+    OLDER_COMPARISON_FILE,
     CHECKPOINT_FILE,
     PREDICTIONS_FILE,
     POSITIVES_FILE,
@@ -94,6 +96,11 @@ def holds_run(folder: Path) -> bool:
     except (ValueError, RecursionError):
         return True  # ours, damaged, as far as one can tell
     return isinstance(kept, dict) and "qurate" in kept
+
+
+def is_pending(folder: Path) -> bool:
+    """Whether a comparison there is still to be finished."""
+    return any(is_file(folder / name) for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE))
 
 
 @contextmanager

@@ -41,6 +41,19 @@ def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
 
 
 @torch.no_grad()
+def log_probabilities(method: Method, inputs: Inputs) -> Tensor:
+    """Logarithms of the class probabilities of all inputs, in evaluation mode, (N, K) on the CPU."""
+    network, device = method.network, next(method.parameters()).device
+    was_training = method.training
+    method.eval()
+    size = 4096 if isinstance(inputs, Tensor) else 32
+    batches = stream_in_order(inputs, batch_size=size, transform=network.transform)
+    found = [F.log_softmax(network(batch.to(device)).float(), dim=1).cpu() for batch in batches]
+    method.train(was_training)
+    return torch.cat(found)
+
+
+@torch.no_grad()
 def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
     """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
 

@@ -55,7 +55,11 @@ def write_grid(
 ) -> Path:
     """A folder as `qurate benchmark` leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
-    added = [name for name in ("steps", "imbalance", "ece") if any(name in result for result in results)]
+    added = [
+        name
+        for name in ("steps", "imbalance", "ece", "ece_calibrated", "temperature")
+        if any(name in result for result in results)
+    ]
     columns = [*COLUMNS, *added]
     pd.DataFrame(results, columns=columns).to_csv(folder / "results.csv", index=False)
     if rounds is not None:

@@ -217,6 +217,25 @@ def test_each_imbalance_is_a_group_of_columns_and_balanced_accuracy_a_table_of_i
     assert note.endswith("1:1 is the target as it is.")
 
 
+def test_the_calibration_error_has_two_tables_where_runs_were_calibrated(tmp_path: Path) -> None:
+    results = [
+        {**one, "ece": before, "ece_calibrated": after, "temperature": 4.0}
+        for one, before, after in zip(
+            [*rows(W, "tml", "none", 0.7), *rows(W, "tml", "adaptive", 0.8)], (0.2, 0.15), (0.03, 0.05), strict=True
+        )
+    ]
+    accuracy, before, after = make_tables(outcome_of(tmp_path, results))
+    assert texts(before) == {"TML": ["20.0"], "TML + adaptive": ["15.0"]}
+    assert texts(after) == {"TML": ["3.0"], "TML + adaptive": ["5.0"]}
+    assert marked(before, "best") == [{"TML + adaptive"}]  # the lowest
+    assert marked(after, "best") == [{"TML"}]
+    assert after.title == f"{accuracy.title}, calibration error after calibration"
+    assert "with a temperature that two folds" in after.notes[0]
+    assert not before.has_published
+    (alone,) = make_tables(outcome_of(tmp_path / "not", [{**one, "ece": 0.2} for one in rows(W, "tml", "none", 0.7)]))
+    assert alone.measure == "accuracy"
+
+
 def test_published_numbers_stand_beside_the_accuracy_on_the_target_as_it_is_and_nothing_else(tmp_path: Path) -> None:
     accuracy, balanced = make_tables(outcome_of(tmp_path / "both", LOPSIDED))
     published = [cell.published for cell in accuracy.rows[0].cells]

@@ -9,7 +9,7 @@ from qurate.report.run.page import write_run_page
 from qurate.report.run.record import RunRecord
 
 VOID = {"meta", "link", "img", "br", "wbr", "input", "hr"}
-PARTS = ("outcome", "domains", "chosen", "rounds", "classes", "map", "next", "about")
+PARTS = ("outcome", "domains", "chosen", "rounds", "classes", "sure", "map", "next", "about")
 
 
 class Page(HTMLParser):

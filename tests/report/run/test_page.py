@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from tests.report.run.pages import PARTS, Page, written
 from tests.report.run.runs import HARMS, HELPS, UNCLEAR, finished_run
 
+from qurate.calibration import Calibration
+from qurate.report.run.figures import reliability_figure
 from qurate.report.run.page import GALLERY, write_run_page
 from qurate.report.run.record import BaselineComparison
 from qurate.report.run.thumbnails import SIDE
@@ -235,3 +239,41 @@ def test_the_same_record_gives_the_same_page(tmp_path: Path) -> None:
     for name in "ab":
         write_run_page(record, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+HELD_OUT = pd.DataFrame(
+    {"probability": [0.9, 0.5, 0.7, 0.35], "uncalibrated": [1.0, 0.97, 0.99, 0.9], "right": [True, False, True, False]}
+)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "held_out", "words"),
+    [
+        (
+            Calibration(4.25, "held-out images", 4),
+            HELD_OUT,
+            ["4 labelled target images", "right on 50.0 %", "96.5 % sure", "made lower", "by 4.25", "now 61.2 % sure"],
+        ),
+        (Calibration(0.5, "held-out images", 4), HELD_OUT, ["made higher"]),
+        (Calibration(3.0, "agreement with S+T"), None, ["could be held out", "by 3.00", "plain training (S+T) agrees"]),
+        (Calibration(), None, ["not calibrated", "usually too high"]),
+    ],
+)
+def test_how_sure_the_model_may_be_is_said(
+    tmp_path: Path, calibration: Calibration, held_out: pd.DataFrame | None, words: list[str]
+) -> None:
+    changes: dict[str, Any] = {} if held_out is None else {"held_out": held_out}
+    page = written(finished_run(tmp_path, calibration=calibration, **changes), tmp_path)
+    said = page.said("sure")
+    assert all(word in said for word in words), said
+    figures = [svg for svg in page.all("svg") if svg["aria-label"].startswith("How often the model is right")]
+    assert len(figures) == (held_out is not None)
+
+
+def test_the_diagram_has_a_dot_for_each_group(tmp_path: Path) -> None:
+    figure = reliability_figure(HELD_OUT)
+    assert figure is not None
+    assert "35% sure, 0% right; 50% sure, 0% right; 70% sure, 100% right; 90% sure, 100% right." in figure
+    assert (figure.count("<circle"), figure.count('class="new"')) == (5, 4)
+    assert "98% sure, right on 50% of 4 images" not in figure
+    assert "96% sure, right on 50% of 4 images" in figure

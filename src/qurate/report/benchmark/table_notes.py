@@ -24,7 +24,7 @@ def table_notes(
         results: Rows of this table.
         columns: Scenarios and their titles.
         published: Numbers that may stand in it, beside targets that were not thinned.
-        measure: What its numbers are: 'accuracy' or 'balanced_accuracy'.
+        measure: What its numbers are, as results.csv calls it.
     """
     titles = [str(title) for title in results["title"].unique()]
     natural = list(results.loc[results["imbalance"] == 1, "scenario"].unique())
@@ -47,10 +47,18 @@ def table_notes(
     ]
 
 
+_MEASURES = {
+    "accuracy": "Accuracy in percent",
+    "balanced_accuracy": "Mean over the classes of accuracy in percent",
+    "ece": "Expected calibration error of the probabilities as trained, in percentage points (the lower, the better),",
+    "ece_calibrated": "Expected calibration error with a temperature that two folds over the labelled target gave, in "
+    "percentage points (the lower, the better),",
+}
+
+
 def _measure(results: pd.DataFrame, measure: str) -> str:
     seeds = sorted(int(seed) for seed in results["seed"].unique())
-    balanced = measure == "balanced_accuracy"
-    what = ("Mean over the classes of accuracy" if balanced else "Accuracy") + " in percent on the unlabelled target"
+    what = f"{_MEASURES[measure]} on the unlabelled target"
     if len(seeds) == 1:
         return f"{what}; one seed ({seeds[0]}), so nothing is known about the spread."
     return f"{what}; mean ± standard deviation over the seeds {', '.join(str(seed) for seed in seeds)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -16,7 +17,14 @@ from qurate.report.numbers import DASH, count, signed
 
 MEAN = "mean"
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
+BEFORE, AFTER = "ece", "ece_calibrated"
 """What a table shows, as results.csv calls it."""
+
+_TITLES = {
+    BALANCED: ", balanced accuracy",
+    BEFORE: ", calibration error before calibration",
+    AFTER: ", calibration error after calibration",
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,8 @@ class Table:
 def make_tables(outcome: Outcome) -> list[Table]:
     """One table for each number of shots and each rule, the plain rule ('last') first.
 
-    Where a target was thinned to a long tail, one of balanced accuracy follows each.
+    Where a target was thinned to a long tail, one of balanced accuracy follows each; where runs were calibrated, two of
+    the expected calibration error, before and after.
     """
     results = outcome.results
     rules = sorted(results["model_selection"].unique(), key=rule_rank)
@@ -131,7 +140,11 @@ def make_tables(outcome: Outcome) -> list[Table]:
         of_rule = results[results["model_selection"] == rule]
         for shots in sorted(of_rule["shots"].unique()):
             of_shots = of_rule[of_rule["shots"] == shots]
-            measures = (ACCURACY, BALANCED) if (of_shots["imbalance"] > 1).any() else (ACCURACY,)
+            measures = [ACCURACY]
+            if (of_shots["imbalance"] > 1).any():
+                measures.append(BALANCED)
+            if of_shots[AFTER].notna().any():
+                measures += [BEFORE, AFTER]
             found += [_make_table(outcome, of_shots, measure) for measure in measures]
     return found
 
@@ -161,13 +174,13 @@ def _make_table(outcome: Outcome, results: pd.DataFrame, measure: str) -> Table:
     seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
     thinned = any(imbalance > 1 for _, imbalance in columns)
     names = [titles[name] + (f", {imbalance}:1" if thinned else "") for name, imbalance in columns]
-    what = ", balanced accuracy" if measure == BALANCED else ""
+    what = _TITLES.get(measure, "")
     return Table(
         title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}{what}",
         shots=shots,
         model_selection=rule,
         columns=(*names, *([MEAN] if len(columns) > 1 else [])),
-        rows=tuple(_mark_best(rows)),
+        rows=tuple(_mark_best(rows, max if measure in (ACCURACY, BALANCED) else min)),
         seeds=seeds,
         notes=tuple(table_notes(facts, results, titles, published, measure)),
         measure=measure,
@@ -211,13 +224,13 @@ def _summary(percents: pd.Series) -> Cell:
     return Cell(float(percents.mean()), spread, len(percents))
 
 
-def _mark_best(rows: list[TableRow]) -> list[TableRow]:
+def _mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list[TableRow]:
     """Best means best as printed, so equal numbers are all marked."""
     best, plain = [], []
     for column in range(len(rows[0].cells)):
         printed = [(row, round(mean, 1)) for row in rows if (mean := row.cells[column].mean) is not None]
-        best.append(max((number for row, number in printed if not row.oracle), default=None))
-        plain.append(max((number for row, number in printed if row.selector in PLAIN), default=None))
+        best.append(choose((number for row, number in printed if not row.oracle), default=None))
+        plain.append(choose((number for row, number in printed if row.selector in PLAIN), default=None))
     return [
         replace(
             row,

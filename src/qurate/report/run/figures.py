@@ -22,6 +22,10 @@ from qurate.report.run.record import BaselineComparison
 
 COLORS = 8
 """Colours k0 to k7 of the style sheet."""
+GROUPS = 5
+"""Groups of equal width by how sure the model is; held-out images are few. Our choice."""
+KINDS = {"uncalibrated": "kept", "probability": "new"}
+"""Styles of the dots before and after calibration."""
 MOST_LABELS = 40
 """Classes named in the map; of more, the largest."""
 _MAP = 400.0
@@ -53,6 +57,30 @@ def interval_figure(comparison: BaselineComparison) -> Markup | None:
     _add(svg, "circle", "dot", cx=across(middle), cy=46, r=6)
     _text(svg, f"{signed(middle, 1)} ({signed(low, 1)} to {signed(high, 1)})", across(middle), 18, "value")
     _text(svg, "no difference", across(0), 82, "quiet")
+    return _markup(svg)
+
+
+def reliability_figure(held_out: pd.DataFrame) -> Markup | None:
+    """How often the model is right against how sure it is, in groups of held-out images; larger groups, larger dots."""
+    if held_out.empty:
+        return None
+    base, top, groups = 226.0, 20.0, []
+    for kind in ("uncalibrated", "probability"):
+        bins = np.minimum((held_out[kind].to_numpy(float) * GROUPS).astype(int), GROUPS - 1)
+        for _, group in held_out.groupby(bins):
+            groups.append((kind, float(group[kind].mean()), float(group["right"].mean()), len(group)))
+    said = [f"{sure:.0%} sure, {right:.0%} right" for kind, sure, right, _ in groups if kind == "probability"]
+    svg = _svg(250, f"How often the model is right on held-out images: {'; '.join(said)}.", "chart")
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = base - share * (base - top)
+        _add(svg, "line", "grid" if share else "axis", x1="12%", x2="94%", y1=y, y2=y)
+        _text(svg, f"{share:.0%}", "0%", y + 4, "tick")
+        _text(svg, f"{share:.0%}", f"{12 + 82 * share:.2f}%", base + 18, "quiet")
+    _add(svg, "line", "axis", x1="12%", x2="94%", y1=base, y2=top)
+    for kind, sure, right, size in groups:
+        radius, y = 4 + 10 * math.sqrt(size / len(held_out)), base - right * (base - top)
+        dot = _add(svg, "circle", KINDS[kind], cx=f"{12 + 82 * sure:.2f}%", cy=y, r=radius)
+        ElementTree.SubElement(dot, "title").text = f"{sure:.0%} sure, right on {right:.0%} of {size} images"
     return _markup(svg)
 
 

@@ -74,7 +74,7 @@ def gather_record(
 
 
 def metrics_table(record: RunRecord) -> pd.DataFrame:
-    """Rounds and comparison in numbers: columns what, round, value."""
+    """Rounds, comparison and calibration in numbers: columns what, round, value."""
     rows: list[tuple[str, int | None, float]] = [
         (name, int(row["round"]), float(row[name]))
         for row in record.rounds.to_dict("records")
@@ -83,6 +83,9 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
     if record.comparison is not None:
         for name in ("adapted", "baseline", "images", "low", "high"):
             rows.append((f"comparison_{name}", None, float(getattr(record.comparison, name))))
+    if record.calibration.by != "nothing":
+        rows.append(("calibration_temperature", None, record.calibration.temperature))
+        rows.append(("calibration_images", None, float(record.calibration.images)))
     table = pd.DataFrame(rows, columns=["what", "round", "value"])
     table["round"] = table["round"].astype("Int64")
     return table

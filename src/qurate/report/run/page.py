@@ -13,10 +13,16 @@ import pandas as pd
 
 from qurate.report.numbers import percent
 from qurate.report.pages import render_page
-from qurate.report.run.figures import MOST_LABELS, embedding_figures, interval_figure, rounds_figure
+from qurate.report.run.figures import (
+    MOST_LABELS,
+    embedding_figures,
+    interval_figure,
+    reliability_figure,
+    rounds_figure,
+)
 from qurate.report.run.record import RunRecord
 from qurate.report.run.thumbnails import Thumbnail, Thumbnails
-from qurate.report.run.words import outcome, witnesses
+from qurate.report.run.words import how_sure, outcome, witnesses
 from qurate.runtime.files import write_atomically
 
 PAIRS = 12
@@ -95,6 +101,8 @@ def render(record: RunRecord) -> str:
         most_labels=MOST_LABELS,
         images=len(record.source) + len(record.labeled) + len(record.predictions),
         classes=_class_rows(record),
+        how_sure=how_sure(record),
+        reliability=reliability_figure(record.held_out),
         config=json.dumps(record.config, indent=2, ensure_ascii=False, default=str),
     )
 

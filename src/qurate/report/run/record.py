@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
+
+from qurate.calibration import Calibration
+
+HELD_OUT = ["probability", "uncalibrated", "right"]
+"""Columns on held-out images: how sure the model is of each, with and without calibration, and whether it is right."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class RunRecord:
         config: The run's configuration as nested dictionaries.
         notes: Sentences on what was skipped or assumed.
         no_comparison: Why `comparison` is None, as a sentence; empty where there were too few labelled images.
+        calibration: What the probabilities of `predictions` were divided by, before the softmax.
+        held_out: What the adapted models said of labelled target images that they were not trained on; columns
+            as `HELD_OUT` says; empty where there are none.
     """
 
     title: str
@@ -65,3 +73,5 @@ class RunRecord:
     config: dict[str, Any]
     notes: tuple[str, ...] = ()
     no_comparison: str = ""
+    calibration: Calibration = field(default_factory=Calibration)
+    held_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_OUT))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qurate.report.numbers import count, percent, signed
-from qurate.report.run.record import BaselineComparison
+from qurate.report.run.record import BaselineComparison, RunRecord
 
 _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
@@ -24,6 +24,11 @@ _NOT_COMPARED = (
     "There were too few labelled target images to compare the adapted model with plain training (S+T), which learns "
     "from the labelled images alone.",
     "Label some of the images at the end of this page and run again to find out.",
+)
+
+_NOT_CALIBRATED = (
+    "The probabilities are not calibrated: no labelled target images were held out to see how often the model is right "
+    "when it is sure. They are usually too high, so use them to rank images, not as chances."
 )
 
 
@@ -66,6 +71,28 @@ def outcome(comparison: BaselineComparison | None, no_comparison: str = "") -> P
         f"95\u00a0% confidence, between {signed(found.low * 100, 1)} and {signed(found.high * 100, 1)} points."
     )
     return PageOutcome(*_HEADLINES[found.verdict], (measured, interval, _ADVICE[found.verdict]))
+
+
+def how_sure(record: RunRecord) -> tuple[str, ...]:
+    """What the probabilities of the page mean, one sentence each."""
+    calibration, held_out = record.calibration, record.held_out
+    if calibration.by == "nothing":
+        return (_NOT_CALIBRATED,)
+    was_changed = "made higher" if calibration.temperature < 1 else "made lower"
+    scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
+    if calibration.by == "agreement with S+T":
+        return (
+            "No labelled target image could be held out, so how often the model is right is not known. Its "
+            f"probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on the mean, as plain "
+            "training (S+T) agrees with it. With two or more labelled images per class they would be measured.",
+        )
+    right, before, after = (float(held_out[name].mean()) for name in ("right", "uncalibrated", "probability"))
+    return (
+        f"On {count(len(held_out), 'labelled target image')} that it was not trained on, the model was right on "
+        f"{percent(right, 1)}, and {percent(before, 1)} sure on the mean. So its probabilities {scaled} "
+        f"{calibration.temperature:.2f}. It is now {percent(after, 1)} sure of these images.",
+        "The figure shows them in groups. What lies on the line is right as often as the model says.",
+    )
 
 
 def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,0 +1,155 @@
+"""How sure a model may be: one temperature, from labelled target images that it was not trained on.
+
+softmax(log p / T) is what the model would say with its logits divided by T. It changes how sure the model is of a
+class, never which class it names. Guo et al., "On calibration of modern neural networks", 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.data.samples import DataError, check_positions, describe
+
+LEAST, MOST = 0.1, 100.0
+"""A temperature is never outside of these. Our choice."""
+PRIOR = 0.5
+"""Images that are added to the held-out ones as right and as wrong, each: Jeffreys' prior of a share."""
+_EVIDENCE = 3.84
+"""Twice the gain in log-likelihood from which on a temperature below 1 is believed: 5 % of chi-square."""
+_HALVINGS = 60
+
+Source = Literal["held-out images", "agreement with S+T", "nothing"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a model's logits are divided by, and how that was found.
+
+    Args:
+        temperature: T; 1 leaves the probabilities as they are.
+        by: What it was found from.
+        images: How many held-out images, each counted once per repetition; 0 where there were none.
+    """
+
+    temperature: float = 1.0
+    by: Source = "nothing"
+    images: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.temperature) not in (int, float) or not LEAST <= self.temperature <= MOST:
+            raise DataError(f"temperature must be a number from {LEAST:g} to {MOST:g}, got {self.temperature!r}.")
+        if self.by not in get_args(Source):
+            raise DataError(f"by must be one of {', '.join(get_args(Source))}, got {self.by!r}.")
+        if type(self.images) is not int or self.images < 0:
+            raise DataError(f"images must be a whole number from 0 on, got {self.images!r}.")
+
+    def __str__(self) -> str:
+        if self.by == "held-out images":
+            return f"calibrated on {self.images} held-out images (temperature {self.temperature:.2f})"
+        if self.by == "agreement with S+T":
+            return f"calibrated without labels, by how often it agrees with S+T (temperature {self.temperature:.2f})"
+        return "not calibrated: probabilities are usually too high"
+
+    @classmethod
+    def of(cls, stored: Any) -> Calibration:
+        """What model.json says; models of before there was one are not calibrated.
+
+        Raises:
+            DataError: If it is no calibration.
+        """
+        if stored is None:
+            return cls()
+        if not isinstance(stored, dict) or stored.keys() != {"temperature", "by", "images"}:
+            raise DataError(f"calibration must be a table of temperature, by and images, got {str(stored)[:60]}.")
+        return cls(**stored)
+
+
+def at_temperature(log_probabilities: Tensor, temperature: float) -> Tensor:
+    """Probabilities softmax(log p / T), (N, K)."""
+    return F.softmax(log_probabilities / temperature, dim=1)
+
+
+def fit_temperature(log_probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+    """The temperature under which held-out images are most likely.
+
+    With b = 1 / T, it minimises the convex function of b
+
+        sum_i w_i nll_i(b) + a (mean over images of nll to the first guess + the same to the second guess)
+
+    where nll is -b log p_y + log sum_k exp(b log p_k), and a is `PRIOR`: as if half an image more were right and half
+    an image more were wrong. So a few images that are all right do not make the model sure of everything, nor a few
+    that are all wrong sure of nothing. A temperature below 1, which makes the model surer than it is, is taken only
+    where a likelihood-ratio test believes it (5 %); else it is 1.
+
+    Args:
+        log_probabilities: Of the held-out images, (n, K) with K of at least 2.
+        labels: Their classes, (n,) int64.
+        weights: Of the images, (n,), whatever their sum; all equal unless given.
+    """
+    said, count = _checked(log_probabilities), len(log_probabilities)
+    check_positions(labels, said.shape[1], "fit_temperature: labels")
+    if len(labels) != count:
+        raise DataError(f"fit_temperature: {count} images but {len(labels)} labels.")
+    weigh = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
+    weigh = weigh / weigh.mean()
+    first, second = said.topk(2, dim=1).values.T
+    of_truth = said.gather(1, labels[:, None]).squeeze(1)
+
+    def slope(b: float) -> float:
+        expected = (F.softmax(b * said, dim=1) * said).sum(dim=1)
+        prior = PRIOR * (2 * expected - first - second).mean()
+        return float((weigh * (expected - of_truth)).sum() + prior)
+
+    def loss(b: float) -> float:
+        return float((weigh * (torch.logsumexp(b * said, dim=1) - b * of_truth)).sum())
+
+    inverse = _zero_of(slope, 1 / MOST, 1 / LEAST)
+    is_surer = inverse > 1
+    if is_surer and 2 * (loss(1.0) - loss(inverse)) < _EVIDENCE:
+        return 1.0
+    return 1 / inverse
+
+
+def match_confidence(log_probabilities: Tensor, share: float) -> float:
+    """The temperature from 1 on at which the mean confidence is a share; without any label.
+
+    The share of D_u on which the adapted model and S+T agree is near the share on which the adapted model is right:
+    both are wrong together on some images, and only S+T is wrong on about as many.
+
+    Args:
+        log_probabilities: (N, K).
+        share: The mean confidence to have, such as how often another model says the same.
+    """
+    said = _checked(log_probabilities)
+
+    def missing(b: float) -> float:
+        return float(F.softmax(b * said, dim=1).max(dim=1).values.mean()) - share
+
+    return 1 / _zero_of(missing, 1 / MOST, 1.0)
+
+
+def _checked(log_probabilities: Tensor) -> Tensor:
+    is_table = isinstance(log_probabilities, Tensor) and log_probabilities.ndim == 2 and len(log_probabilities) > 0
+    if not is_table or log_probabilities.shape[1] < 2 or bool(log_probabilities.isnan().any()):
+        raise DataError(
+            f"log_probabilities must be a tensor (N, K) without NaN, N at least 1 and K at least 2, got "
+            f"{describe(log_probabilities)}."
+        )
+    return log_probabilities.double().clamp(min=-700)  # a probability of 0 would be no number times 0
+
+
+def _zero_of(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that never falls is zero; the nearer end where it is not between them."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if rising(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

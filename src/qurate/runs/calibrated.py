@@ -1,0 +1,41 @@
+"""The temperature of a run's model, from its folds or, where nothing can be held out, from its agreement with S+T."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from torch import Tensor
+
+from qurate.calibration import Calibration, at_temperature, fit_temperature, match_confidence
+from qurate.selection.crossfit import Fold, HeldOut
+
+
+def calibrate(folds: Sequence[Fold]) -> Calibration:
+    """From what adapted models say of images that they were not trained on."""
+    held_out = HeldOut.join([fold.held_out for fold in folds])
+    temperature = fit_temperature(held_out.adapted, held_out.labels)
+    return Calibration(temperature, "held-out images", len(held_out.labels))
+
+
+def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
+    """Such that the adapted model is as sure, on the mean, as S+T agrees with it.
+
+    Args:
+        adapted: Log-probabilities of D_u, (N_u, K).
+        baseline: Those of S+T.
+    """
+    agree = float((adapted.argmax(dim=1) == baseline.argmax(dim=1)).double().mean())
+    return Calibration(match_confidence(adapted, agree), "agreement with S+T")
+
+
+def held_out_table(folds: Sequence[Fold], calibration: Calibration) -> pd.DataFrame:
+    """How sure adapted models were of held-out images, before and after, and whether they were right."""
+    held_out = HeldOut.join([fold.held_out for fold in folds])
+    return pd.DataFrame(
+        {
+            "probability": at_temperature(held_out.adapted, calibration.temperature).max(dim=1).values.tolist(),
+            "uncalibrated": held_out.adapted.exp().max(dim=1).values.tolist(),
+            "right": (held_out.adapted.argmax(dim=1) == held_out.labels).tolist(),
+        }
+    )

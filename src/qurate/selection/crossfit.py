@@ -1,0 +1,169 @@
+"""Cross-fitting: models that were trained without some labelled target images, and what they say of those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from qurate.config import MethodConfig, RunConfig, SelectionConfig
+from qurate.data.samples import Labeled, Split, take
+from qurate.runtime.machine import torch_threads
+from qurate.runtime.randomness import generator
+from qurate.selection.algorithm import fit
+from qurate.selection.callbacks import Callback
+from qurate.selection.views import log_probabilities
+
+Listen = Callable[[str, int], Callback]
+"""Called before a training with its name and number of steps; what it returns is told how it goes."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What both models say of labelled target images that neither saw; one row per image and repetition.
+
+    Args:
+        images: Positions in D_t, (n,) int64.
+        labels: Their classes, (n,) int64.
+        adapted: Log-probabilities of the adapted model, (n, K).
+        baseline: Log-probabilities of S+T, (n, K).
+    """
+
+    images: Tensor
+    labels: Tensor
+    adapted: Tensor
+    baseline: Tensor
+
+    @classmethod
+    def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """The rows of all of them, in their order."""
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One pair of trainings without the same images.
+
+    Args:
+        held_out: What both say of those images.
+        adapted_unlabeled: Classes that the adapted model predicts for D_u, (N_u,) int64.
+        baseline_unlabeled: Classes that S+T predicts for D_u, (N_u,) int64.
+    """
+
+    held_out: HeldOut
+    adapted_unlabeled: Tensor
+    baseline_unlabeled: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        held_out = {field.name: getattr(self.held_out, field.name) for field in fields(HeldOut)}
+        return {
+            **held_out,
+            "adapted_unlabeled": self.adapted_unlabeled,
+            "baseline_unlabeled": self.baseline_unlabeled,
+        }
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Fold:
+        """What `tensors` gave."""
+        held_out = HeldOut(*(tensors[field.name] for field in fields(HeldOut)))
+        return cls(held_out, tensors["adapted_unlabeled"], tensors["baseline_unlabeled"])
+
+    def fits(self, split: Split, images: Tensor) -> bool:
+        """Whether it can be of these images of a split, as far as shapes and values tell."""
+        said = (len(images), split.n_classes)
+        held_out, n_unlabeled = self.held_out, len(split.target_unlabeled)
+        return (
+            torch.equal(held_out.images, images)
+            and torch.equal(held_out.labels, split.target_labeled.labels[images])
+            and all(
+                each.shape == said and each.is_floating_point() and not bool(each.isnan().any())
+                for each in (held_out.adapted, held_out.baseline)
+            )
+            and all(
+                each.shape == (n_unlabeled,) and each.dtype == torch.int64
+                for each in (self.adapted_unlabeled, self.baseline_unlabeled)
+            )
+        )
+
+
+def fit_fold(
+    split: Split, config: RunConfig, images: Tensor, *, name: str = "fold", listen: Listen | None = None
+) -> Fold:
+    """Train both models without some labelled target images.
+
+    Args:
+        split: D_s, D_t, D_u.
+        config: The run; S+T has the same network, training and seed.
+        images: Positions in D_t that are held out, (n,) int64.
+        name: Of the fold, for `listen`.
+        listen: See `Listen`.
+    """
+    said = []
+    for title, run in (("adapted", config), ("S+T", baseline_of(config))):
+        callbacks = [listen(f"{name}, {title}", run.total_steps)] if listen else []
+        said.append(fit_without(split, run, images, callbacks))
+    (adapted, adapted_unlabeled), (baseline, baseline_unlabeled) = said
+    held_out = HeldOut(images, split.target_labeled.labels[images].cpu(), adapted, baseline)
+    return Fold(held_out, adapted_unlabeled.argmax(dim=1), baseline_unlabeled.argmax(dim=1))
+
+
+def fit_without(
+    split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()
+) -> tuple[Tensor, Tensor]:
+    """Train one model without some labelled target images.
+
+    Returns:
+        Its log-probabilities of those images, (n, K), and of D_u, (N_u, K).
+    """
+    part, hidden = hold_out(split, images)
+    in_memory = isinstance(hidden.inputs, Tensor)
+    with torch_threads(config.training.threads or int(in_memory)):  # the last bit can depend on their number
+        method = fit(part, config, callbacks=callbacks).method
+        return log_probabilities(method, hidden.inputs), log_probabilities(method, part.target_unlabeled.inputs)
+
+
+def hold_out(split: Split, images: Tensor) -> tuple[Split, Labeled]:
+    """The split without some labelled target images, and those."""
+    labeled = split.target_labeled
+    stays = torch.ones(len(labeled), dtype=torch.bool)
+    stays[images] = False
+    kept = stays.nonzero().squeeze(1)
+    part = replace(split, target_labeled=Labeled(take(labeled.inputs, kept), labeled.labels[kept]))
+    return part, Labeled(take(labeled.inputs, images), labeled.labels[images])
+
+
+def draw_folds(labels: Tensor, folds: int, *, seed: int) -> tuple[Tensor, ...]:
+    """Folds in which each image of a class with two or more is held out once; every class keeps one to train on.
+
+    Args:
+        labels: Of D_t, (N,) int64.
+        folds: How many; there may be fewer, for none is empty.
+        seed: Decides which images.
+    """
+    place, size = shuffle_classes(labels, seed=seed)
+    found = [((place % folds == number) & (size >= 2)).nonzero().squeeze(1) for number in range(folds)]
+    return tuple(fold for fold in found if len(fold))
+
+
+def shuffle_classes(labels: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Of each image its place in a shuffle of its class, and the size of the class."""
+    place, size = torch.zeros_like(labels), torch.zeros_like(labels)
+    for label in labels.unique():
+        members = (labels == label).nonzero().squeeze(1)
+        order = torch.randperm(len(members), generator=generator(seed, 7, int(label)))
+        place[members[order]] = torch.arange(len(members))
+        size[members] = len(members)
+    return place, size
+
+
+def baseline_of(config: RunConfig) -> RunConfig:
+    """S+T with the network, training and seed of a run."""
+    return replace(config, method=MethodConfig.of("source_target"), selection=SelectionConfig())
+
+
+def is_baseline(config: RunConfig) -> bool:
+    """Whether a run is S+T itself."""
+    return config.method.name == "source_target" and config.selection.selector.name == "none"

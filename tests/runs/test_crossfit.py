@@ -1,0 +1,173 @@
+"""Folds side by side: the same result, whatever the number of processes and what becomes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.selection.problem import blobs, config
+
+from qurate.config import RunConfig
+from qurate.runs import crossfit
+from qurate.runs.crossfit import cross_fit, lanes_for
+from qurate.runs.fold_files import Task, pack_folds, unpack_folds
+from qurate.runtime.progress import Silence
+from qurate.selection.crossfit import Fold, draw_folds
+
+SPLIT, RUN = blobs(), config("balanced")
+FOLDS = draw_folds(SPLIT.target_labeled.labels, 2, seed=0)
+
+
+class Ear(Silence):
+    """Remembers what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, int, int]] = []
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        self.shown.append((phase, done, total))
+
+    @property
+    def phases(self) -> list[str]:
+        return list(dict.fromkeys(phase for phase, _, _ in self.shown))
+
+
+def same(first: tuple[Fold, ...], second: tuple[Fold, ...]) -> bool:
+    pairs = zip(first, second, strict=True)
+    return all(torch.equal(a.tensors()[name], b.tensors()[name]) for a, b in pairs for name in a.tensors())
+
+
+@pytest.fixture(scope="module")
+def one_by_one() -> tuple[Fold, ...]:
+    return cross_fit(SPLIT, RUN, FOLDS, Silence(), lanes=1)
+
+
+def test_two_processes_give_what_one_gives(one_by_one: tuple[Fold, ...]) -> None:
+    ear, kept = Ear(), []
+    found = cross_fit(SPLIT, RUN, FOLDS, ear, lanes=2, on_fold=lambda folds: kept.append(sorted(folds)))
+    assert same(found, one_by_one)
+    assert ear.phases == ["comparison, 2 of 2 folds at a time"]
+    assert ear.shown[-1][1:] == (280, 280)
+    assert [len(folds) for folds in kept] == [1, 2]
+
+
+def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[Fold, ...]) -> None:
+    ear = Ear()
+    found = cross_fit(SPLIT, RUN, FOLDS, ear, done={1: one_by_one[1]}, lanes=2)
+    assert same(found, one_by_one)
+    assert found[1] is one_by_one[1]
+    assert ear.phases == ["comparison 1 of 2, adapted", "comparison 1 of 2, S+T"]
+
+
+@pytest.mark.parametrize("words", [("-c", "import sys; sys.exit(3)"), ("-c", "print('steps 7', flush=True)")])
+def test_what_processes_cannot_do_is_done_here(
+    one_by_one: tuple[Fold, ...], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: start((sys.executable, *words), **options))
+    ear = Ear()
+    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, lanes=2), one_by_one)
+    assert ear.phases[-1] == "comparison 2 of 2, S+T"
+
+
+def test_without_room_for_files_folds_are_trained_here(
+    one_by_one: tuple[Fold, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Task, "write", refuse)
+    assert same(cross_fit(SPLIT, RUN, FOLDS, Silence(), lanes=2), one_by_one)
+
+
+def test_processes_end_with_what_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def watch(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    class Impatient(Silence):
+        def show(self, phase: str, done: int, total: int) -> None:
+            if done:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", watch)
+    with pytest.raises(KeyboardInterrupt):
+        cross_fit(SPLIT, RUN, FOLDS, Impatient(), lanes=2)
+    assert [process.returncode for process in started] == [-9, -9]
+
+
+def test_a_process_ends_when_nobody_can_ask_it_any_more(tmp_path: Path) -> None:
+    Task(SPLIT, RUN, FOLDS).write(tmp_path)
+    command = (sys.executable, "-m", "qurate.runs.fold_worker", str(tmp_path))
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_task_is_read_as_it_was_written_and_holds_no_sealed_label(tmp_path: Path) -> None:
+    Task(SPLIT, RUN, FOLDS).write(tmp_path)
+    read = Task.read(tmp_path)
+    assert read.config == RUN
+    assert read.split.classes == SPLIT.classes
+    assert read.split.target_unlabeled.sealed is None
+    assert isinstance(read.split.source.inputs, torch.Tensor)
+    assert isinstance(SPLIT.source.inputs, torch.Tensor)
+    assert torch.equal(read.split.source.inputs, SPLIT.source.inputs)
+    assert [fold.tolist() for fold in read.folds] == [fold.tolist() for fold in FOLDS]
+
+
+def many_steps(run: RunConfig) -> RunConfig:
+    return dataclasses.replace(run, training=dataclasses.replace(run.training, steps=2000, device="cpu"))
+
+
+def all_layers(run: RunConfig) -> RunConfig:
+    return dataclasses.replace(many_steps(run), network=dataclasses.replace(run.network, backbone="digits"))
+
+
+@pytest.mark.parametrize(
+    ("change", "folds", "lanes"),
+    [
+        (many_steps, 3, 3),
+        (many_steps, 9, 4),
+        (many_steps, 0, 1),
+        (lambda run: run, 3, 1),  # over before a process has begun
+        (
+            lambda run: dataclasses.replace(
+                many_steps(run), network=dataclasses.replace(run.network, backbone="digits")
+            ),
+            3,
+            1,
+        ),
+    ],
+)
+def test_as_many_at_a_time_as_there_are_cores(
+    change: Callable[[RunConfig], RunConfig], folds: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossfit, "available_cores", lambda: 4)
+    assert lanes_for(change(RUN), folds) == lanes
+
+
+def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[Fold, ...], tmp_path: Path) -> None:
+    def of(folds: Mapping[int, Fold]) -> dict[int, Fold] | None:
+        (tmp_path / "folds").write_bytes(pack_folds(folds))
+        return unpack_folds(tmp_path / "folds", SPLIT, FOLDS)
+
+    assert of({}) == {}
+    found = of({1: one_by_one[1]})
+    assert found is not None
+    assert list(found) == [1]
+    assert same((found[1],), (one_by_one[1],))
+    assert of({0: one_by_one[1]}) is None  # of other images
+    assert of({2: one_by_one[1]}) is None  # more than there are
+    content = bytearray(pack_folds({1: one_by_one[1]}))
+    content[-1] ^= 1
+    (tmp_path / "folds").write_bytes(content)
+    assert unpack_folds(tmp_path / "folds", SPLIT, FOLDS) is None
