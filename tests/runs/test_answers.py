@@ -118,6 +118,14 @@ def test_a_row_that_says_nothing_is_no_answer(row: str) -> None:
     assert parse_answers(f"{HEADER}\n{row}\n".encode()) == ([], 1)
 
 
+@given(st.binary(max_size=300) | st.text("a1,\"\\n\\r\\0'=é", max_size=60).map(str.encode))
+def test_any_bytes_give_answers_or_are_counted_as_damage(content: bytes) -> None:
+    whole = f"{HEADER}\n1,t,a,none,,cup,random\n".encode()
+    parse_answers(content)
+    found, _ = parse_answers(whole + content.replace(b'"', b""))
+    assert Answer("1", "t", "a", "none", "", "cup", "random") in found
+
+
 def test_a_file_that_is_not_there_has_no_answers_and_one_that_goes_is_gone(log: AnswerLog) -> None:
     assert log.current() == {}
     log.add([said("a")])

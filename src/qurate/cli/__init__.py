@@ -22,6 +22,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "predict": own_images.predict,
     "evaluate": own_images.evaluate,
     "suggest": asking.suggest,
+    "review": asking.review,
     "export": own_images.export,
     "embed": own_images.embed,
     "demo": benchmarks.demo,

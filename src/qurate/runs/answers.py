@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
 
-from qurate.runs.staging import told
+from qurate.runs.staging import RunError
 from qurate.runtime.locks import wait_for
 from qurate.runtime.tables import to_csv, unguard
 
@@ -116,7 +116,7 @@ class AnswerLog:
         if not rows:
             return
         content = to_csv(pd.DataFrame(rows, columns=list(Answer._fields)))
-        with told(self.path):
+        try:
             is_new = not self.path.exists()
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
@@ -126,6 +126,11 @@ class AnswerLog:
                 os.close(descriptor)
             if is_new:
                 _sync_folder(self.path.parent)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot be written ({error.strerror}). Check the disk and the permissions; earlier "
+                "answers are kept."
+            ) from error
 
 
 def _write_at_end(descriptor: int, content: bytes) -> None:

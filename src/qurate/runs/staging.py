@@ -23,6 +23,7 @@ from qurate.runtime import locks
 CONFIG_FILE, CHECKPOINT_FILE, COMPARISON_FILE = "config.json", "checkpoint.safetensors", "comparison.json"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
+EXAMPLES_FILE = "examples.csv"
 CURVES_FOLDER = "tensorboard"
 EXPORT_FILE = "model.onnx"
 _FILES = (
@@ -33,6 +34,7 @@ _FILES = (
     PREDICTIONS_FILE,
     POSITIVES_FILE,
     METRICS_FILE,
+    EXAMPLES_FILE,
     REPORT_FILE,
     WEIGHTS_FILE,
     ABOUT_FILE,  # last to be moved
