@@ -105,11 +105,11 @@ def test_the_python_of_the_docs_runs(where: str, code: str, ran: set[str], capsy
     assert capsys.readouterr().out
 
 
-def test_the_tables_of_methods_and_selectors_are_current() -> None:
+def test_the_tables_of_the_registries_are_current() -> None:
     tables = runpy.run_path(str(DOCS / "scripts" / "registry_tables.py"))
     for page in tables["PAGES"]:
         text = page.read_text()
-        assert len(tables["PLACE"].findall(text)) == 2
+        assert len(tables["PLACE"].findall(text)) == (1 if page.name == "asking.md" else 2)
         assert tables["fill"](text) == text, f"{page.name}: run `make docs-tables`"
 
 

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qurate.asking.base import Asker as Asker
+    from qurate.asking.pool import Pool as Pool
     from qurate.config import DQNConfig as DQNConfig
     from qurate.config import EpisodeConfig as EpisodeConfig
     from qurate.config import MethodConfig as MethodConfig
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from qurate.evaluation import predict_probabilities as predict_probabilities
     from qurate.methods import Method as Method
     from qurate.presets import make_config as make_config
+    from qurate.registry import ASKERS as ASKERS
     from qurate.registry import METHODS as METHODS
     from qurate.registry import SELECTORS as SELECTORS
     from qurate.runs.adaptation import adapt as adapt
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "asking.base": ("Asker",),
+    "asking.pool": ("Pool",),
     "config": (
         *("DQNConfig", "EpisodeConfig", "MethodConfig", "NetworkConfig", "QLearningConfig", "RewardConfig"),
         *("RunConfig", "SelectionConfig", "SelectorConfig", "TrainingConfig"),
@@ -75,7 +80,7 @@ _HOMES = {
     "evaluation": ("Metrics", "evaluate", "predict_probabilities"),
     "methods": ("Method",),
     "presets": ("make_config",),
-    "registry": ("METHODS", "SELECTORS"),
+    "registry": ("ASKERS", "METHODS", "SELECTORS"),
     "runs.adaptation": ("adapt",),
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),

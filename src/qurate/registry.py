@@ -1,4 +1,4 @@
-"""What there is to choose from: training methods and selectors, one line each.
+"""What there is to choose from: training methods, selectors and askers, one line each.
 
 Help texts, titles of tables and the tables of the docs are made of these lines. A class is imported when it is asked
 for, so that listing names loads nothing heavy.
@@ -17,7 +17,7 @@ from qurate.errors import ConfigError
 
 @dataclass(frozen=True)
 class Entry:
-    """One method or selector.
+    """One method, selector or asker.
 
     Args:
         name: In configs, on the command line and in results.csv.
@@ -41,7 +41,7 @@ class Registry(Mapping[str, Entry]):
     """Entries by name, in the order of the tables.
 
     Args:
-        what: 'method' or 'selector', for messages.
+        what: 'method', 'selector' or 'asker', for messages.
         entries: All of them.
     """
 
@@ -88,6 +88,10 @@ def _selector(name: str, summary: str, where: str) -> Entry:
     return Entry(name, name, summary, f"qurate.selection.{where}")
 
 
+def _asker(name: str, summary: str, where: str) -> Entry:
+    return Entry(name, name, summary, f"qurate.asking.{where}")
+
+
 METHODS = Registry(
     "method",
     _method("source_target", "S+T", "nothing: the baseline to beat", "source_target:SourceTarget"),
@@ -129,6 +133,17 @@ SELECTORS = Registry(
     _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "algorithm:DQNSelector"),
 )
 """Selectors, by which pseudo-labels they trust."""
+
+ASKERS = Registry(
+    "asker",
+    _asker("random", "random ones: the control, and the honest sample", "random:RandomAsker"),
+    _asker("probability", "those whose likeliest class is least probable", "probability:ProbabilityAsker"),
+    _asker("margin", "those whose two likeliest classes are closest", "margin:MarginAsker"),
+    _asker("clusters", "the middles of groups, by k-means weighted by doubt", "clusters:ClustersAsker"),
+    _asker("density", "the middles of neighbourhoods that the model cannot tell", "density:DensityAsker"),
+    _asker("check", "trusted pseudo-labels that are most likely wrong", "check:CheckAsker"),
+)
+"""Askers, by which images they would have a person label next."""
 
 DEFAULT_SELECTOR = "adaptive"
 """Who selects where nobody says otherwise. Our choice, by docs/lopsided; preset 'paper' has the agent."""

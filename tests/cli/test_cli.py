@@ -71,6 +71,8 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
         ((*ADAPT, "--seed", "-1"), "--seed must be between 0 and 4294967295, got -1"),
         (("predict", "no-such-run", "b", "--out", "c.csv"), "must be the folder of a finished run"),
         (("export", "no-such-run"), "must be the folder of a finished run"),
+        (("suggest", "no-such-run", "--count", "3", "--out", "c.csv"), "must be the folder of a finished run"),
+        (("suggest", "r", "--count", "3", "--out", "c.csv", "--asker", "dense"), "--asker must be one of random"),
         (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
         (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),
         (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "preset must be one of"),

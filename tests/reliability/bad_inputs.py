@@ -6,6 +6,7 @@ Every row is a command line or a Python call that a person could send by mistake
 
 from __future__ import annotations
 
+from tests.reliability.bad_asking import ASKING_ROWS
 from tests.reliability.bad_benchmarks import BENCHMARK_ROWS
 from tests.reliability.bad_files import FILE_ROWS
 from tests.reliability.bad_images import IMAGE_ROWS
@@ -21,4 +22,5 @@ TABLE: tuple[BadInput, ...] = (
     *BENCHMARK_ROWS,
     *PYTHON_ROWS,
     *PYTHON_DATA_ROWS,
+    *ASKING_ROWS,
 )

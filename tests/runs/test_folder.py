@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
@@ -63,9 +64,21 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path: Path) -> None:
     watcher = Watcher()
     run(place, tmp_path / "whole", watcher)
-    names = ["config.json", "metrics.csv", "model.json", "model.safetensors", "positives.csv", "predictions.csv"]
+    names = [
+        "config.json",
+        "examples.csv",
+        "metrics.csv",
+        "model.json",
+        "model.safetensors",
+        "positives.csv",
+        "predictions.csv",
+    ]
     left = {file.name for file in (tmp_path / "whole").iterdir()}
     assert left - {CURVES_FOLDER} == {*names, "report.html"}  # the curves are an extra
+    examples = pd.read_csv(tmp_path / "whole" / "examples.csv")
+    assert (
+        examples.groupby(["part", "label"]).size().tolist() == [3] * 3 + [4] * 3
+    )  # all labelled, and of 6 in the source
     assert watcher.phases[:4] == ["embedding", "pre-training", "round 1 of 2", "round 2 of 2"]
     whole = contents(tmp_path / "whole")
     for number, kill_at in enumerate(

@@ -11,7 +11,7 @@ from typing import Any
 import tyro
 
 import qurate
-from qurate.cli import benchmarks, own_images
+from qurate.cli import asking, benchmarks, own_images
 from qurate.cli.signals import Stopped, ignore_signals, stoppable
 from qurate.cli.terminal import say, tell
 from qurate.errors import ConfigError, QurateError
@@ -21,6 +21,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": own_images.adapt,
     "predict": own_images.predict,
     "evaluate": own_images.evaluate,
+    "suggest": asking.suggest,
+    "review": asking.review,
     "export": own_images.export,
     "embed": own_images.embed,
     "demo": benchmarks.demo,

@@ -5,6 +5,8 @@
 - predictions.csv: file, label, probability, problem of each unlabelled image
 - positives.csv: the pseudo-labels that were trusted, and why
 - metrics.csv: rounds, and the comparison with S+T
+- examples.csv: a few labelled images of each class, to compare with in `qurate review`
+- labels.csv: what people answered, see `runs.answers`; no run removes it
 - report.html: the page to look at
 - model.safetensors: the network
 - model.json: how to use it; written last, so that its presence means that the model is finished
@@ -37,6 +39,7 @@ from qurate.runs.staging import (
     CHECKPOINT_FILE,
     COMPARISON_FILE,
     CONFIG_FILE,
+    EXAMPLES_FILE,
     METRICS_FILE,
     OLDER_COMPARISON_FILE,
     POSITIVES_FILE,
@@ -57,6 +60,9 @@ from qurate.selection.crossfit import Fold
 
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
+
+_EXAMPLES = 4
+"""Images of a class that are kept as examples, of either domain."""
 
 
 class RunFolder:
@@ -226,6 +232,7 @@ class RunFolder:
             self.save_folds({})
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self._write(POSITIVES_FILE, to_csv(record.positives))
+        self._write(EXAMPLES_FILE, to_csv(choose_examples(record)))
         self.write_page(record)
         with told(self.path):
             model.write(self.work)
@@ -283,6 +290,13 @@ class RunFolder:
                 f"{self.path}: {free // 2**20} MiB are free on this disk and a run needs about "
                 f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another `out`."
             )
+
+
+def choose_examples(record: RunRecord) -> pd.DataFrame:
+    """A few labelled images of each class from either domain: columns file, label, part."""
+    parts = {"labeled": record.labeled, "source": record.source}
+    few = [table.groupby("label").head(_EXAMPLES).assign(part=part) for part, table in parts.items()]
+    return pd.concat(few, ignore_index=True)[["file", "label", "part"]]
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

@@ -218,7 +218,8 @@ class Job:
             "weights": self.weights,
             "backbone_sha256": self._fingerprint(),
         }
-        return AdaptedModel(network.eval(), config, classes, origin, self.cache, calibration)
+        folder = None if self.folder is None else self.folder.path
+        return AdaptedModel(network.eval(), config, classes, origin, self.cache, calibration, folder)
 
     def _record(self, parts: Parts, split: Split, result: Adaptation, plan: Plan) -> RunRecord:
         """What the page shows, the comparison still to come."""

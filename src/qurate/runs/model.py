@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import safetensors.torch
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qurate.asking.base import Asker
 from qurate.calibration import Calibration, at_temperature
 from qurate.config import NetworkConfig
 from qurate.data.domains import leave_out, list_some
@@ -28,8 +29,25 @@ from qurate.evaluation import Metrics, calibration_error, measure
 from qurate.networks.heads import Network, build_network
 from qurate.runs.about import ABOUT_FILE, FORMAT, WEIGHTS_FILE, file_of, read_about
 from qurate.runs.about import ModelError as ModelError
+from qurate.runs.settings import DEFAULT_ASKER
 from qurate.runtime.checksums import not_finite, tensor_digest
 from qurate.runtime.files import write_atomically
+
+
+class Looked(NamedTuple):
+    """Image files as a model sees them.
+
+    Args:
+        files: Those that can be read.
+        embeddings: By the backbone, (N, width).
+        probabilities: Of the classes, (N, K).
+        unreadable: The others, and why.
+    """
+
+    files: tuple[Path, ...]
+    embeddings: Tensor
+    probabilities: Tensor
+    unreadable: Mapping[Path, str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,6 +61,7 @@ class AdaptedModel:
         origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
         cache: Folder of the embedding cache; the user's unless given.
         calibration: What the logits are divided by, so that probabilities mean what they say.
+        folder: The run that it comes from, if it was written.
 
     Example:
         >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
@@ -55,6 +74,7 @@ class AdaptedModel:
     origin: dict[str, Any] = field(default_factory=dict)
     cache: Path | None = None
     calibration: Calibration = field(default_factory=Calibration)
+    folder: Path | None = None
 
     def __repr__(self) -> str:
         trained = "all layers trained" if self.origin.get("trained") == "full" else "head trained"
@@ -121,6 +141,44 @@ class AdaptedModel:
             calibration_error=calibration_error(probabilities, labels),
             uncalibrated_error=calibration_error(said.exp(), labels),
         )
+
+    def suggest(
+        self,
+        count: int,
+        images: Place | Sequence[Place] | None = None,
+        *,
+        asker: str | Asker = DEFAULT_ASKER,
+        random_share: float = 0.0,
+        seed: int = 0,
+        on_progress: OnProgress | None = None,
+    ) -> pd.DataFrame:
+        """Which images a person should label next.
+
+        Args:
+            count: How many.
+            images: To choose from: a folder, a glob, a list file or paths; the unlabelled images of the run that the
+                model comes from unless given, without those that have an answer in its labels.csv.
+            asker: How they are chosen: one of `qurate.ASKERS`, or an `Asker` of your own.
+            random_share: Part of them that is drawn at random instead, between 0 and 1. Only that part tells how often
+                the model is right.
+            seed: Decides everything random.
+            on_progress: Told how many images are done, and of how many.
+
+        Returns:
+            Columns file, label (empty, for the answer), predicted, probability, runner_up, asker and why; in the order
+            of asking.
+        """
+        from qurate.runs.suggestions import suggest_images  # it needs a model
+
+        return suggest_images(self, count, images, asker, random_share=random_share, seed=seed, on_progress=on_progress)
+
+    def look(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Looked:
+        """What the model makes of image files; those that cannot be read are told apart."""
+        found = self._embed(files, on_progress)
+        readable = tuple(file for file in files if file not in found.unreadable)
+        rows = found.of(ImageFiles(readable))
+        probabilities = at_temperature(self._classify(found, readable), self.calibration.temperature)
+        return Looked(readable, rows, probabilities, found.unreadable)
 
     def export(self, path: Place, *, force: bool = False) -> Path:
         """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
@@ -219,7 +277,7 @@ def load(folder: Place) -> AdaptedModel:
     network.transform = transform
     _load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
     origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
-    return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration)
+    return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration, folder=path)
 
 
 def _read_transform(said: Any) -> Transform:

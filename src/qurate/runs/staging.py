@@ -24,6 +24,7 @@ CONFIG_FILE, CHECKPOINT_FILE = "config.json", "checkpoint.safetensors"
 COMPARISON_FILE, OLDER_COMPARISON_FILE = "comparison.safetensors", "comparison.json"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
+EXAMPLES_FILE = "examples.csv"
 CURVES_FOLDER = "tensorboard"
 EXPORT_FILE = "model.onnx"
 _FILES = (
@@ -35,6 +36,7 @@ _FILES = (
     PREDICTIONS_FILE,
     POSITIVES_FILE,
     METRICS_FILE,
+    EXAMPLES_FILE,
     REPORT_FILE,
     WEIGHTS_FILE,
     ABOUT_FILE,  # last to be moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -34,6 +34,21 @@ def hold(path: Path, *, wait: bool = False) -> Iterator[bool]:
         yield _lock(descriptor, wait)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def wait_for(descriptor: int) -> Iterator[None]:
+    """Hold the lock of an open file for the length of the block, after whoever has it; without locks, at once."""
+    locked = False
+    if fcntl is not None:
+        with suppress(OSError):  # no locks on this file system
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locked = True
+    try:
+        yield
+    finally:
+        if locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _lock(descriptor: int, wait: bool) -> bool:

@@ -61,10 +61,10 @@ def read_csv(path: Path | str) -> pd.DataFrame:
                 f"{path}: row {number} has {_fields(row)}, and the header has {len(header)}. Put names with commas in "
                 "quotes."
             )
-    names = [_read(name) for name in header]
+    names = [unguard(name) for name in header]
     if repeated := sorted({name for name in names if name and names.count(name) > 1}):
         raise TableError(f"{path}: column names must differ, got '{repeated[0]}' more than once. Rename one.")
-    return pd.DataFrame([[_read(cell) for cell in row] for row in rows], columns=names, dtype=object)
+    return pd.DataFrame([[unguard(cell) for cell in row] for row in rows], columns=names, dtype=object)
 
 
 def is_text(name: str) -> bool:
@@ -89,5 +89,6 @@ def _write(value: Any, float_format: str | None, *, alone: bool) -> str:
     return text
 
 
-def _read(cell: str) -> str:
+def unguard(cell: str) -> str:
+    """A text as it was before the apostrophe that keeps it from being a formula."""
     return cell[1:] if _GUARDED.match(cell) else cell

@@ -1,0 +1,139 @@
+"""The verbs that ask a person: suggest, review."""
+
+from __future__ import annotations
+
+import functools
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+
+from qurate.cli import options
+from qurate.cli.arguments import check_count, check_seed
+from qurate.cli.signals import on_stop
+from qurate.cli.terminal import begin, check_output, say, tell, write
+from qurate.errors import ConfigError
+from qurate.registry import ASKERS
+from qurate.runs.about import read_about
+from qurate.runs.settings import DEFAULT_ASKER
+from qurate.runtime.checked import show
+
+if TYPE_CHECKING:
+    from qurate.runs.suggestions import Inquiry
+
+AskerName = Annotated[str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(ASKERS)}.")]
+
+
+def suggest(
+    run: options.RunDir,
+    count: Annotated[int, tyro.conf.arg(metavar="INT")],
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+    asker: AskerName = DEFAULT_ASKER,
+    random_share: float = 0.0,
+    seed: int = 0,
+    force: options.Flag = False,
+) -> None:
+    """Say which unlabelled images to label next, and why.
+
+    Args:
+        run: Folder of a finished run.
+        count: How many images.
+        out: CSV table to write: file, label (empty, for you), predicted, probability, runner_up, asker, why.
+        asker: Which images to ask about; a name of the registry.
+        random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
+        seed: Decides everything random.
+        force: Overwrite FILE if it exists.
+    """
+    check_wish_words(count, asker, random_share, seed)
+    check_output(out, "--out", force=force)
+    read_about(run)
+    on_stop(lambda: "Nothing was written. Re-run the command to start again.")
+    begin()
+    from qurate.runs.answers import LABELS_FILE, AnswerLog
+    from qurate.runs.suggestions import read_run_images
+    from qurate.runtime.tables import to_csv
+
+    inquiry = look_at(run, *read_run_images(run))
+    answers = AnswerLog(run / LABELS_FILE).current()
+    questions = inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers)
+    if not questions:
+        raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
+    write(out, to_csv(inquiry.table(questions)), "--out")
+    honest = sum(question.asker == "random" for question in questions)
+    say(f"{len(questions)} of {len(inquiry.files)} images to label, {honest} of them drawn at random. Table: {out}")
+
+
+def review(
+    run: options.RunDir,
+    count: int = 50,
+    asker: AskerName = DEFAULT_ASKER,
+    random_share: float = 0.2,
+    seed: int = 0,
+    port: int = 0,
+    browser: options.Switch = True,
+) -> None:
+    """Answer on a page on this machine: which classes images have, and which pseudo-labels are wrong.
+
+    Args:
+        run: Folder of a finished run; every answer is added to RUN/labels.csv at once.
+        count: Questions at a time.
+        asker: Which images to ask about; a name of the registry.
+        random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
+        seed: Decides everything random.
+        port: Of the server, which only this machine can reach; 0 takes any that is free.
+        browser: Open the page in a browser.
+    """
+    check_wish_words(count, asker, random_share, seed)
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port must be between 0 and 65535, got {show(port)}.")
+    read_about(run)
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise ConfigError("review needs the extra 'review': pip install 'qurate[review]'.")
+    on_stop(lambda: f"All answers are saved in {run / 'labels.csv'}.")
+    begin()
+    from qurate.review.app import ReviewPage
+    from qurate.review.server import listen, read_examples, serve
+    from qurate.review.session import Session, Wishes
+    from qurate.runs.answers import LABELS_FILE, AnswerLog
+    from qurate.runs.suggestions import read_run_images
+
+    examples = read_examples(run)
+    own = listen(port)
+    with own:
+        inquiry = look_at(run, *read_run_images(run))
+        session = Session(inquiry, AnswerLog(run / LABELS_FILE), Wishes(count, asker, random_share, seed))
+        title = run.absolute().name
+        serve(ReviewPage(title, session, examples), own, show=browser, say=say)
+
+
+def look_at(run: Path, files: list[Path], trusted: dict[str, str]) -> Inquiry:
+    """The images of a run as its model sees them; says how many cannot be read."""
+    from qurate.data.domains import list_some
+    from qurate.runs.model import load
+    from qurate.runs.suggestions import make_inquiry
+    from qurate.runtime.progress import PhaseBars
+
+    with PhaseBars(Console()) as bars:
+        inquiry = make_inquiry(load(run), files, trusted, functools.partial(bars.show, "looking at the images"))
+    if inquiry.unreadable:
+        lost = f"{len(inquiry.unreadable)} of {len(files)} images cannot be read and are left out"
+        tell(f"{lost}: {list_some(inquiry.unreadable, 3)}.", "yellow")
+    return inquiry
+
+
+def check_wish_words(count: int, asker: str, random_share: float, seed: int) -> None:
+    """Judge the options that say what to ask, before anything heavy is loaded.
+
+    Raises:
+        ConfigError: If one is not allowed.
+    """
+    check_count("count", count)
+    check_seed("seed", seed)
+    if not 0 <= random_share <= 1:
+        raise ConfigError(f"--random-share must be between 0 and 1, got {show(random_share)}.")
+    try:
+        ASKERS.find(asker)
+    except ConfigError as error:
+        raise ConfigError(f"--{error}") from None

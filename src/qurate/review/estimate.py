@@ -1,0 +1,68 @@
+"""How often the model is right, from the answers to images that were drawn at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from qurate.runs.answers import Answer
+
+_Z = 1.959964  # of a normal distribution, for 95 %
+
+
+class Estimate(NamedTuple):
+    """Accuracy on a random sample.
+
+    Args:
+        images: How many images the person gave a class or called wrong.
+        right: Of how many of them the model had said it.
+        none: Images of the sample that belong to no class; they are not counted.
+        low: Lower end of the 95 % interval of the accuracy on all images; 0 where there are none.
+        high: Upper end; 1 where there are none.
+    """
+
+    images: int
+    right: int
+    none: int
+    low: float
+    high: float
+
+
+def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predicted: Mapping[str, str]) -> Estimate:
+    """Count the answers to a random sample, up to the first image that still lacks one.
+
+    Hard images are put off more often than easy ones. So answers behind a gap do not count before it is closed, and
+    neither do answers that the sample only happens to share with other questions.
+
+    Args:
+        order: All files in a random order; the sample is its beginning.
+        answers: What counts for each file.
+        predicted: What the model says of each.
+    """
+    images = right = none = 0
+    for file in order:
+        answer = answers.get(file)
+        if answer is None:
+            break
+        if answer.answer == "none":
+            none += 1
+            continue
+        images += 1
+        right += answer.label == predicted[file]
+    return Estimate(images, right, none, *wilson_interval(right, images))
+
+
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share; it is honest also of few images, and of none or all of them right.
+
+    Example:
+        >>> [round(end, 3) for end in wilson_interval(9, 10)]
+        [0.596, 0.982]
+    """
+    if not total:
+        return 0.0, 1.0
+    share, square = right / total, _Z**2 / total
+    middle = (share + square / 2) / (1 + square)
+    half = _Z / (1 + square) * math.sqrt(share * (1 - share) / total + square / (4 * total))
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # but for rounding

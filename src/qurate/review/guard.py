@@ -1,0 +1,93 @@
+"""Who may talk to the server: pages that it has given out itself, and nobody else.
+
+It listens on the loopback address only, but every page that a browser on this machine shows can send requests there,
+and so can other users of the machine. So a request must know the token of the address, name this server as its host (a
+foreign name that was made to point here is refused), and if it changes anything come from this origin.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MOST_BYTES = 2_000_000
+"""Of a request: the answers to a whole class of pseudo-labels fit."""
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Of every answer: the page may load its own parts, talk to this server and do nothing else."""
+
+
+class Guard:
+    """Lets requests through to an application, or refuses them with 403.
+
+    Args:
+        app: The application.
+        token: What every path begins with.
+        port: Of the server.
+    """
+
+    def __init__(self, app: App, token: str, port: int) -> None:
+        self._app, self._token = app, token
+        names = ("127.0.0.1", "localhost")
+        self._hosts = {f"{name}:{port}" for name in names} | ({*names} if port == 80 else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] != "http":
+            return
+        reason = self.judge(scope)
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *own]}
+            await send(message)
+
+        if reason:
+            await _refuse(send_with_headers, reason)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+    def judge(self, scope: Scope) -> str:
+        """Why a request is refused; empty if it is not."""
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        hosts, origins, sites = (headers.get(name, []) for name in ("host", "origin", "sec-fetch-site"))
+        given = scope["path"].split("/")[1] if scope["path"].startswith("/") else ""
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return "the host is not this server"
+        if not secrets.compare_digest(given.encode(), self._token.encode()):
+            return "the address lacks the token; open the one that `qurate review` printed"
+        if any(origin != f"http://{hosts[0]}" for origin in origins) or (scope["method"] == "POST" and not origins):
+            return "the request comes from another page"
+        if any(site not in ("same-origin", "none") for site in sites):
+            return "the request comes from another site"
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return "the method is not allowed"
+        lengths = headers.get("content-length", ["0"])
+        if any(not length.isascii() or not length.isdigit() or int(length) > MOST_BYTES for length in lengths):
+            return "the request is too large"
+        return ""
+
+
+async def _refuse(send: Send, reason: str) -> None:
+    body = f"Refused: {reason}.\n".encode()
+    kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 403, "headers": kind})
+    await send({"type": "http.response.body", "body": body})

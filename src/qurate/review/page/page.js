@@ -1,0 +1,293 @@
+// The page: it shows a question, sends the answer, and goes on when the server has said that it is saved.
+const $ = id => document.getElementById(id);
+const GRID = 30;
+const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
+const state = { classes: [], examples: [], question: null, later: [], busy: false, view: "one", trusted: [], grid: null };
+const acts = JSON.parse(sessionStorage.getItem("acts") ?? "[]");
+
+async function call(path, body) {
+  const options = body === undefined ? {} : { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch {
+    throw new Error("The server has ended, so nothing more is saved. Start `qurate review` again; all answers so far are kept.");
+  }
+  const said = await answer.json().catch(() => ({ problem: `the server answers ${answer.status}` }));
+  if (!answer.ok) throw new Error(`Not saved: ${said.problem}`);
+  if (said.summary) showSummary(said.summary);
+  if (said.trusted) state.trusted = said.trusted;
+  return said;
+}
+
+// One thing at a time: a second key press while an answer is being saved is not an answer to the next image.
+async function doing(work) {
+  if (state.busy) return;
+  state.busy = true;
+  try {
+    await work();
+    $("problem").hidden = true;
+  } catch (error) {
+    $("problem").textContent = error.message;
+    $("problem").hidden = false;
+  } finally {
+    state.busy = false;
+    showUndo();
+  }
+}
+
+const percent = share => share > 0 && share < .005 ? "under 1 %" : share < 1 && share >= .995 ? "over 99 %" : `${Math.round(100 * share)} %`;
+const short = share => percent(share).replace("under ", "<").replace("over ", ">");
+const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+const fileName = path => path.split(/[\\/]/).pop();
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function picture(path, alt, properties = {}) {
+  const image = element("img", { alt, ...properties });
+  image.addEventListener("load", () => image.classList.toggle("tiny", Math.max(image.naturalWidth, image.naturalHeight) <= 48));
+  image.src = path;
+  return image;
+}
+
+function showSummary(summary) {
+  const { answered, left, none, damaged, estimate } = summary;
+  $("bar").max = Math.max(1, answered + left);
+  $("bar").value = answered;
+  $("count").textContent = `${answered.toLocaleString("en")} answered, ${left.toLocaleString("en")} left`;
+  $("bar").setAttribute("aria-valuetext", $("count").textContent);
+  const words = [];
+  if (estimate.images) {
+    words.push(`Accuracy by the images drawn at random: ${percent(estimate.right / estimate.images)} of ${estimate.images}, 95 % interval ${percent(estimate.low)} to ${percent(estimate.high)}.`);
+  } else {
+    words.push("No image drawn at random is answered yet, so nothing is known of the accuracy.");
+  }
+  if (estimate.none) words.push(`${plural(estimate.none, "image")} of no class not counted.`);
+  if (none) words.push(`${plural(none, "image")} set aside in all.`);
+  if (damaged) words.push(`${plural(damaged, "row")} of labels.csv cannot be read.`);
+  $("estimate").textContent = words.join(" ");
+}
+
+function showUndo() {
+  for (const id of ["undo", "undo-done", "undo-grid"]) $(id).disabled = acts.length === 0;
+}
+
+function remember(id) {
+  acts.push(id);
+  sessionStorage.setItem("acts", JSON.stringify(acts.slice(-500)));
+}
+
+function examplesOf(label, most, named) {
+  const all = state.examples[label];
+  const target = all.filter(one => one.part === "labeled"), source = all.filter(one => one.part !== "labeled");
+  const few = [...target.slice(0, Math.max(1, most - 1)), ...source].slice(0, most);
+  return few.map(one => picture(`examples/${one.number}/small`, named ? `${state.classes[label]}, ${one.part === "labeled" ? "labelled target" : "source"}` : "", { loading: "lazy" }));
+}
+
+async function nextQuestion() {
+  const said = await call(`question?tab=${tab}&later=${state.later.join(",")}`);
+  state.question = said.question;
+  showQuestion();
+}
+
+function showQuestion() {
+  const question = state.question;
+  show(question ? "one" : "done");
+  if (!question) return $("done-title").focus();
+  const name = fileName(question.file), best = state.classes[question.choices[0].label];
+  $("image").alt = `Image to label: ${name}`;
+  $("image").classList.remove("tiny");
+  $("image").src = `images/${question.image}/large`;
+  $("file").textContent = name;
+  $("file").title = question.file;
+  $("why").textContent = question.why;
+  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), ` Confirm: ${best}`);
+  $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
+    const button = element("button", { onclick: () => answer("label", label) });
+    button.setAttribute("aria-label", `${i + 1}: ${state.classes[label]}, ${percent(probability)}`);
+    button.append(
+      element("span", { className: "name" }, element("kbd", { textContent: i + 1 }), element("b", { textContent: state.classes[label] }), element("span", { textContent: short(probability) })),
+      element("span", { className: "pair" }, ...examplesOf(label, 3, false)),
+    );
+    return element("li", {}, button);
+  }));
+  for (const image of question.following) new Image().src = `images/${image}/large`;
+  closeSearch();
+  $("question").focus({ preventScroll: true });
+  if (scrollY > 0) scrollTo(0, 0);
+}
+
+const answer = (kind, label) => doing(async () => {
+  if (!state.question) return;
+  const { image } = state.question;
+  const said = await call("answers", { answers: [{ image, answer: kind, ...(kind === "label" ? { label } : {}) }] });
+  remember(said.id);
+  state.later = state.later.filter(one => one !== image);
+  $("status").textContent = `Saved: ${kind === "label" ? state.classes[label] : "none of the classes"}.`;
+  await nextQuestion();
+});
+
+const later = () => doing(async () => {
+  if (!state.question) return;
+  const { image } = state.question;
+  state.later = [...state.later.filter(one => one !== image), image];
+  $("status").textContent = "Put off.";
+  await nextQuestion();
+});
+
+const undo = () => doing(async () => {
+  if (!acts.length) return;
+  const id = acts.at(-1);
+  await call("undo", { id });
+  acts.pop();
+  sessionStorage.setItem("acts", JSON.stringify(acts));
+  $("status").textContent = "Undone.";
+  await (state.view === "grid" ? showGrid() : nextQuestion());
+});
+
+function show(section) {
+  for (const id of ["one", "done", "grid"]) $(id).hidden = id !== section;
+  $("to-one").setAttribute("aria-pressed", section !== "grid");
+  $("to-grid").setAttribute("aria-pressed", section === "grid");
+}
+
+// Something else: type-ahead over all classes.
+const search = { found: [], at: 0 };
+function find() {
+  const word = $("search").value.trim().toLocaleLowerCase();
+  const names = state.classes.map((name, label) => ({ label, at: name.toLocaleLowerCase().indexOf(word) }));
+  search.found = word ? names.filter(one => one.at >= 0).sort((a, b) => a.at - b.at || a.label - b.label).slice(0, 40).map(one => one.label) : [];
+  search.at = 0;
+  showFound();
+}
+function showFound() {
+  $("found").replaceChildren(...search.found.map((label, i) => {
+    const item = element("li", { id: `found-${i}`, onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examplesOf(label, 2, false), state.classes[label]);
+    item.setAttribute("role", "option");
+    item.setAttribute("aria-selected", i === search.at);
+    return item;
+  }));
+  $("found").hidden = !search.found.length;
+  $("search").setAttribute("aria-expanded", search.found.length > 0);
+  if (search.found.length) $("search").setAttribute("aria-activedescendant", `found-${search.at}`);
+  else $("search").removeAttribute("aria-activedescendant");
+  $("found").children[search.at]?.scrollIntoView({ block: "nearest" });
+  if ($("search").value.trim() && !search.found.length) $("status").textContent = "No class has that in its name.";
+}
+function closeSearch() {
+  $("search").value = "";
+  search.found = [];
+  showFound();
+}
+$("search").addEventListener("input", find);
+$("search").addEventListener("blur", () => { search.found = []; showFound(); });
+$("search").addEventListener("focus", find);
+$("search").addEventListener("keydown", event => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (step && search.found.length) {
+    search.at = (search.at + step + search.found.length) % search.found.length;
+    showFound();
+    event.preventDefault();
+  } else if (event.key === "Enter") {
+    if (search.found.length) answer("label", search.found[search.at]);
+    event.preventDefault();
+  } else if (event.key === "Escape") {
+    closeSearch();
+    $("question").focus();
+  }
+});
+
+// By class: confirm many pseudo-labels at once.
+async function showGrid() {
+  show("grid");
+  const chosen = Number($("class").value || -1);
+  const first = state.trusted.find(one => one.open) ?? state.trusted[0];
+  const label = state.trusted.some(one => one.label === chosen) ? chosen : first?.label;
+  state.grid = label === undefined ? null : (await call(`trusted?label=${label}&count=${GRID}`)).grid;
+  $("class").replaceChildren(...state.trusted.map(one => element("option", { value: one.label, textContent: `${state.classes[one.label]} (${one.open} of ${one.trusted} to check)`, selected: one.label === label })));
+  const images = state.grid?.images ?? [];
+  $("cells").replaceChildren(...images.map(({ image, file }) => {
+    const button = element("button", { title: file });
+    button.append(picture(`images/${image}/small`, "", { loading: "lazy" }));
+    button.dataset.image = image;
+    button.setAttribute("aria-pressed", "false");
+    button.setAttribute("aria-label", `${fileName(file)} is wrong`);
+    button.onclick = () => { button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true"); nameConfirm(); };
+    return element("li", {}, button);
+  }));
+  $("examples").replaceChildren(...(label === undefined ? [] : examplesOf(label, 8, true)).map(image => element("li", {}, image)));
+  $("examples-title").textContent = $("examples").children.length ? `Labelled examples of ${state.classes[label]}:` : "";
+  $("grid-empty").hidden = images.length > 0;
+  $("grid-empty").textContent = state.trusted.length ? "Nothing is left to check in this class." : "This run trusted no pseudo-labels.";
+  nameConfirm();
+  $("grid-title").focus({ preventScroll: true });
+}
+const cells = () => [...$("cells").querySelectorAll("button")];
+const isWrong = cell => cell.getAttribute("aria-pressed") === "true";
+function nameConfirm() {
+  const wrong = cells().filter(isWrong).length, right = cells().length - wrong;
+  $("confirm-grid").textContent = wrong ? `Confirm ${right}, reject ${wrong}` : `Confirm all ${right} shown`;
+  $("confirm-grid").disabled = cells().length === 0;
+}
+const confirmGrid = () => doing(async () => {
+  const label = state.grid?.label;
+  const answers = cells().map(cell => ({ image: Number(cell.dataset.image), ...(isWrong(cell) ? { answer: "wrong" } : { answer: "label", label }) }));
+  if (!answers.length) return;
+  remember((await call("answers", { answers })).id);
+  $("status").textContent = `Saved: ${plural(answers.length, "answer")}.`;
+  const here = state.trusted.find(one => one.label === label);
+  if (!here?.open) $("class").value = String(state.trusted.find(one => one.open)?.label ?? label);
+  await showGrid();
+});
+
+const views = { one: nextQuestion, grid: showGrid };
+const go = view => doing(async () => { state.view = view; await views[view](); });
+
+document.addEventListener("keydown", event => {
+  const typing = event.target.matches("input[type=text], select");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat || !$("keys").checked) return;
+  const onControl = event.target.matches("button, input");
+  const one = state.view === "one" && state.question && !$("one").hidden, key = event.key.toLowerCase();
+  const choice = one && /^[1-9]$/.test(key) ? state.question.choices[key - 1] : null;
+  const does = choice ? () => answer("label", choice.label)
+    : key === "enter" && one && !onControl ? () => answer("label", state.question.choices[0].label)
+    : one && (key === "0" || key === "n") ? () => answer("none")
+    : one && key === "l" ? later
+    : one && (key === "/" || key === "s") ? () => $("search").focus()
+    : key === "u" ? undo
+    : key === "g" ? () => go(state.view === "one" ? "grid" : "one")
+    : null;
+  if (does) {
+    event.preventDefault();
+    does();
+  }
+});
+
+$("confirm").onclick = () => state.question && answer("label", state.question.choices[0].label);
+$("none").onclick = () => answer("none");
+$("later").onclick = later;
+for (const id of ["undo", "undo-done", "undo-grid"]) $(id).onclick = undo;
+$("more").onclick = () => doing(async () => {
+  const { added } = await call("more", {});
+  if (added) await nextQuestion();
+  else $("done-title").textContent = "There is nothing left to ask about";
+});
+$("to-one").onclick = () => go("one");
+$("to-grid").onclick = () => go("grid");
+$("class").onchange = () => doing(showGrid);
+$("confirm-grid").onclick = confirmGrid;
+$("image").addEventListener("load", () => $("image").classList.toggle("tiny", Math.max($("image").naturalWidth, $("image").naturalHeight) <= 48));
+$("keys").checked = localStorage.getItem("keys") !== "off";
+$("keys").onchange = () => localStorage.setItem("keys", $("keys").checked ? "on" : "off");
+
+doing(async () => {
+  const said = await call("start");
+  Object.assign(state, { classes: said.classes, examples: said.examples });
+  $("title").textContent = said.title;
+  document.title = `${said.title} · qurate review`;
+  await nextQuestion();
+});

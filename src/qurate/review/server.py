@@ -1,0 +1,88 @@
+"""The server of the page: on the loopback address only, until it is stopped."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from qurate.data.domains import list_some
+from qurate.errors import ConfigError
+from qurate.review.app import Example, ReviewPage
+from qurate.runs.about import file_of
+from qurate.runs.staging import EXAMPLES_FILE
+from qurate.runtime.tables import TableError, read_csv
+
+HOST = "127.0.0.1"
+
+
+def listen(port: int) -> socket.socket:
+    """A socket on this machine's own address.
+
+    Args:
+        port: 0 for any that is free.
+
+    Raises:
+        ConfigError: If it is taken.
+    """
+    own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        own.bind((HOST, port))
+    except OSError as error:
+        own.close()
+        raise ConfigError(
+            f"`port={port}` cannot be used ({error.strerror}). Leave it out, or choose another."
+        ) from error
+    return own
+
+
+def serve(page: ReviewPage, own: socket.socket, *, show: bool, say: Callable[[str], None]) -> None:
+    """Answer requests until a signal comes.
+
+    Args:
+        page: What answers.
+        own: Where it listens.
+        show: Whether to open a browser.
+        say: Told the address.
+    """
+    token, port = secrets.token_urlsafe(32), own.getsockname()[1]
+    address = f"http://{HOST}:{port}/{token}/"
+    config = uvicorn.Config(
+        page.guarded(token, port),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # the token is part of every path
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    own.listen(128)  # who comes before the server is ready waits
+    say(f"Open {address} in a browser on this machine. Stop with Ctrl-C; every answer is saved as it is given.")
+    if show:
+        webbrowser.open(address)
+    uvicorn.Server(config).run(sockets=[own])
+
+
+def read_examples(folder: Path) -> list[Example]:
+    """Images of each class that a run left for comparison; none where it is of an earlier version.
+
+    Raises:
+        ConfigError: If their table is damaged.
+    """
+    path = file_of(folder, EXAMPLES_FILE)
+    if not path.is_file():
+        return []
+    try:
+        table = read_csv(path)
+    except TableError as error:
+        raise ConfigError(f"{error} Remove it to do without examples.") from error
+    if missing := [name for name in ("file", "label", "part") if name not in table.columns]:
+        raise ConfigError(f"{path}: must have the column '{missing[0]}', got {list_some(table.columns)}.")
+    rows = zip(table["file"], table["label"], table["part"], strict=True)
+    return [Example(Path(file), label, part) for file, label, part in rows]

@@ -1,0 +1,218 @@
+"""A session of questions and answers; it knows nothing of pages and servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from qurate.asking.base import Asker
+from qurate.asking.check import label_support
+from qurate.asking.random import RandomAsker
+from qurate.errors import DataError
+from qurate.review.estimate import Estimate, estimate_accuracy
+from qurate.runs.answers import Answer, AnswerLog
+from qurate.runs.suggestions import Inquiry, Question
+
+CHOICES = 9
+"""Likely classes that are offered; there are nine keys."""
+HELD = 60.0
+"""Seconds for which a question that one tab shows is not given to another. Our choice."""
+_WRONG = "Somebody said that it is not what the model takes it for. What is it?"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What to ask.
+
+    Args:
+        count: Questions at a time.
+        asker: Who chooses them.
+        random_share: Part that is drawn at random.
+        seed: Decides everything random.
+    """
+
+    count: int
+    asker: str | Asker
+    random_share: float
+    seed: int
+
+
+class Session:
+    """Questions of one server, answered in any number of tabs.
+
+    Args:
+        inquiry: The images of the run.
+        log: Where the answers go; others may write to it meanwhile.
+        wishes: What to ask.
+    """
+
+    def __init__(self, inquiry: Inquiry, log: AnswerLog, wishes: Wishes) -> None:
+        self.inquiry, self.log, self.wishes = inquiry, log, wishes
+        self.questions: list[Question] = []
+        self._held: dict[int, tuple[str, float]] = {}
+        self.ask_more()
+
+    def ask_more(self) -> int:
+        """Add questions about images that have neither an answer nor a question; how many were added."""
+        answers = self.log.current()
+        waiting = {self.inquiry.files[question.image]: _placeholder() for question in self.questions}
+        wishes = self.wishes
+        more = self.inquiry.draw(
+            wishes.count,
+            wishes.asker,
+            random_share=wishes.random_share,
+            seed=wishes.seed,
+            answers={**waiting, **answers},
+        )
+        known = {question.image for question in self.questions}
+        more = [question for question in more if question.image not in known]
+        self.questions += more
+        return len(more)
+
+    def next_question(self, tab: str, later: Collection[int] = ()) -> dict[str, Any] | None:
+        """The next question for a tab, or None when all are answered.
+
+        Args:
+            tab: Who asks; what it shows is not given to other tabs for a while.
+            later: Images that this tab has put off; they come last.
+        """
+        open_now = self._open()
+        now = time.monotonic()
+        taken = {image for image, (by, since) in self._held.items() if by != tab and now - since < HELD}
+        order = sorted(open_now, key=lambda question: (question.image in taken, question.image in later))
+        if not order:
+            return None
+        self._held = {image: held for image, held in self._held.items() if held[0] != tab}
+        self._held[order[0].image] = (tab, now)
+        return {**self.describe(order[0]), "following": [question.image for question in order[1:3]]}
+
+    def describe(self, question: Question) -> dict[str, Any]:
+        """A question as the page needs it."""
+        row = self.inquiry.pool.probabilities[question.image]
+        values, labels = row.topk(min(CHOICES, len(row)))
+        return {
+            "image": question.image,
+            "file": self.inquiry.files[question.image],
+            "asker": question.asker,
+            "why": question.why,
+            "choices": [{"label": k, "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)],
+        }
+
+    def answer(self, given: Sequence[Mapping[str, Any]], asked: str | None = None) -> str:
+        """Save answers that were given at once.
+
+        Args:
+            given: Of each its `image`, its `answer` and, where that is 'label', its `label`, the number of a class.
+            asked: Why they were asked about; the asker of their question unless given.
+
+        Returns:
+            Their id.
+
+        Raises:
+            DataError: If one makes no sense; then none is saved.
+        """
+        askers = {question.image: question.asker for question in self.questions}
+        rows = []
+        for one in given:
+            image, kind, label = one.get("image"), one.get("answer"), one.get("label")
+            if type(image) is not int or not 0 <= image < len(self.inquiry.files):
+                raise DataError("the image of an answer must be the number of an image.")
+            if kind not in ("label", "none", "wrong"):
+                raise DataError("an answer must be one of 'label', 'none', 'wrong'.")
+            if kind == "label" and (type(label) is not int or not 0 <= label < len(self.inquiry.classes)):
+                raise DataError("the label of an answer must be the number of a class.")
+            rows.append(
+                {
+                    "file": self.inquiry.files[image],
+                    "answer": str(kind),
+                    "label": self.inquiry.classes[int(label or 0)] if kind == "label" else "",
+                    "predicted": self._name(image),
+                    "asked": askers.get(image) or asked or "check",
+                }
+            )
+        if not rows:
+            raise DataError("there must be at least one answer.")
+        return self.log.add(rows)
+
+    def summary(self) -> dict[str, Any]:
+        """How far it is, and how often the model is right."""
+        answers = self._answers()
+        confirmed = sum(answer.label == self._name(self.inquiry.place[file]) for file, answer in answers.items())
+        none = sum(answer.answer == "none" for answer in answers.values())
+        return {
+            "answered": len(answers),
+            "confirmed": confirmed,
+            "none": none,
+            "left": len(self._open()),
+            "estimate": self.estimate()._asdict(),
+            "damaged": self.log.damaged,
+        }
+
+    def estimate(self) -> Estimate:
+        """Accuracy by the random part."""
+        return estimate_accuracy(self._random_order, self._answers(), self._predictions)
+
+    def trusted_classes(self) -> list[dict[str, int]]:
+        """Of each class with pseudo-labels: its number, how many there are, and how many nobody has looked at."""
+        answers = self._answers()
+        counts: dict[int, list[int]] = {}
+        for image, label in self._trusted.items():
+            total = counts.setdefault(label, [0, 0])
+            total[0] += 1
+            total[1] += self.inquiry.files[image] not in answers
+        return [{"label": k, "trusted": total, "open": left} for k, (total, left) in sorted(counts.items())]
+
+    def trusted_images(self, label: int, count: int) -> dict[str, Any]:
+        """Pseudo-labels of a class that nobody has looked at, the most doubtful first.
+
+        Args:
+            label: The number of the class.
+            count: Most to give.
+        """
+        answers = self._answers()
+        rows = torch.tensor([image for image, k in self._trusted.items() if k == label], dtype=torch.int64)
+        rows = rows[[self.inquiry.files[i] not in answers for i in rows.tolist()]]
+        order = label_support(self.inquiry.pool, rows, torch.full_like(rows, label)).argsort(stable=True)
+        shown = rows[order[:count]].tolist()
+        images = [{"image": image, "file": self.inquiry.files[image]} for image in shown]
+        return {"label": label, "open": len(rows), "images": images}
+
+    @cached_property
+    def _random_order(self) -> list[str]:
+        order = RandomAsker().ask(self.inquiry.pool, len(self.inquiry.files), self.wishes.seed)
+        return [self.inquiry.files[image] for image in order.tolist()]
+
+    @cached_property
+    def _predictions(self) -> dict[str, str]:
+        return {file: self._name(image) for image, file in enumerate(self.inquiry.files)}
+
+    @cached_property
+    def _trusted(self) -> dict[int, int]:
+        labels = self.inquiry.pool.trusted
+        return {} if labels is None else {i: k for i, k in enumerate(labels.tolist()) if k >= 0}
+
+    def _name(self, image: int) -> str:
+        return self.inquiry.classes[self.inquiry.predicted[image]]
+
+    def _answers(self) -> dict[str, Answer]:
+        """The answers that count, of images of this run."""
+        return {file: answer for file, answer in self.log.current().items() if file in self.inquiry.place}
+
+    def _open(self) -> list[Question]:
+        """What is still to be answered: first the images that somebody called wrong without saying what they are."""
+        answers = self._answers()
+        wrong = [self.inquiry.place[file] for file, answer in answers.items() if answer.answer == "wrong"]
+        known = {question.image: question for question in self.questions}
+        first = [Question(image, known[image].asker if image in known else "check", _WRONG) for image in wrong]
+        waiting = [question for question in self.questions if self.inquiry.files[question.image] not in answers]
+        return first + waiting
+
+
+def _placeholder() -> Answer:
+    """Stands for an answer that is still to come, so that an image is not asked about twice."""
+    return Answer("", "", "", "none", "", "", "")

@@ -1,0 +1,242 @@
+"""What to label next: the unlabelled images of a run, what its model makes of them, and whom an asker chooses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from qurate.asking.base import Asker, NamedAsker
+from qurate.asking.pool import Pool
+from qurate.asking.random import RandomAsker
+from qurate.data.domains import list_some
+from qurate.data.images import OnProgress
+from qurate.data.parts import Place, find_images
+from qurate.data.samples import check_positions
+from qurate.errors import ConfigError, DataError
+from qurate.registry import ASKERS
+from qurate.runs.about import file_of
+from qurate.runs.answers import LABELS_FILE, Answer, AnswerLog
+from qurate.runs.model import AdaptedModel
+from qurate.runs.staging import POSITIVES_FILE, PREDICTIONS_FILE, RunError
+from qurate.runtime.checked import LARGEST_SEED, MOST, show
+from qurate.runtime.tables import TableError, read_csv
+
+RANDOM = "random"
+
+
+class Question(NamedTuple):
+    """An image that a person is asked about.
+
+    Args:
+        image: Its position among those of the inquiry.
+        asker: Who chose it; 'random' for the honest part.
+        why: In a sentence.
+    """
+
+    image: int
+    asker: str
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inquiry:
+    """Unlabelled images to ask about.
+
+    Args:
+        files: N readable images, as predictions.csv names them.
+        classes: Names of the K classes.
+        pool: The same images as the model sees them; nothing in it is answered.
+        unreadable: Images that cannot be asked about, and why.
+    """
+
+    files: tuple[str, ...]
+    classes: tuple[str, ...]
+    pool: Pool
+    unreadable: Mapping[Path, str]
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Position of each file."""
+        return {file: i for i, file in enumerate(self.files)}
+
+    @cached_property
+    def predicted(self) -> list[int]:
+        """The most probable class of each image."""
+        labels: list[int] = self.pool.probabilities.argmax(dim=1).tolist()
+        return labels
+
+    def after(self, answers: Mapping[str, Answer]) -> Pool:
+        """The pool as it is with these answers: they are certain, and nobody is asked again.
+
+        An answer that says only that a prediction was wrong leaves its image open.
+        """
+        probabilities, closed = self.pool.probabilities.clone(), torch.zeros(len(self.files), dtype=torch.bool)
+        for file, answer in answers.items():
+            if file in self.place and answer.answer != "wrong":
+                closed[self.place[file]] = True
+                if answer.label in self.classes:
+                    probabilities[self.place[file]] = 0.0
+                    probabilities[self.place[file], self.classes.index(answer.label)] = 1.0
+        return replace(self.pool, probabilities=probabilities, closed=closed)
+
+    def draw(
+        self,
+        count: int,
+        asker: str | Asker,
+        *,
+        random_share: float,
+        seed: int,
+        answers: Mapping[str, Answer] | None = None,
+    ) -> list[Question]:
+        """Choose the next questions; the random ones are spread evenly among the others.
+
+        Args:
+            count: How many.
+            asker: Who chooses.
+            random_share: Part of them that is drawn at random.
+            seed: Decides everything random.
+            answers: What was answered already, by file.
+        """
+        check_wish(count, asker, random_share, seed)
+        name, chooser = (
+            (asker, ASKERS.find(asker).load()()) if isinstance(asker, str) else (type(asker).__name__, asker)
+        )
+        pool = self.after(answers or {})
+        honest = RandomAsker().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
+        assert pool.closed is not None
+        closed = pool.closed.clone()
+        closed[honest] = True
+        others = chooser.ask(replace(pool, closed=closed), count - len(honest), seed)
+        _check_asked(others, closed, name)
+        chosen = [*self._explain(RandomAsker(), RANDOM, pool, honest), *self._explain(chooser, name, pool, others)]
+        place = [(i + 0.5) / len(part) for part in (honest, others) for i in range(len(part))]
+        return [chosen[i] for i in sorted(range(len(chosen)), key=lambda i: place[i])]
+
+    def _explain(self, asker: Asker, name: str, pool: Pool, asked: Tensor) -> list[Question]:
+        said = (
+            asker.explain(pool, asked, self.classes)
+            if isinstance(asker, NamedAsker)
+            else [f"Chosen by {name}."] * len(asked)
+        )
+        return [Question(i, name, why) for i, why in zip(asked.tolist(), said, strict=True)]
+
+    def table(self, questions: Sequence[Question]) -> pd.DataFrame:
+        """Questions as a table: file, label (empty), predicted, probability, runner_up, asker, why."""
+        values, labels = self.pool.probabilities.topk(2, dim=1)
+        rows = [
+            (
+                self.files[i],
+                "",
+                self.classes[int(labels[i, 0])],
+                float(values[i, 0]),
+                self.classes[int(labels[i, 1])],
+                *why,
+            )
+            for i, *why in questions
+        ]
+        return pd.DataFrame(rows, columns=["file", "label", "predicted", "probability", "runner_up", "asker", "why"])
+
+
+def check_wish(count: object, asker: object, random_share: object, seed: object) -> None:
+    """Judge what is asked for before any work.
+
+    Raises:
+        ConfigError: If a number is out of its range, or the asker is none.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+        raise ConfigError(f"count must be an integer between 1 and {MOST}, got {show(count)}.")
+    if not isinstance(random_share, int | float) or not 0 <= random_share <= 1:
+        raise ConfigError(f"random_share must be between 0 and 1, got {show(random_share)}.")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"seed must be an integer between 0 and {LARGEST_SEED}, got {show(seed)}.")
+    if isinstance(asker, str) or not hasattr(asker, "ask"):
+        ASKERS.find(asker)  # type: ignore[arg-type]  # which says what is allowed
+
+
+def _check_asked(asked: Tensor, closed: Tensor, name: str) -> None:
+    check_positions(asked, len(closed), f"what {name} asks about")
+    if len(asked.unique()) != len(asked) or bool(closed[asked].any()):
+        raise DataError(
+            f"{name} must ask about different images that are open in the pool, got one twice or a closed one."
+        )
+
+
+def make_inquiry(
+    model: AdaptedModel, files: Sequence[Path], trusted: Mapping[str, str], on_progress: OnProgress | None = None
+) -> Inquiry:
+    """Let the model look at images that a person may be asked about.
+
+    Args:
+        model: The adapted model.
+        files: The images.
+        trusted: Pseudo-labels of the run, by file.
+        on_progress: Told how many images are done.
+
+    Raises:
+        DataError: If none can be read.
+    """
+    seen = model.look(files, on_progress)
+    if not seen.files:
+        raise DataError(
+            f"none of the {len(files)} unlabelled images can be read: {list_some(seen.unreadable.values(), 3)}. Where "
+            "the run's paths are relative, run from the folder that it was started in."
+        )
+    names = tuple(str(file) for file in seen.files)
+    number = {name: i for i, name in enumerate(model.classes)}
+    labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names])
+    return Inquiry(names, model.classes, Pool(seen.embeddings, seen.probabilities, labels), seen.unreadable)
+
+
+def read_run_images(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The unlabelled images that a run learned from, and the pseudo-labels that it trusted, by file.
+
+    Raises:
+        RunError: If its tables are missing or damaged.
+    """
+    predictions = _read_table(folder, PREDICTIONS_FILE, "file", "problem")
+    files = [Path(file) for file in predictions.loc[predictions["problem"] == "", "file"]]
+    positives = _read_table(folder, POSITIVES_FILE, "file", "label")
+    return files, dict(zip(positives["file"], positives["label"], strict=True))
+
+
+def _read_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
+    path = file_of(folder, name)
+    try:
+        table = read_csv(path)
+    except TableError as error:
+        raise RunError(f"{error} It belongs to every finished run; adapt again, or give the images.") from error
+    if missing := [column for column in columns if column not in table.columns]:
+        raise RunError(f"{path}: must have the column '{missing[0]}', got {list_some(table.columns)}.")
+    return table
+
+
+def suggest_images(
+    model: AdaptedModel,
+    count: int,
+    images: Place | Sequence[Place] | None,
+    asker: str | Asker,
+    *,
+    random_share: float,
+    seed: int,
+    on_progress: OnProgress | None = None,
+) -> pd.DataFrame:
+    """See `AdaptedModel.suggest`."""
+    check_wish(count, asker, random_share, seed)
+    answers: dict[str, Answer] = {}
+    if images is not None:
+        files, trusted = find_images(images), dict[str, str]()
+    elif model.folder is None:
+        raise ConfigError("`images` must be given, because this model was not loaded from a run nor written as one.")
+    else:
+        files, trusted = read_run_images(model.folder)
+        answers = AnswerLog(model.folder / LABELS_FILE).current()
+    inquiry = make_inquiry(model, files, trusted, on_progress)
+    return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))

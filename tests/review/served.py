@@ -1,0 +1,70 @@
+"""A review server in a process of its own, as a person starts it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+OPENED = re.compile(r"Open (http://127\.0\.0\.1:(\d+)/([\w-]+)/)")
+
+
+class Served:
+    """`qurate review RUN`, until it is killed.
+
+    Args:
+        run: The folder.
+        *words: Further options.
+    """
+
+    def __init__(self, run: Path, *words: str) -> None:
+        command = [sys.executable, "-m", "qurate", "review", str(run), "--no-browser", *words]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "400"}
+        )
+        self.said = ""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            if found := OPENED.search(line):
+                self.address, self.port, self.token = found[1], int(found[2]), found[3]
+                break
+        else:
+            raise AssertionError(self.said)
+        self._reader = threading.Thread(target=self.process.stdout.read)  # so that it never waits for us
+        self._reader.start()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+        """Status, body and headers of a request that says exactly this; a path without leading slash is of the page."""
+        host = urlsplit(self.address).netloc
+        given = {"Host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        if body is not None:
+            given = {"Origin": f"http://{host}", "Content-Type": "application/json", **given}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.putrequest(
+            method, path if path.startswith("/") else f"/{self.token}/{path}", skip_host=True, skip_accept_encoding=True
+        )
+        content = b"" if body is None else json.dumps(body).encode()
+        for name, value in {"Content-Length": str(len(content)), **given}.items():
+            connection.putheader(name, value)
+        connection.endheaders(content)
+        answer = connection.getresponse()
+        found = answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
+        connection.close()
+        return found

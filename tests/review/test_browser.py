@@ -1,0 +1,277 @@
+"""The page in a real browser, by clicking and typing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import Chrome, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+from tests.own_images import COLORS, paint
+from tests.report.run.test_browser import CONTRAST, show
+from tests.report.run.test_browser import browser as browser
+from tests.review.served import Served
+from tests.runs.written import CLASSES, write_run
+
+from qurate.asking.pool import Pool
+from qurate.runs.answers import AnswerLog
+from qurate.runs.suggestions import Inquiry
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra review is not installed")
+
+PATIENCE = 120
+"""Seconds to wait for a page on a busy machine."""
+
+
+class Page:
+    """What a person sees and does."""
+
+    def __init__(self, browser: Chrome, address: str, width: int = 1300, scheme: str = "light") -> None:
+        self.browser = browser
+        show(browser, address, width, scheme)
+        self.wait(lambda: self["one"].is_displayed() or self["done"].is_displayed())
+
+    def __getitem__(self, name: str) -> WebElement:
+        return self.browser.find_element(By.ID, name)
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        WebDriverWait(self.browser, PATIENCE, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
+
+    @property
+    def answered(self) -> int:
+        return int(self["count"].text.split()[0].replace(",", ""))
+
+    @property
+    def left(self) -> int:
+        return int(self["count"].text.split(", ")[1].split()[0].replace(",", ""))
+
+    @property
+    def image(self) -> str:
+        return str(self["image"].get_attribute("src"))
+
+    def press(self, *keys: str) -> None:
+        self.browser.switch_to.active_element.send_keys(*keys)
+
+    def answer(self, how: Callable[[], object], change: int = 1) -> None:
+        """Do something, and wait until it is saved and the next question is there."""
+        before, image = self.answered, self.image
+        how()
+        self.wait(lambda: self.answered == before + change and (self.image != image or self["done"].is_displayed()))
+
+    def choose(self, word: str, *keys: str) -> None:
+        """Type a class into the search, by keyboard alone."""
+        self.press("/")
+        self.wait(lambda: self.browser.switch_to.active_element.get_attribute("id") == "search")
+        self.press(word)
+        self.wait(lambda: self.browser.find_elements(By.CSS_SELECTOR, "#found li"))
+        self.press(*keys, Keys.ENTER)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path, unlabeled=14, trusted=9)
+
+
+def test_a_whole_session_with_undo_reload_kill_and_restart(browser: Chrome, run: Path) -> None:
+    server = Served(run, "--count", "35")
+    log = AnswerLog(run / "labels.csv")
+    page = Page(browser, server.address)
+    assert (page.answered, page.left) == (0, 35)
+    assert "nothing is known of the accuracy" in page["estimate"].text
+    ways: list[Callable[[], object]] = [
+        lambda: page.press(Keys.ENTER),
+        lambda: page.press("2"),
+        lambda: page.press("0"),
+        lambda: page["confirm"].click(),
+        lambda: browser.find_elements(By.CSS_SELECTOR, "#choices button")[1].click(),
+        lambda: page.choose("ét"),
+        lambda: page.choose("e", Keys.ARROW_DOWN),
+        lambda: page["none"].click(),
+    ]
+    for number in range(20):
+        page.answer(ways[number % len(ways)])
+    assert (page.answered, page.left) == (20, 15)
+    kinds = [row.answer for row in log.rows()]
+    assert kinds.count("none") == 5
+    assert log.rows()[5].label == "été"
+    assert "95 % interval" in page["estimate"].text
+    last = log.rows()[-1]
+    page.answer(lambda: page.press("u"), change=-1)
+    assert last.file not in log.current()
+    assert page["image"].get_attribute("alt") == f"Image to label: {Path(last.file).name}"
+    page.answer(lambda: page.press("1"))
+    browser.refresh()
+    page.wait(lambda: page["one"].is_displayed() and page.answered == 20)
+    page.answer(lambda: page["undo"].click(), change=-1)  # also after a reload
+    page.answer(lambda: page.press("1"))
+    for number in range(10):
+        page.answer(ways[number % 3])
+    before = {file: answer.label for file, answer in log.current().items()}
+    assert len(before) == page.answered == 30
+    server.kill()
+    page.press("1")
+    page.wait(lambda: page["problem"].is_displayed())
+    assert "all answers so far are kept" in page["problem"].text
+    again = Served(run, "--count", "12")
+    page = Page(browser, again.address)
+    assert (page.answered, page.left) == (30, 12)
+    assert {file: answer.label for file, answer in AnswerLog(log.path).current().items()} == before
+    for _ in range(12):
+        page.answer(lambda: page.press(Keys.ENTER))
+    assert page["done"].is_displayed()
+    assert len(log.current()) == 42
+    assert (log.damaged, page["estimate"].text[:8]) == (0, "Accuracy")
+    page["more"].click()
+    page.wait(lambda: "nothing left" in page["done-title"].text)
+    again.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(write_run(tmp_path_factory.mktemp("page"), unlabeled=14, trusted=20), "--count", "30")
+    yield served
+    served.kill()
+
+
+def test_a_class_of_pseudo_labels_is_confirmed_at_once_and_wrong_ones_are_asked_about(
+    browser: Chrome, run: Path
+) -> None:
+    server, log = Served(run), AnswerLog(run / "labels.csv")
+    page = Page(browser, server.address)
+    page.press("g")
+    page.wait(lambda: page["grid"].is_displayed() and browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    cells = browser.find_elements(By.CSS_SELECTOR, "#cells button")
+    shown = len(cells)
+    cells[0].click()
+    cells[1].send_keys(Keys.SPACE)
+    assert page["confirm-grid"].text == f"Confirm {shown - 2}, reject 2"
+    page["confirm-grid"].click()
+    page.wait(lambda: page.answered == shown)
+    assert sorted(row.answer for row in log.rows()) == ["label"] * (shown - 2) + ["wrong"] * 2
+    assert {row.label for row in log.rows() if row.answer == "label"} == {log.rows()[0].predicted}
+    page["to-one"].click()
+    page.wait(lambda: page["one"].is_displayed() and "Somebody said" in page["why"].text)
+    rejected = [row.file for row in log.rows() if row.answer == "wrong"]
+    assert page["file"].text in {Path(file).name for file in rejected}
+    page.answer(lambda: page.press("2"), change=0)
+    page["to-grid"].click()
+    page.wait(lambda: page["grid"].is_displayed())
+    page["undo-grid"].click()
+    page.wait(lambda: not page["undo-grid"].get_attribute("disabled") and len(log.rows()) == shown + 2)
+    page["undo-grid"].click()
+    page.wait(lambda: page.answered == 0)
+    assert log.current() == {}
+    server.kill()
+
+
+def test_two_tabs_show_different_images_and_keep_each_others_answers(browser: Chrome, run: Path) -> None:
+    server, log = Served(run), AnswerLog(run / "labels.csv")
+    first = Page(browser, server.address)
+    one, image = browser.current_window_handle, first.image
+    browser.switch_to.new_window("tab")
+    second = Page(browser, server.address)
+    assert second.image != image
+    for _ in range(3):
+        second.answer(lambda: second.press("1"))
+    two = browser.current_window_handle
+    browser.switch_to.window(one)
+    before = first.image
+    first.press("2")
+    first.wait(lambda: first.image != before and first.answered == 4)
+    browser.switch_to.window(two)
+    second.press("u")
+    second.wait(lambda: second.answered == 3)
+    assert sorted(row.label == row.predicted for row in log.current().values()) == [False, True, True]
+    browser.close()
+    browser.switch_to.window(one)
+    server.kill()
+
+
+@pytest.mark.parametrize("width", [400, 1300])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_readable_fits_and_says_nothing_on_the_console(
+    browser: Chrome, server: Served, width: int, scheme: str
+) -> None:
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
+    page = Page(browser, server.address, width, scheme)
+    for view in ("one", "grid"):
+        page[f"to-{view}"].click()
+        page.wait(page[view].is_displayed)
+        page.wait(lambda: browser.execute_script("return [...document.images].every(i => i.complete)"))
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.execute_script(CONTRAST.replace("'h1,", "'button,label,option,#estimate,#count,h1,")) == []
+        controls = browser.find_elements(By.CSS_SELECTOR, f"#{view} button, #{view} input, #{view} select, nav button")
+        assert all(control.accessible_name for control in controls if control.is_displayed())
+        broken = "return [...document.images].filter(i => i.src && i.naturalWidth === 0 && i.loading !== 'lazy').length"
+        assert browser.execute_script(broken) == 0
+    ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(20, 23, 26)" if scheme == "dark" else "rgb(251, 250, 247)")
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+def test_single_keys_can_be_switched_off_and_later_puts_off(browser: Chrome, server: Served) -> None:
+    page = Page(browser, server.address)
+    image = page.image
+    page["keys"].click()
+    browser.execute_script("document.getElementById('question').focus()")
+    page.press("l")
+    page.press("1")
+    time.sleep(0.5)  # nothing must come
+    assert (page.image, page.answered) == (image, 0)
+    page["keys"].click()
+    browser.execute_script("document.getElementById('question').focus()")
+    page.press("l")
+    page.wait(lambda: page.image != image)
+    assert page.answered == 0
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[str]:
+    """A page about 10,000 images, all of them links to a few."""
+    from qurate.review.app import Example, ReviewPage
+    from qurate.review.server import listen
+    from qurate.review.session import Session, Wishes
+
+    for name, color in COLORS.items():
+        paint(tmp_path / f"{name}.png", color, seed=1)
+    names = [tmp_path / f"{name}.png" for name in CLASSES]
+    for i in range(10_000):
+        (tmp_path / f"{i}.png").hardlink_to(names[i % 3])
+    rng = torch.Generator().manual_seed(0)
+    probabilities = torch.randn(10_000, 3, generator=rng).softmax(dim=1)
+    pool = Pool(torch.randn(10_000, 4, generator=rng), probabilities, probabilities.argmax(dim=1))
+    inquiry = Inquiry(tuple(str(tmp_path / f"{i}.png") for i in range(10_000)), CLASSES, pool, {})
+    session = Session(inquiry, AnswerLog(tmp_path / "labels.csv"), Wishes(10_000, "margin", 0.1, 0))
+    examples = [Example(path, path.stem, "source") for path in names]
+    own = listen(0)
+    port = own.getsockname()[1]
+    app = ReviewPage("crowd", session, examples).guarded("token", port)
+    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
+    thread.start()
+    yield f"http://127.0.0.1:{port}/token/"
+    server.should_exit = True
+    thread.join()
+    own.close()
+
+
+def test_ten_thousand_images_are_not_all_loaded(browser: Chrome, crowd: str) -> None:
+    page = Page(browser, crowd)
+    assert (page.answered, page.left) == (0, 10_000)
+    for _ in range(3):
+        page.answer(lambda: page.press("1"))
+    page.press("g")
+    page.wait(lambda: page["grid"].is_displayed() and browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#cells button")) == 30
+    page.wait(lambda: browser.execute_script("return [...document.images].every(i => i.complete)"))
+    fetched = "return performance.getEntriesByType('resource').filter(e => e.name.includes('/images/')).length"
+    assert browser.execute_script(fetched) < 50
+    assert (page.answered, page.left) == (3, 9_997)

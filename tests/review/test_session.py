@@ -1,0 +1,143 @@
+"""Questions, answers and what they imply, without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qurate.asking.pool import Pool
+from qurate.errors import DataError
+from qurate.review.estimate import estimate_accuracy, wilson_interval
+from qurate.review.session import CHOICES, Session, Wishes
+from qurate.runs.answers import Answer, AnswerLog
+from qurate.runs.suggestions import Inquiry
+
+N, K = 40, 12
+
+
+def make_session(folder: Path, count: int = 10, share: float = 0.3, asker: str = "margin") -> Session:
+    rng = torch.Generator().manual_seed(0)
+    probabilities = (3 * torch.randn(N, K, generator=rng)).softmax(dim=1)
+    trusted = torch.where(torch.arange(N) < 20, probabilities.argmax(dim=1), -1)
+    pool = Pool(torch.randn(N, 5, generator=rng), probabilities, trusted)
+    inquiry = Inquiry(tuple(f"{i}.png" for i in range(N)), tuple("abcdefghijkl"), pool, {})
+    return Session(inquiry, AnswerLog(folder / "labels.csv"), Wishes(count, asker, share, 0))
+
+
+def answer_all(session: Session) -> list[int]:
+    seen = []
+    while (question := session.next_question("tab")) is not None:
+        seen.append(question["image"])
+        session.answer([{"image": question["image"], "answer": "label", "label": question["choices"][0]["label"]}])
+    return seen
+
+
+def test_all_questions_come_once_and_more_are_others(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    first = answer_all(session)
+    assert first == [question.image for question in session.questions]
+    assert len(set(first)) == 10
+    assert session.ask_more() == 10
+    assert not set(answer_all(session)) & set(first)
+    assert session.summary()["answered"] == session.summary()["confirmed"] == 20
+    while session.ask_more():
+        answer_all(session)
+    assert session.summary()["answered"] == N
+
+
+def test_a_question_has_the_likeliest_classes_first(tmp_path: Path) -> None:
+    question = make_session(tmp_path).next_question("tab")
+    assert question is not None
+    shares = [choice["probability"] for choice in question["choices"]]
+    assert len(shares) == CHOICES
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_what_was_put_off_comes_last_and_two_tabs_get_different_questions(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    order = [question.image for question in session.questions]
+    first, second = session.next_question("one"), session.next_question("two")
+    assert first is not None
+    assert second is not None
+    assert (first["image"], second["image"]) == (order[0], order[1])
+    again = session.next_question("one", later=[order[0]])
+    assert again is not None
+    assert again["image"] == order[2]
+    for image in order[1:]:
+        session.answer([{"image": image, "answer": "none"}])
+    last = session.next_question("two", later=[order[0]])
+    assert last is not None
+    assert last["image"] == order[0]
+
+
+def test_a_new_session_goes_on_where_another_was_killed(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    done = [question.image for question in session.questions[:4]]
+    session.answer([{"image": image, "answer": "none"} for image in done])
+    after = make_session(tmp_path)
+    assert after.summary()["answered"] == 4
+    assert not set(done) & {question.image for question in after.questions}
+
+
+def test_rejected_pseudo_labels_are_asked_about_first_and_leave_the_grid(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    label = session.trusted_classes()[0]["label"]
+    images = [one["image"] for one in session.trusted_images(label, 50)["images"]]
+    given = [{"image": i, "answer": "label", "label": label} for i in images[1:]]
+    act = session.answer([{"image": images[0], "answer": "wrong"}, *given])
+    assert session.trusted_images(label, 50)["images"] == []
+    assert session.trusted_classes()[0]["open"] == 0
+    question = session.next_question("tab")
+    assert question is not None
+    assert question["image"] == images[0]
+    assert session.log.undo(act)
+    assert len(session.trusted_images(label, 50)["images"]) == len(images)
+
+
+def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: Path) -> None:
+    session = make_session(tmp_path, count=N, share=0.3)
+    honest = [question.image for question in session.questions if question.asker == "random"]
+    assert len(honest) == 12
+    others = [question.image for question in session.questions if question.asker != "random"]
+    session.answer([{"image": image, "answer": "none"} for image in others[:8]])
+    assert session.estimate().images == 0, "what an asker chose tells nothing"
+    for place, image in enumerate(honest):
+        predicted = session.inquiry.predicted[image]
+        session.answer([{"image": image, "answer": "label", "label": predicted if place % 3 else (predicted + 1) % K}])
+    found = session.estimate()
+    assert (found.images >= 12, found.right) == (True, 8)
+
+
+def answers(**kinds: str) -> dict[str, Answer]:
+    return {
+        file: Answer("1", "t", file, kind if kind in ("none", "wrong") else "label", kind, "a", "random")
+        for file, kind in kinds.items()
+    }
+
+
+def test_the_estimate_stops_at_the_first_gap_and_leaves_out_what_is_no_class() -> None:
+    predicted = dict.fromkeys("vwxyz", "a")
+    found = estimate_accuracy("vwxyz", answers(v="a", w="none", x="b", z="a"), predicted)
+    assert (found.images, found.right, found.none) == (2, 1, 1)
+    assert estimate_accuracy("vw", answers(v="wrong", w="a"), predicted)[:2] == (2, 1)
+    assert estimate_accuracy("vw", {}, predicted) == (0, 0, 0, 0.0, 1.0)
+
+
+@given(st.integers(1, 400), st.floats(0, 1))
+def test_the_interval_holds_the_share_and_is_the_root_of_its_equation(total: int, share: float) -> None:
+    right = round(share * total)
+    low, high = wilson_interval(right, total)
+    assert 0 <= low <= right / total <= high <= 1
+    for end in (low, high):  # |p - x| = z sqrt(x (1 - x) / n), or the end of the scale
+        is_root = abs(abs(right / total - end) - 1.959964 * (end * (1 - end) / total) ** 0.5) < 1e-6
+        assert is_root or end in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("given", [[], [{"image": N, "answer": "none"}], [{"image": 0, "answer": "label"}]])
+def test_nonsense_is_refused(tmp_path: Path, given: list[dict[str, object]]) -> None:
+    with pytest.raises(DataError):
+        make_session(tmp_path).answer(given)

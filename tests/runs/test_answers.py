@@ -1,0 +1,154 @@
+"""Answers are on the disk when they were given, and nothing that anybody said is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qurate.runs.answers import Answer, AnswerLog, parse_answers
+from qurate.runs.staging import RunError
+from qurate.runtime.tables import read_csv
+
+HEADER = ",".join(Answer._fields)
+
+
+def said(file: str, label: str = "mug", answer: str = "label", asked: str = "density") -> dict[str, str]:
+    return {"file": file, "answer": answer, "label": label, "predicted": "cup", "asked": asked}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AnswerLog:
+    return AnswerLog(tmp_path / "labels.csv")
+
+
+def test_an_answer_is_read_back_by_another_and_is_a_plain_table(log: AnswerLog) -> None:
+    names = ["a.png", 'b, "c".png', "=d.png", "'e.png", "ünï/f.png", "g\nh.png"]
+    act = log.add([said(name, "=mug") for name in names])
+    assert [row.file for row in AnswerLog(log.path).rows()] == names
+    assert {row.id for row in log.rows()} == {act}
+    assert AnswerLog(log.path).current()["=d.png"].label == "=mug"
+    assert read_csv(log.path)["file"].tolist() == names
+    assert log.path.read_text(encoding="utf-8").startswith(HEADER + "\n")
+
+
+def test_the_last_answer_counts_and_undo_brings_back_the_one_before(log: AnswerLog) -> None:
+    log.add([said("a", "mug")])
+    second = log.add([said("a", "pen"), said("b", "", "none")])
+    assert log.current()["a"].label == "pen"
+    assert log.undo(second)
+    assert log.current().keys() == {"a"}
+    assert log.current()["a"].label == "mug"
+    assert not log.undo(second), "what was taken back cannot be taken back again"
+    assert not log.undo("nobody")
+    assert [row.answer for row in log.rows()] == ["label", "label", "none", "undo", "undo"]
+
+
+def test_nothing_that_was_written_ever_changes(log: AnswerLog) -> None:
+    before = b""
+    for step in range(4):
+        act = log.add([said(f"{step}")])
+        if step % 2:
+            log.undo(act)
+        assert log.path.read_bytes().startswith(before)
+        before = log.path.read_bytes()
+
+
+def test_two_writers_see_each_others_answers(log: AnswerLog) -> None:
+    other = AnswerLog(log.path)
+    mine = log.add([said("a", "mug")])
+    other.add([said("a", "pen")])
+    other.add([said("b", "pen")])
+    assert log.current()["a"].label == "pen"
+    log.undo(mine)
+    assert {file: answer.label for file, answer in other.current().items()} == {"a": "pen", "b": "pen"}
+
+
+def _write_many(path: Path, who: int) -> None:
+    log = AnswerLog(path)
+    for i in range(40):
+        log.add([said(f"{who}-{i}-{j}", "x" * 300) for j in range(3)])
+
+
+def test_processes_that_write_at_once_lose_nothing(log: AnswerLog) -> None:
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write_many, args=(log.path, who)) for who in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(log.current()) == 3 * 40 * 3
+    assert log.damaged == 0
+
+
+@given(st.data())
+def test_a_row_that_was_cut_off_costs_no_other_row(data: st.DataObject) -> None:
+    rows = [["1", "t", 'a,"b".png', "label", "mug", "cup", "random"], ["2", "t", "c.png", "none", "", "cup", "density"]]
+    lines = ['1,t,"a,""b"".png",label,mug,cup,random\n', "2,t,c.png,none,,cup,density\n"]
+    torn = lines[0][: data.draw(st.integers(1, len(lines[0]) - len(",cup,random\n")))]
+    content = f"{HEADER}\n{lines[0]}{torn}\n{lines[1]}"  # as `add` writes after a kill in the middle of a row
+    found, damaged = parse_answers(content.encode())
+    assert [list(row) for row in found] == rows
+    assert damaged == 1
+
+
+def test_after_a_torn_row_the_next_answer_stands_on_a_line_of_its_own(log: AnswerLog) -> None:
+    log.add([said("a")])
+    with log.path.open("ab") as file:
+        file.write(b'9,2026-01-01T00:00:00+00:00,"b, and')
+    log.add([said("c")])
+    assert list(log.current()) == ["a", "c"]
+    assert log.damaged == 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "1,t,a,maybe,,cup,density",
+        "1,t,,label,mug,cup,density",
+        ",t,a,label,mug,cup,density",
+        "1,t,a,label,,cup,density",
+    ],
+)
+def test_a_row_that_says_nothing_is_no_answer(row: str) -> None:
+    assert parse_answers(f"{HEADER}\n{row}\n".encode()) == ([], 1)
+
+
+@given(st.binary(max_size=300) | st.text("a1,\"\\n\\r\\0'=é", max_size=60).map(str.encode))
+def test_any_bytes_give_answers_or_are_counted_as_damage(content: bytes) -> None:
+    whole = f"{HEADER}\n1,t,a,none,,cup,random\n".encode()
+    parse_answers(content)
+    found, _ = parse_answers(whole + content.replace(b'"', b""))
+    assert Answer("1", "t", "a", "none", "", "cup", "random") in found
+
+
+def test_a_file_that_is_not_there_has_no_answers_and_one_that_goes_is_gone(log: AnswerLog) -> None:
+    assert log.current() == {}
+    log.add([said("a")])
+    assert len(log.current()) == 1
+    log.path.unlink()
+    assert log.current() == {}
+
+
+def test_a_disk_that_refuses_is_an_error_and_not_a_silence(tmp_path: Path) -> None:
+    blocked = tmp_path / "labels.csv"
+    blocked.mkdir()
+    with pytest.raises(RunError, match="cannot be written"):
+        AnswerLog(blocked)._append([Answer("1", "t", "a", "none", "", "cup", "random")])
+
+
+def test_an_answer_is_synced_before_it_counts_as_given(log: AnswerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def watch(descriptor: int) -> None:
+        real(descriptor)
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    log.add([said("a")])
+    assert log.path.stat().st_size in synced
