@@ -24,7 +24,8 @@ from qurate.expectation import expect, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
-from qurate.report.run.record import RunRecord
+from qurate.report.run.record import BaselineComparison, RunRecord
+from qurate.runs.baseline import predict_baseline, train_baseline
 from qurate.runs.comparison import Plan, compare, plan_comparison
 from qurate.runs.crossfit import cross_fit, lanes_for
 from qurate.runs.folder import RunFolder
@@ -38,6 +39,7 @@ from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Callback
 from qurate.selection.crossfit import Fold, is_baseline
 from qurate.selection.q_learning.memory import readable_size
+from qurate.selection.views import log_probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +120,9 @@ class Job:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
-            folds = self._cross_fit(split, plan)
-            record = dataclasses.replace(record, comparison=compare(folds, plan.how), no_comparison="")
+            record = dataclasses.replace(
+                record, comparison=self._compare(parts, split, plan, record, result.method), no_comparison=""
+            )
             if folder is not None:
                 folder.write_page(record)
         else:
@@ -174,6 +177,17 @@ class Job:
 
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
+
+    def _compare(
+        self, parts: Parts, split: Split, plan: Plan, record: RunRecord, adapted: Method
+    ) -> BaselineComparison | None:
+        """Train S+T on all labelled images and keep it; train both in folds; judge."""
+        baseline = train_baseline(split, self.config, self.folder, self.audience)
+        said = [log_probabilities(method, split.target_unlabeled.inputs) for method in (adapted, baseline)]
+        if self.folder is not None:
+            predictions = predict_baseline(said[1], record, parts, split, baseline)
+            self.folder.write_baseline(self._model(baseline, split.classes), predictions)
+        return compare(self._cross_fit(split, plan), plan.how, *said)
 
     def _cross_fit(self, split: Split, plan: Plan) -> tuple[Fold, ...]:
         done = {} if self.folder is None else self.folder.load_folds(split, plan.folds)

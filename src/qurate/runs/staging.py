@@ -25,6 +25,8 @@ COMPARISON_FILE, OLDER_COMPARISON_FILE = "comparison.safetensors", "comparison.j
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
 CURVES_FOLDER = "tensorboard"
+BASELINE_FOLDER = "baseline"
+"""S+T of the run: its model and its predictions; see `runs.baseline`."""
 EXPORT_FILE = "model.onnx"
 _FILES = (
     CONFIG_FILE,  # first to be moved: while it is in the stage, nothing was
@@ -78,6 +80,7 @@ class Stage:
             for name in _FILES:
                 if not is_file(self.path / name):
                     (self.run / name).unlink(missing_ok=True)
+            shutil.rmtree(self.run / BASELINE_FOLDER, ignore_errors=True)  # of the model that goes; no stage has one
             if is_folder(self.path / CURVES_FOLDER):
                 shutil.rmtree(curves, ignore_errors=True)
                 (self.path / CURVES_FOLDER).rename(curves)
