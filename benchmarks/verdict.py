@@ -251,14 +251,22 @@ def _words(place: pd.Interval) -> str:
     return f"above {place.left:g}" if math.isinf(place.right) else f"{place.left:g} to {place.right:g}"
 
 
-def to_page(table: pd.DataFrame, command: str) -> str:
-    """docs/verdict.md."""
+def to_page(table: pd.DataFrame, command: str, planned: int) -> str:
+    """docs/verdict.md.
+
+    Args:
+        table: A row for each run that is done.
+        command: That makes the page.
+        planned: How many runs it is made of in the end.
+    """
+    rows = ", ".join(f"{row} ({number})" for row, number in table["row"].value_counts(sort=False).items())
     lean = float(((table["lean"] - table["theta"]) ** 2).mean() ** 0.5)
     labeled = ((table["labeled"] - table["theta"]) / table["labeled_deviation"]).to_numpy(dtype=float)
     seen = table["smallest"][np.isfinite(table["smallest"])]
     parts = [
         _HEAD,
-        f"`{command}`: {len(table)} runs; the true gain is that of the final models on the hidden labels of D_u.\n",
+        f"`{command}`: {len(table)} of {planned} runs are done and in the tables. They are, with their number: {rows}. "
+        "The true gain is that of the final models on the hidden labels of D_u.\n",
         f"## All runs\n\n{to_markdown(table)}",
         *(f"## {suite}\n\n{to_markdown(rows)}" for suite, rows in table.groupby("suite", sort=False)),
         "## What the constants say, and what was found\n",
@@ -284,9 +292,9 @@ _HEAD = """# Is the verdict right?
 A run on your own images ends with "helps", "not clear" or "harms". Here are runs whose truth is known: what the rule
 said, and what was true. The rule is in `qurate/runs/verdict.py`, and in words under
 [Is it helping?](own_images.md#is-it-helping). "before" is the rule of version 0.1, on the same models: right or wrong
-on each held-out image, and a paired interval. The cases are digits with 2 to 10 labels per class and Office-31 with 3,
-the unlabelled target as it is and thinned to long tails of 5:1 and 20:1, with methods and selectors that help, that
-harm, and S+T against S+T of another seed.
+on each held-out image, and a paired interval. The planned cases are digits with 2 to 10 labels per class and Office-31
+with 3, the unlabelled target as it is and thinned to long tails of 5:1 and 20:1, with methods and selectors that help,
+that harm, and S+T against S+T of another seed.
 """
 
 
@@ -308,7 +316,7 @@ def main() -> None:
     table = pd.DataFrame([judge_case(case, out / case.file) for case in done])
     write_atomically(out / "verdicts.csv", table.to_csv(index=False))
     command = f"python benchmarks/verdict.py --seeds {arguments.seeds} --office-seeds {arguments.office_seeds}"
-    page = to_page(table, command)
+    page = to_page(table, command, len(cases))
     write_atomically(arguments.page, page)
     print(page)
 

@@ -57,10 +57,11 @@ def outcome(comparison: BaselineComparison | None, no_comparison: str = "") -> P
 def advice(found: BaselineComparison) -> str:
     """What it means and what to do."""
     if found.verdict == "helps":
-        return "The whole interval that decides lies above zero, so use the adapted model."
+        return f"The gain is above zero with a probability of {percent(found.gain.chance)}, so use the adapted model."
     if found.verdict == "harms":
         return (
-            "Plain training does better here, so do not use the adapted model as it is. The plain one is kept in the "
+            f"Plain training does better here with a probability of {percent(1 - found.gain.chance)}, so do not use "
+            "the adapted model as it is. The plain one is kept in the "
             f"folder {BASELINE} of this run, with its predictions: take that, or label some more images and run again."
         )
     return f"This may be chance. {smallest_in_words(found)}"
