@@ -40,7 +40,8 @@ def expect(split: Split, config: RunConfig, frozen: FrozenBackbone, folds: int, 
         seconds, sample = embed_sample(sample, frozen, cache)
         embedding = seconds * len(image_paths(split))
     adapting = config.training.steps + steps_of_rounds(config, len(split.source))
-    steps = (1 + folds) * adapting + folds * config.training.steps
+    plain = folds + (folds > 0)  # in the folds, and once on all labelled images
+    steps = (1 + folds) * adapting + plain * config.training.steps
     return embedding + steps * seconds_per_step(sample, config)
 
 

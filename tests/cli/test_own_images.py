@@ -57,9 +57,10 @@ def test_adapt_then_predict_evaluate_and_check(
         "Expected time: about",
         "embedding: ",
         "round 2 of 2: ",
-        "comparison 3 of 3, S+T: ",
+        "S+T on all labelled images: ",
         "On 9 labelled target images that neither model saw (k-fold over the labelled images): adapted",
-        "S+T (trained on the labelled images alone) ",
+        "Estimated gain over S+T (trained on the labelled images alone): accuracy ",
+        "balanced accuracy ",
         "The model's probabilities are calibrated on 9 held-out images (temperature ",
         f"Open {run}/report.html in a browser",
     ):
@@ -206,7 +207,7 @@ def test_control_c_says_how_to_continue(
     assert command(place, monkeypatch, *ADAPT, "--out", str(run), "--resume") == 0
     out = capsys.readouterr().out
     assert "pre-training" not in out
-    assert "comparison 1 of 3, adapted" in out
+    assert "comparison" in out
 
 
 def test_a_signal_is_one_line_whatever_becomes_of_it(

@@ -85,6 +85,13 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
     assert len(positives) > 0
     metrics = pd.read_csv(tmp_path / "run" / "metrics.csv").set_index("what")["value"]
     assert metrics["comparison_images"] == 9
+    assert metrics["comparison_low"] <= metrics["comparison_estimate"] <= metrics["comparison_high"]
+    assert metrics["comparison_balanced_low"] <= metrics["comparison_balanced_high"]
+    beside = tmp_path / "run" / "baseline"
+    assert {path.name for path in beside.iterdir()} == {"model.json", "model.safetensors", "predictions.csv"}
+    told = qurate.load(beside).predict(place["unlabeled"]).set_index("file")["label"]
+    kept = pd.read_csv(beside / "predictions.csv").set_index("file")["label"]
+    assert told.to_dict() == kept.to_dict()
     assert set(record.embedding["part"]) == {"source", "labeled", "unlabeled"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "été" in page

@@ -1,13 +1,17 @@
-"""Is it helping? Who is held out, and how sure one can be."""
+"""Is it helping? Who is held out, and what the page is told."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qurate.runs.comparison import compare, judge, paired_interval, plan_comparison
+from qurate.report.run.record import Gain
+from qurate.report.run.words import smallest_in_words
+from qurate.runs.comparison import compare, gain_worth_seeing, moved_proportions, plan_comparison
 from qurate.selection.crossfit import Fold, HeldOut
 
 
@@ -44,41 +48,50 @@ def test_single_shots_cannot_be_held_out() -> None:
     assert plan_comparison(labels_of(1, 1, 1), seed=0).folds == ()
 
 
-def test_the_interval_is_that_of_the_formula_and_covers_the_difference() -> None:
-    first = [True] * 30 + [False] * 10
-    second = [True] * 20 + [False] * 20
-    low, high = paired_interval(first, second)
-    # b = 10.5, c = 0.5, n = 42
-    assert low == pytest.approx(10 / 42 - 1.96 * (11 - 100 / 42) ** 0.5 / 42)
-    assert low < 0.25 < high
-    assert list(paired_interval(second, first)) == pytest.approx([-high, -low])
-
-
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    rng, inside = torch.Generator().manual_seed(0), 0
-    for _ in range(400):
-        shared, one, other = torch.rand(3, 60, generator=rng)
-        first, second = (shared < 0.4) | (one < 0.5), (shared < 0.4) | (other < 0.3)  # 0.7 and 0.58
-        low, high = paired_interval(first.tolist(), second.tolist())
-        inside += low <= 0.12 <= high
-    assert 0.92 <= inside / 400 <= 0.99
-
-
-@pytest.mark.parametrize(
-    ("adapted", "baseline", "verdict"), [(90, 60, "helps"), (60, 90, "harms"), (71, 70, "unclear"), (70, 70, "unclear")]
-)
-def test_the_verdict_is_where_the_interval_lies(adapted: int, baseline: int, verdict: str) -> None:
-    found = judge([i < adapted for i in range(100)], [i < baseline for i in range(100)], "held-out images")
-    assert (found.adapted, found.baseline, found.images) == (adapted / 100, baseline / 100, 100)
-    assert found.verdict == verdict
-
-
 def test_who_is_right_is_counted_over_all_folds() -> None:
     labels = torch.tensor([0, 1, 2])
     right, wrong = torch.eye(3).log(), torch.eye(3).roll(1, dims=1).log()
     none = torch.zeros(0, dtype=torch.int64)
     folds = [Fold(HeldOut(labels, labels, said, wrong), none, none) for said in (right, right, wrong)]
-    found = compare(folds, "in turn")
+    found = compare(folds, "in turn", right, wrong)
     assert found is not None
-    assert (found.adapted, found.baseline, found.images, found.how) == (6 / 9, 0.0, 9, "in turn")
-    assert compare([], "in turn") is None
+    assert found.adapted == pytest.approx(6 / 9)
+    assert (found.baseline, found.images, found.how) == (0.0, 3, "in turn")
+    assert (found.disagreement, found.moved) == (1.0, 0.0)
+    assert compare([], "in turn", right, wrong) is None
+
+
+def test_what_is_not_clear_says_what_would_make_it_so() -> None:
+    labels = torch.arange(12) % 3
+    said = (2 * torch.eye(3)[labels]).log_softmax(dim=1)
+    other = said.clone()
+    other[0] = said[1]
+    none = torch.zeros(0, dtype=torch.int64)
+    found = compare([Fold(HeldOut(torch.arange(12), labels, said, other), none, none)], "in turn", said, other)
+    assert found is not None
+    assert found.verdict == "unclear"
+    assert found.wanted is not None
+    assert found.more is None or found.more > 0
+
+
+def test_models_that_say_the_same_leave_nothing_to_label_for() -> None:
+    labels = torch.arange(6) % 3
+    said = torch.eye(3)[labels].log_softmax(dim=1)
+    none = torch.zeros(0, dtype=torch.int64)
+    found = compare([Fold(HeldOut(torch.arange(6), labels, said, said), none, none)], "in turn", said, said)
+    assert found is not None
+    assert (found.verdict, found.wanted, found.more) == ("unclear", None, None)
+    assert "does not matter which" in smallest_in_words(found)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "smallest", "wanted"), [(-0.034, 0.1, 0.03), (0.002, 0.1, 0.05), (0.002, math.inf, 0.01)]
+)
+def test_a_gain_worth_seeing_is_one_that_may_be_there(estimate: float, smallest: float, wanted: float) -> None:
+    assert gain_worth_seeing(Gain(estimate, -0.1, 0.1, 0.5, smallest)) == wanted
+
+
+def test_proportions_move_by_what_changes_sides() -> None:
+    first, second = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 1])
+    assert moved_proportions(first, second, 3) == 0.5
+    assert moved_proportions(first, first.flip(0), 3) == 0

@@ -56,7 +56,8 @@ def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **ar
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All that must be the same; times and the page, which shows them, may differ."""
-    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and file.name != "report.html"}
+    kept = [file for file in (*folder.iterdir(), *folder.glob("baseline/*")) if file.is_file()]
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in kept if file.name != "report.html"}
     lines = files["metrics.csv"].splitlines()
     return {**files, "metrics.csv": b"\n".join(line for line in lines if not line.startswith(b"seconds"))}
 
@@ -74,7 +75,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
         "predictions.csv",
     ]
     left = {file.name for file in (tmp_path / "whole").iterdir()}
-    assert left - {CURVES_FOLDER} == {*names, "report.html"}  # the curves are an extra
+    assert left - {CURVES_FOLDER} == {*names, "report.html", "baseline"}  # the curves are an extra
     examples = pd.read_csv(tmp_path / "whole" / "examples.csv")
     assert (
         examples.groupby(["part", "label"]).size().tolist() == [3] * 3 + [4] * 3
@@ -87,6 +88,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
             ("pre-training", 7),
             ("round 1 of 2", 0),
             ("round 2 of 2", 3),
+            ("S+T on all labelled images", 3),
             ("comparison 1 of 3, adapted", 1),
             ("comparison 3 of 3, S+T", 9),
             ("writing the results", 0),
@@ -95,7 +97,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
         out = tmp_path / f"killed{number}"
         with pytest.raises(KilledError):
             run(place, out, Watcher(*kill_at))
-        assert RunFolder(out).finished == kill_at[0].startswith("comparison"), kill_at
+        assert RunFolder(out).finished == kill_at[0].startswith(("comparison", "S+T")), kill_at
         run(place, out, resume=True)
         assert contents(out) == whole, kill_at
 
@@ -323,3 +325,10 @@ def test_the_settings_are_kept_with_the_run(place: dict[str, Any], tmp_path: Pat
     assert kept["backbone"] == BACKBONE
     assert kept["run"]["selection"]["selector"] == {"name": "none"}
     assert kept["weights"] == place["weights"]
+
+
+def test_the_baseline_of_a_run_that_is_replaced_goes_with_it(place: dict[str, Any], tmp_path: Path) -> None:
+    run(place, tmp_path / "r")
+    assert (tmp_path / "r" / "baseline" / "model.json").is_file()
+    run(place, tmp_path / "r", force=True, compare=False)
+    assert not (tmp_path / "r" / "baseline").exists()

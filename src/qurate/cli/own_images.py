@@ -109,7 +109,7 @@ def _say_outcome(out: Path, comparison: BaselineComparison | None) -> None:
     from qurate.runs.staging import REPORT_FILE
 
     if comparison is not None:
-        say(helping(comparison))
+        say(helping(comparison, out))
     say(f"Model, predictions and tables: {out}")
     say(f"Open {out / REPORT_FILE} in a browser to see what was learned.")
 

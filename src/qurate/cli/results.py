@@ -9,22 +9,35 @@ from rich.console import Console
 from qurate.cli.terminal import say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from qurate.evaluation import Metrics
     from qurate.report.run.record import BaselineComparison
 
 
-def helping(found: BaselineComparison) -> str:
-    """Whether adaptation helps, in two sentences."""
+def helping(found: BaselineComparison, out: Path) -> str:
+    """Whether adaptation helps, what that rests on and what to do.
+
+    Args:
+        found: The comparison.
+        out: Folder of the run.
+    """
+    from qurate.report.run.words import BASELINE, smallest_in_words
+
     verdict = {
         "helps": "Adaptation helps.",
-        "unclear": "It is not clear whether adaptation helps.",
-        "harms": "Adaptation made it worse here. Use --method source_target --selector none.",
+        "unclear": f"It is not clear whether adaptation helps. {smallest_in_words(found)}",
+        "harms": f"Adaptation made it worse here. Use the plain model (S+T) in {out / BASELINE} instead.",
     }[found.verdict]
-    difference = found.adapted - found.baseline
+    accuracy, balanced = (
+        f"{100 * gain.estimate:+.1f} points (95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+        for gain in (found.gain, found.balanced)
+    )
     return (
-        f"{verdict} On {found.images} labelled target images that neither model saw ({found.how}): adapted "
-        f"{found.adapted:.1%}, S+T (trained on the labelled images alone) {found.baseline:.1%}, difference "
-        f"{100 * difference:+.1f} points (95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f})."
+        f"{verdict} Estimated gain over S+T (trained on the labelled images alone): accuracy {accuracy}, balanced "
+        f"accuracy {balanced}. On {found.images} labelled target images that neither model saw ({found.how}): adapted "
+        f"{found.adapted:.1%}, S+T {found.baseline:.1%}. They disagree on {found.disagreement:.1%} of the unlabelled "
+        "images."
     )
 
 

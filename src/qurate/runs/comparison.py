@@ -1,15 +1,16 @@
-"""Is it helping? The adapted model against S+T, on labelled target images that neither saw."""
+"""Is it helping? Which labelled target images are held out, and what comes of them for the page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+import torch
 from torch import Tensor
 
-from qurate.report.run.record import BaselineComparison
+from qurate.report.run.record import BaselineComparison, Gain
+from qurate.runs.verdict import images_needed, judge, verdict_of
 from qurate.selection.crossfit import Fold, HeldOut, draw_folds, shuffle_classes
 
 FOLDS = 3
@@ -45,12 +46,14 @@ def plan_comparison(labels: Tensor, *, seed: int) -> Plan:
     return Plan("k-fold over the labelled images", draw_folds(labels, FOLDS, seed=seed))
 
 
-def compare(folds: Sequence[Fold], how: str) -> BaselineComparison | None:
-    """Count who is right on the held-out images.
+def compare(folds: Sequence[Fold], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison | None:
+    """Judge the adapted model against S+T.
 
     Args:
         folds: Of `cross_fit`.
         how: The images were held out, in words.
+        adapted: Log-probabilities of D_u by the adapted model, trained on all labelled images, (N_u, K).
+        baseline: Those by S+T, trained on all of them too, (N_u, K).
 
     Returns:
         None where no image could be held out.
@@ -58,30 +61,46 @@ def compare(folds: Sequence[Fold], how: str) -> BaselineComparison | None:
     if not folds:
         return None
     held_out = HeldOut.join([fold.held_out for fold in folds])
-    adapted, baseline = (
-        (said.argmax(dim=1) == held_out.labels).tolist() for said in (held_out.adapted, held_out.baseline)
+    found = judge(held_out, adapted, baseline)
+    verdict, images = verdict_of(found.gain), len(held_out.images.unique())
+    wanted = more = None
+    if verdict == "unclear" and found.disagreement:
+        wanted = gain_worth_seeing(found.gain)
+        needed = images_needed(found, images, wanted)
+        more = None if needed is None else needed - images
+    right = [
+        float((said.argmax(dim=1) == held_out.labels).double().mean()) for said in (held_out.adapted, held_out.baseline)
+    ]
+    moved = moved_proportions(adapted.argmax(dim=1), baseline.argmax(dim=1), adapted.shape[1])
+    return BaselineComparison(
+        adapted=right[0],
+        baseline=right[1],
+        images=images,
+        how=how,
+        disagreement=found.disagreement,
+        moved=moved,
+        gain=found.gain,
+        balanced=found.balanced,
+        verdict=verdict,
+        wanted=wanted,
+        more=more,
     )
-    return judge(adapted, baseline, how)
 
 
-def judge(adapted: Sequence[bool], baseline: Sequence[bool], how: str) -> BaselineComparison:
-    """Two models on the same images, with the uncertainty of the difference said."""
-    low, high = paired_interval(adapted, baseline)
-    verdict: Literal["helps", "unclear", "harms"] = "helps" if low > 0 else "harms" if high < 0 else "unclear"
-    n = len(adapted)
-    return BaselineComparison(sum(adapted) / n, sum(baseline) / n, n, low, high, how, verdict)
+def gain_worth_seeing(gain: Gain) -> float:
+    """The estimated gain where it is a point or more, else half of what can be seen now; in points, at least 1."""
+    seen = gain.smallest if math.isfinite(gain.smallest) else 0.0
+    size = abs(gain.estimate) if abs(gain.estimate) >= 0.01 else seen / 2
+    return max(1, round(100 * size)) / 100
 
 
-def paired_interval(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float]:
-    """95 % interval of the difference of two shares that were measured on the same images.
+def moved_proportions(adapted: Tensor, baseline: Tensor, n_classes: int) -> float:
+    """Half the sum over classes of |share by one model - share by the other|: from 0 to 1.
 
-    With b images where only the first is right, c where only the second is, each raised by 1/2, and n raised by 2:
-    (b - c) / n +- 1.96 sqrt(b + c - (b - c)^2 / n) / n. Agresti and Min, "Simple improved confidence intervals for
-    comparing matched proportions", 2005; it holds for few images too, and is not empty where both agree on all.
+    Args:
+        adapted: Predicted classes of D_u, (N_u,).
+        baseline: The same by S+T.
+        n_classes: K.
     """
-    b = sum(one and not other for one, other in zip(first, second, strict=True)) + 0.5
-    c = sum(other and not one for one, other in zip(first, second, strict=True)) + 0.5
-    n = len(first) + 2
-    middle = (b - c) / n
-    half = 1.96 * math.sqrt(b + c - (b - c) ** 2 / n) / n
-    return max(-1.0, middle - half), min(1.0, middle + half)
+    shares = [torch.bincount(named, minlength=n_classes).double() / len(named) for named in (adapted, baseline)]
+    return float((shares[0] - shares[1]).abs().sum() / 2)

@@ -11,6 +11,7 @@
 - model.safetensors: the network
 - model.json: how to use it; written last, so that its presence means that the model is finished
 - comparison.safetensors: the comparison so far; while it is there, the verdict is still to come
+- baseline: S+T, with a model.safetensors, model.json and predictions.csv of its own
 - .new: a run that will replace this one when its model is finished; see `runs.staging`
 """
 
@@ -36,6 +37,7 @@ from qurate.runs.about import ABOUT_FILE
 from qurate.runs.fold_files import pack_folds, unpack_folds
 from qurate.runs.model import AdaptedModel
 from qurate.runs.staging import (
+    BASELINE_FOLDER,
     CHECKPOINT_FILE,
     COMPARISON_FILE,
     CONFIG_FILE,
@@ -247,6 +249,24 @@ class RunFolder:
         with told(self.path):
             model.write_about(self.work)
 
+    def open_baseline(self) -> RunFolder:
+        """Where S+T of this run is kept, and how far its training is."""
+        with told(self.path):
+            (self.work / BASELINE_FOLDER).mkdir(exist_ok=True)
+        return RunFolder(self.work / BASELINE_FOLDER)
+
+    def write_baseline(self, model: AdaptedModel, predictions: pd.DataFrame) -> None:
+        """Write S+T and what it predicts.
+
+        Args:
+            model: S+T.
+            predictions: A row for every unlabelled image that was given.
+        """
+        beside = self.open_baseline()
+        beside._write(PREDICTIONS_FILE, to_csv(predictions))
+        with told(self.path):
+            model.write(beside.path)
+
     def write_page(self, record: RunRecord) -> None:
         """Write what says whether it helped: metrics.csv and the page."""
         from qurate.report.run.gather import metrics_table  # both draw, and predicting need not load what draws
@@ -261,6 +281,9 @@ class RunFolder:
         with told(self.path):
             for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE, CHECKPOINT_FILE):
                 (self.work / name).unlink(missing_ok=True)
+            (self.work / BASELINE_FOLDER / CHECKPOINT_FILE).unlink(missing_ok=True)
+            with suppress(OSError):  # it is not empty, or not there
+                (self.work / BASELINE_FOLDER).rmdir()
 
     def standing(self) -> str:
         """How far the run is, from what is on the disk, and how to continue."""

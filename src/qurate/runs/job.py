@@ -26,6 +26,7 @@ from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
 from qurate.report.run.record import RunRecord
+from qurate.runs.baseline import predict_baseline, train_baseline
 from qurate.runs.calibrated import calibrate, calibrate_by_agreement, held_out_table
 from qurate.runs.comparison import Plan, compare, plan_comparison
 from qurate.runs.crossfit import cross_fit, lanes_for
@@ -124,8 +125,9 @@ class Job:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
+            plain = self._baseline(parts, split, record)
             folds = self._cross_fit(split, plan)
-            record = dataclasses.replace(record, comparison=compare(folds, plan.how), no_comparison="")
+            record = dataclasses.replace(record, comparison=compare(folds, plan.how, said, plain), no_comparison="")
             record = calibrate_record(record, said, calibration := calibrate(folds))
             record = dataclasses.replace(record, held_out=held_out_table(folds, calibration))
             model = dataclasses.replace(model, calibration=calibration)
@@ -184,6 +186,15 @@ class Job:
 
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
+
+    def _baseline(self, parts: Parts, split: Split, record: RunRecord) -> Tensor:
+        """Train S+T on all labelled images, keep it beside the adapted model; what it says of D_u, (N_u, K)."""
+        baseline = train_baseline(split, self.config, self.folder, self.audience)
+        said = log_probabilities(baseline, split.target_unlabeled.inputs)
+        if self.folder is not None:
+            predictions = predict_baseline(said, record, parts, split, baseline)
+            self.folder.write_baseline(self._model(baseline, split.classes, Calibration()), predictions)
+        return said
 
     def _cross_fit(self, split: Split, plan: Plan) -> tuple[Fold, ...]:
         done = {} if self.folder is None else self.folder.load_folds(split, plan.folds)

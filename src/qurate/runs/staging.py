@@ -26,6 +26,8 @@ PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.c
 REPORT_FILE = "report.html"
 EXAMPLES_FILE = "examples.csv"
 CURVES_FOLDER = "tensorboard"
+BASELINE_FOLDER = "baseline"
+"""S+T of the run: its model and its predictions; see `runs.baseline`."""
 EXPORT_FILE = "model.onnx"
 _FILES = (
     CONFIG_FILE,  # first to be moved: while it is in the stage, nothing was
@@ -80,6 +82,7 @@ class Stage:
             for name in _FILES:
                 if not is_file(self.path / name):
                     (self.run / name).unlink(missing_ok=True)
+            shutil.rmtree(self.run / BASELINE_FOLDER, ignore_errors=True)  # of the model that goes; no stage has one
             if is_folder(self.path / CURVES_FOLDER):
                 shutil.rmtree(curves, ignore_errors=True)
                 (self.path / CURVES_FOLDER).rename(curves)

@@ -35,9 +35,9 @@ _LINE = 12.0
 
 
 def interval_figure(comparison: BaselineComparison) -> Markup | None:
-    """The difference of the accuracies with its 95 % interval, against zero."""
-    middle = (comparison.adapted - comparison.baseline) * 100
-    low, high = comparison.low * 100, comparison.high * 100
+    """The estimated gain with its 95 % interval, against zero."""
+    found = comparison.gain
+    low, middle, high = found.low * 100, found.estimate * 100, found.high * 100
     if not all(math.isfinite(number) for number in (low, middle, high)):
         return None
     left, right = min(low, middle, 0.0), max(high, middle, 0.0)

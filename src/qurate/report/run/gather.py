@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import pandas as pd
@@ -80,9 +81,11 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
         for row in record.rounds.to_dict("records")
         for name in ("positives", "new", "seconds")
     ]
-    if record.comparison is not None:
-        for name in ("adapted", "baseline", "images", "low", "high"):
-            rows.append((f"comparison_{name}", None, float(getattr(record.comparison, name))))
+    if (found := record.comparison) is not None:
+        values = {name: getattr(found, name) for name in ("adapted", "baseline", "images", "disagreement", "moved")}
+        for prefix, gain in (("", found.gain), ("balanced_", found.balanced)):
+            values |= {f"{prefix}{name}": value for name, value in dataclasses.asdict(gain).items()}
+        rows += [(f"comparison_{name}", None, float(value)) for name, value in values.items() if math.isfinite(value)]
     if record.calibration.by != "nothing":
         rows.append(("calibration_temperature", None, record.calibration.temperature))
         rows.append(("calibration_images", None, float(record.calibration.images)))

@@ -14,26 +14,53 @@ HELD_OUT = ["probability", "uncalibrated", "right"]
 
 
 @dataclass(frozen=True)
-class BaselineComparison:
-    """Is it helping? The adapted model against S+T on labelled target images that neither saw.
+class Gain:
+    """Accuracy of the adapted model less that of S+T, and how sure it is; from -1 to 1.
 
     Args:
-        adapted: Accuracy of the adapted model.
-        baseline: Accuracy of S+T on the same images.
-        images: How many images both were measured on.
-        low: Lower end of the 95 % interval of the difference.
+        estimate: The most probable value.
+        low: Lower end of the interval that holds it with 95 %.
         high: Upper end of it.
+        chance: Probability that it is above 0.
+        smallest: A true gain of this size is seen half of the time, a larger one more often; infinite where none is.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    chance: float
+    smallest: float
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """Is it helping? The adapted model against S+T, by labelled images that neither saw and by all unlabelled ones.
+
+    Args:
+        adapted: Share of the held-out labelled images on which the adapted model is right.
+        baseline: The same for S+T.
+        images: How many labelled images were held out.
         how: 'held-out images' or 'k-fold over the labelled images'.
-        verdict: Whether the interval lies above zero, around it, or below it.
+        disagreement: Share of the unlabelled images to which the two give different classes; the gain is never more.
+        moved: Share of the unlabelled images by which the predicted class proportions differ.
+        gain: At the class proportions that the unlabelled images are estimated to have.
+        balanced: With all classes counted alike.
+        verdict: By `gain`: which sign it has, if that is sure enough.
+        wanted: A gain worth seeing, where it is unclear; else None.
+        more: How many more labelled images would show it; None where it is not asked or no number would do.
     """
 
     adapted: float
     baseline: float
     images: int
-    low: float
-    high: float
     how: str
+    disagreement: float
+    moved: float
+    gain: Gain
+    balanced: Gain
     verdict: Literal["helps", "unclear", "harms"]
+    wanted: float | None = None
+    more: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qurate.report.numbers import count, percent, signed
-from qurate.report.run.record import BaselineComparison, RunRecord
+from qurate.report.run.record import BaselineComparison, Gain, RunRecord
 
 _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
     "unclear": ("open", "It is not clear whether adaptation helped"),
     "harms": ("bad", "Adaptation looks harmful here"),
 }
-_ADVICE = {
-    "helps": "The whole interval lies above zero, so this is unlikely to be chance.",
-    "unclear": "The interval includes zero, so this may be chance. More labelled target images would tell.",
-    "harms": "The whole interval lies below zero: plain training does better on these images. Do not use the "
-    "adapted model as it is; label some of the images at the end of this page and run again.",
-}
+BASELINE = "baseline"
+"""Folder of S+T in a run's: its model and its predictions."""
 _NOT_COMPARED = (
     "There were too few labelled target images to compare the adapted model with plain training (S+T), which learns "
     "from the labelled images alone.",
@@ -59,18 +56,68 @@ def outcome(comparison: BaselineComparison | None, no_comparison: str = "") -> P
             return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
         return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
     found = comparison
-    difference = (found.adapted - found.baseline) * 100
-    measured = (
-        f"The adapted model is right on {percent(found.adapted, 1)} of "
-        f"{count(found.images, 'labelled target image')} that it was not trained on. Plain training (S+T), which "
-        f"learns from the labelled images alone, is right on {percent(found.baseline, 1)}. "
-        f"How it was measured: {found.how}."
+    return PageOutcome(*_HEADLINES[found.verdict], (_estimate(found), _measured(found), advice(found)))
+
+
+def advice(found: BaselineComparison) -> str:
+    """What it means and what to do."""
+    if found.verdict == "helps":
+        return f"The gain is above zero with a probability of {percent(found.gain.chance)}, so use the adapted model."
+    if found.verdict == "harms":
+        return (
+            f"Plain training does better here with a probability of {percent(1 - found.gain.chance)}, so do not use "
+            "the adapted model as it is. The plain one is kept in the "
+            f"folder {BASELINE} of this run, with its predictions: take that, or label some more images and run again."
+        )
+    return f"This may be chance. {smallest_in_words(found)}"
+
+
+def smallest_in_words(found: BaselineComparison) -> str:
+    """What this many labelled images can show, and how many more would show enough."""
+    if not found.disagreement:
+        return "Both models give every unlabelled image the same class, so it does not matter which of them is used."
+    labeled = count(found.images, "labelled image")
+    if not math.isfinite(found.gain.smallest):
+        can = (
+            f"With {labeled} no gain can be seen: the two models differ on only {percent(found.disagreement, 1)} of "
+            "the unlabelled images."
+        )
+    else:
+        can = f"With {labeled}, only a gain of about {_points(found.gain.smallest)} or more can be seen."
+    if found.wanted is None:
+        return can
+    if found.more is None:
+        return f"{can} One of {_points(found.wanted)} is too small to be seen by labelling more; either model will do."
+    return f"{can} Label about {found.more:,} more to see one of {_points(found.wanted)}."
+
+
+def _estimate(found: BaselineComparison) -> str:
+    return (
+        "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
+        f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
+        f"{_interval(found.balanced)} with all classes counted alike. The intervals hold the truth with a probability "
+        "of 95\u00a0%."
     )
-    interval = (
-        f"The difference is {signed(difference, 1)} points on these images. On others like them it lies, with "
-        f"95\u00a0% confidence, between {signed(found.low * 100, 1)} and {signed(found.high * 100, 1)} points."
+
+
+def _measured(found: BaselineComparison) -> str:
+    return (
+        f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
+        f"model is right on {percent(found.adapted, 1)} and plain training on {percent(found.baseline, 1)}. They name "
+        f"different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference can be "
+        f"larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
     )
-    return PageOutcome(*_HEADLINES[found.verdict], (measured, interval, _ADVICE[found.verdict]))
+
+
+def _interval(gain: Gain) -> str:
+    low, high = signed(gain.low * 100, 1), signed(gain.high * 100, 1)
+    return f"{signed(gain.estimate * 100, 1)} points (between {low} and {high})"
+
+
+def _points(gain: float) -> str:
+    number = gain * 100
+    text = f"{number:.0f}" if number >= 9.5 else f"{number:.1f}".removesuffix(".0")
+    return "1 point" if text == "1" else f"{text} points"
 
 
 def how_sure(record: RunRecord) -> tuple[str, ...]:
