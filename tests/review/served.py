@@ -39,16 +39,25 @@ class Served:
                 break
         else:
             raise AssertionError(self.said)
-        self._reader = threading.Thread(target=self.process.stdout.read)  # so that it never waits for us
+        self._reader = threading.Thread(target=self._read)  # so that it never waits for us
         self._reader.start()
 
     def kill(self) -> None:
         """kill -9."""
         self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> str:
+        """What it said, after it has ended."""
         self.process.wait()
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        return self.said
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.said += self.process.stdout.read()
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers of a request that says exactly this; a path without leading slash is of the page."""

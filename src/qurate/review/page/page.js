@@ -47,6 +47,9 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+// A name that may be broken into lines after its underscores.
+const breakable = name => name.split("_").flatMap((part, i) => i ? ["_", element("wbr"), part] : [part]);
+
 function picture(path, alt, properties = {}) {
   const image = element("img", { alt, ...properties });
   image.addEventListener("load", () => image.classList.toggle("tiny", Math.max(image.naturalWidth, image.naturalHeight) <= 48));
@@ -110,7 +113,7 @@ function showQuestion() {
     const button = element("button", { onclick: () => answer("label", label) });
     button.setAttribute("aria-label", `${i + 1}: ${state.classes[label]}, ${percent(probability)}`);
     button.append(
-      element("span", { className: "name" }, element("kbd", { textContent: i + 1 }), element("b", { textContent: state.classes[label] }), element("span", { textContent: short(probability) })),
+      element("span", { className: "name" }, element("kbd", { textContent: i + 1 }), element("b", {}, ...breakable(state.classes[label])), element("span", { textContent: short(probability) })),
       element("span", { className: "pair" }, ...examplesOf(label, 3, false)),
     );
     return element("li", {}, button);
@@ -166,7 +169,7 @@ function find() {
 }
 function showFound() {
   $("found").replaceChildren(...search.found.map((label, i) => {
-    const item = element("li", { id: `found-${i}`, onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examplesOf(label, 2, false), state.classes[label]);
+    const item = element("li", { id: `found-${i}`, onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examplesOf(label, 2, false), element("span", {}, ...breakable(state.classes[label])));
     item.setAttribute("role", "option");
     item.setAttribute("aria-selected", i === search.at);
     return item;

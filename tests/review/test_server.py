@@ -1,0 +1,42 @@
+"""The server as a person starts and stops it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.review.served import Served
+from tests.runs.written import write_run
+
+from qurate.errors import ConfigError
+from qurate.runs.answers import AnswerLog
+
+pytest.importorskip("uvicorn", reason="the extra review is not installed")
+
+
+def test_it_stops_by_a_signal_with_one_line_and_all_answers_saved(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (run / "examples.csv").unlink()  # as in a run of an earlier version
+    server = Served(run)
+    started = json.loads(server.request("GET", "start")[1])
+    assert started["examples"] == [[], [], []]
+    question = json.loads(server.request("GET", "question?tab=a")[1])["question"]
+    body = {"answers": [{"image": question["image"], "answer": "label", "label": 2}]}
+    assert server.request("POST", "answers", body)[0] == 200
+    server.process.send_signal(signal.SIGTERM)
+    said = server.end()
+    assert server.process.returncode == 143
+    assert said.rstrip().endswith(f"stopped. All answers are saved in {run / 'labels.csv'}.")
+    assert [answer.label for answer in AnswerLog(run / "labels.csv").current().values()] == ["été"]
+
+
+def test_a_port_that_is_taken_is_refused_in_words() -> None:
+    from qurate.review.server import listen
+
+    with listen(0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"`port={port}` cannot be used \(Address already in use\)"):
+            listen(port)
