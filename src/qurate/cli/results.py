@@ -30,7 +30,7 @@ def helping(found: BaselineComparison, out: Path) -> str:
         "harms": f"Adaptation made it worse here. Use the plain model (S+T) in {out / BASELINE} instead.",
     }[found.verdict]
     accuracy, balanced = (
-        f"{100 * gain.estimate:+.1f} points (95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+        f"{100 * gain.estimate:+.1f} points (likely {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
         for gain in (found.gain, found.balanced)
     )
     return (

@@ -35,7 +35,7 @@ _LINE = 12.0
 
 
 def interval_figure(comparison: BaselineComparison) -> Markup | None:
-    """The estimated gain with its 95 % interval, against zero."""
+    """The estimated gain with its interval, against zero."""
     found = comparison.gain
     low, middle, high = found.low * 100, found.estimate * 100, found.high * 100
     if not all(math.isfinite(number) for number in (low, middle, high)):
@@ -49,7 +49,7 @@ def interval_figure(comparison: BaselineComparison) -> Markup | None:
     svg = _svg(
         92,
         f"Difference between the adapted model and plain training: {signed(middle, 1)} points, "
-        f"95 % interval from {signed(low, 1)} to {signed(high, 1)} points.",
+        f"interval from {signed(low, 1)} to {signed(high, 1)} points.",
         "chart",
     )
     _add(svg, "line", "axis", x1=across(0), x2=across(0), y1=28, y2=66)

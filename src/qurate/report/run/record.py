@@ -19,7 +19,7 @@ class Gain:
 
     Args:
         estimate: The most probable value.
-        low: Lower end of the interval that holds it with 95 %.
+        low: Lower end of the interval that should hold it with 95 %; docs/verdict.md counts how often it does.
         high: Upper end of it.
         chance: Probability that it is above 0.
         smallest: A true gain of this size is seen half of the time, a larger one more often; infinite where none is.

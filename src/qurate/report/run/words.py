@@ -95,8 +95,8 @@ def _estimate(found: BaselineComparison) -> str:
     return (
         "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
         f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
-        f"{_interval(found.balanced)} with all classes counted alike. The intervals hold the truth with a probability "
-        "of 95\u00a0%."
+        f"{_interval(found.balanced)} with all classes counted alike. In runs of known truth, such intervals held it "
+        "about nine times in ten."
     )
 
 
