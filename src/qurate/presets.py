@@ -28,7 +28,7 @@ POSITIVE_SHARE = 0.5
 """Share of positives in a target batch (decision 19) wherever the printed algorithm is not asked for. Our choice."""
 
 OUR_REWARD = RewardConfig(network="round", center="neighbors", threshold="class_median")
-"""How selectors of ours measure quality: by a network that has not seen the sample, and by its neighbours (decisions
+"""How selectors of ours measure quality: by the network of the round, and by the sample's neighbours (decisions
 18, 22, 23)."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ class Page:
 
     def wait(self, condition: Callable[[], object]) -> None:
         WebDriverWait(self.browser, PATIENCE, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
+
+    def all_named(self, selector: str) -> bool:
+        """Whether every control that is shown has a name for a screen reader."""
+        controls = [one for one in self.browser.find_elements(By.CSS_SELECTOR, selector) if one.is_displayed()]
+        return len(controls) > 0 and all(control.accessible_name for control in controls)
 
     @property
     def answered(self) -> int:
@@ -207,8 +213,8 @@ def test_it_is_readable_fits_and_says_nothing_on_the_console(
         page.wait(lambda: browser.execute_script("return [...document.images].every(i => i.complete)"))
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script(CONTRAST.replace("'h1,", "'button,label,option,#estimate,#count,h1,")) == []
-        controls = browser.find_elements(By.CSS_SELECTOR, f"#{view} button, #{view} input, #{view} select, nav button")
-        assert all(control.accessible_name for control in controls if control.is_displayed())
+        shown = f"#{view} button, #{view} input, #{view} select, nav button"
+        page.wait(partial(page.all_named, shown))
         broken = "return [...document.images].filter(i => i.src && i.naturalWidth === 0 && i.loading !== 'lazy').length"
         assert browser.execute_script(broken) == 0
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")

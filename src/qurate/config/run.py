@@ -109,7 +109,7 @@ class RewardConfig(Checked):
     pseudo-class, so that half of every class is good whatever the calibration (decision 23; our choice)."""
     network: Literal["trial", "round"] = "trial"
     """Whose p_c and p_f: the trial network after it trained on the sample (paper), or the network and centres of the
-    round, which have not seen it (decision 18; our choice)."""
+    round, before that (decision 18; our choice)."""
     leave_one_out_centers: bool = False
     """Take a sample out of its own class centre (decision 10). Paper: no."""
     center: Literal["centers", "neighbors"] = "centers"
