@@ -20,10 +20,16 @@ async function call(path, body) {
   return said;
 }
 
+// A screen reader waits for what is being drawn.
+function setBusy(busy) {
+  state.busy = busy;
+  document.querySelector("main").setAttribute("aria-busy", busy);
+}
+
 // One thing at a time: a second key press while an answer is being saved is not an answer to the next image.
 async function doing(work) {
   if (state.busy) return;
-  state.busy = true;
+  setBusy(true);
   try {
     await work();
     $("problem").hidden = true;
@@ -31,7 +37,7 @@ async function doing(work) {
     $("problem").textContent = error.message;
     $("problem").hidden = false;
   } finally {
-    state.busy = false;
+    setBusy(false);
     showUndo();
   }
 }
