@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, force: options.Flag = False) -> None:
-    """Compare six methods on adapting from typeset to handwritten digits, in minutes and without a download.
+    """Adapt from typeset to handwritten digits in seven ways and compare them, in minutes and without a download.
 
     Args:
         out: Folder for results.csv.

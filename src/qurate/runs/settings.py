@@ -10,4 +10,4 @@ BACKBONE = "timm/tf_efficientnet_lite0.in1k"
 Train = Literal["head", "full"]
 
 DEFAULT_ASKER = "density"
-"""How images to label are chosen. On Office-31 a prototype of it gained most of 62 labels. Our choice."""
+"""How images to label are chosen. Our choice; what askers are worth has not been measured."""
