@@ -95,13 +95,6 @@ def test_probabilities_of_zero_are_numbers() -> None:
     assert LEAST <= fit_temperature(said, torch.tensor([0, 0, 0])) <= MOST
 
 
-def test_weights_say_which_images_count() -> None:
-    said, labels = sure(40, 0.95, 20)
-    right = (labels == 0).double()
-    assert fit_temperature(said, labels, 1e-6 + right) < fit_temperature(said, labels, 1 + right)
-    assert fit_temperature(said, labels, torch.full((40,), 7.0)) == pytest.approx(fit_temperature(said, labels))
-
-
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_confidence_is_brought_to_a_share(share: float) -> None:
     said, _ = simulate(500, 4.0)

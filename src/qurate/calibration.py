@@ -75,12 +75,12 @@ def at_temperature(log_probabilities: Tensor, temperature: float) -> Tensor:
     return F.softmax(log_probabilities / temperature, dim=1)
 
 
-def fit_temperature(log_probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+def fit_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
     """The temperature under which held-out images are most likely.
 
     With b = 1 / T, it minimises the convex function of b
 
-        sum_i w_i nll_i(b) + a (mean over images of nll to the first guess + the same to the second guess)
+        sum_i nll_i(b) + a (mean over images of nll to the first guess + the same to the second guess)
 
     where nll is -b log p_y + log sum_k exp(b log p_k), and a is `PRIOR`: as if half an image more were right and half
     an image more were wrong. So a few images that are all right do not make the model sure of everything, nor a few
@@ -90,24 +90,21 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, weights: Tensor |
     Args:
         log_probabilities: Of the held-out images, (n, K) with K of at least 2.
         labels: Their classes, (n,) int64.
-        weights: Of the images, (n,), whatever their sum; all equal unless given.
     """
     said, count = _checked(log_probabilities), len(log_probabilities)
     check_positions(labels, said.shape[1], "fit_temperature: labels")
     if len(labels) != count:
         raise DataError(f"fit_temperature: {count} images but {len(labels)} labels.")
-    weigh = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
-    weigh = weigh / weigh.mean()
     first, second = said.topk(2, dim=1).values.T
     of_truth = said.gather(1, labels[:, None]).squeeze(1)
 
     def slope(b: float) -> float:
         expected = (F.softmax(b * said, dim=1) * said).sum(dim=1)
         prior = PRIOR * (2 * expected - first - second).mean()
-        return float((weigh * (expected - of_truth)).sum() + prior)
+        return float((expected - of_truth).sum() + prior)
 
     def loss(b: float) -> float:
-        return float((weigh * (torch.logsumexp(b * said, dim=1) - b * of_truth)).sum())
+        return float((torch.logsumexp(b * said, dim=1) - b * of_truth).sum())
 
     inverse = _zero_of(slope, 1 / MOST, 1 / LEAST)
     is_surer = inverse > 1

@@ -103,12 +103,11 @@ class Session:
             "choices": [{"label": k, "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)],
         }
 
-    def answer(self, given: Sequence[Mapping[str, Any]], asked: str | None = None) -> str:
+    def answer(self, given: Sequence[Mapping[str, Any]]) -> str:
         """Save answers that were given at once.
 
         Args:
             given: Of each its `image`, its `answer` and, where that is 'label', its `label`, the number of a class.
-            asked: Why they were asked about; the asker of their question unless given.
 
         Returns:
             Their id.
@@ -132,7 +131,7 @@ class Session:
                     "answer": str(kind),
                     "label": self.inquiry.classes[int(label or 0)] if kind == "label" else "",
                     "predicted": self._name(image),
-                    "asked": askers.get(image) or asked or "check",
+                    "asked": askers.get(image, "check"),
                 }
             )
         if not rows:
