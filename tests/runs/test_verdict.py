@@ -127,6 +127,16 @@ def test_the_lean_is_that_of_a_loop() -> None:
     assert list(found) == pytest.approx([(won + lost) / 50, (won - lost) / (won + lost)])
 
 
+def test_a_third_class_that_outweighs_both_leaves_the_dispute_open() -> None:
+    """At a low temperature the classes that the two name have no chance left, and nought over nought is no share."""
+    row = torch.tensor([0.51, 0.49, 1e-30]).log().expand(300, 3)
+    held_out = HeldOut(torch.arange(300), torch.zeros(300, dtype=torch.int64), row, row)
+    adapted, baseline = (torch.tensor(said).log().expand(50, 3) for said in ([0.51, 1e-30, 0.49], [1e-30, 0.51, 0.49]))
+    found = judge(held_out, adapted, baseline)
+    assert found.lean.value == 0
+    assert found.gain.chance == pytest.approx(0.5)
+
+
 def test_the_weighted_mean_counts_classes_as_often_as_wanted() -> None:
     values, classes = torch.tensor([0.2, 0.4, 1.0]).double(), torch.tensor([0, 0, 2])
     wanted = torch.tensor([0.6, 0.3, 0.1])

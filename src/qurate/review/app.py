@@ -94,9 +94,8 @@ class ReviewPage:
 
     async def question(self, request: Request) -> Response:
         """The next question."""
-        later = [
-            int(word) for word in request.query_params.get("later", "").split(",") if word.isascii() and word.isdigit()
-        ]
+        words = request.query_params.get("later", "").split(",")
+        later = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 10]
         tab = request.query_params.get("tab", "")[:40]
         return await self._say(lambda: {"question": self._session.next_question(tab, later)})
 

@@ -49,6 +49,7 @@ BORROWED = 5.0
 model alone were right. Our choice: three images that say the same prove little."""
 _LEAST = -200.0  # a log-probability; two models that give a class no chance at all must still add up
 _Z95 = 1.959963984540054
+_ITERATIONS = 20  # of the class proportions
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def together(adapted: Tensor, baseline: Tensor, first: float, second: float) -> 
     return F.softmax(adapted.double() / first + baseline.double() / second, dim=1)
 
 
-def estimate_proportions(opinion: Tensor, *, rounds: int = 20) -> Tensor:
+def estimate_proportions(opinion: Tensor) -> Tensor:
     """Class proportions by expectation maximisation, (K,); they sum to 1 and none is 0.
 
     q_nk is proportional to opinion_nk * pi_k, pi_k = (sum_n q_nk + a) / (N + K a) with a = N / (10 K): a tenth of the
@@ -152,12 +153,11 @@ def estimate_proportions(opinion: Tensor, *, rounds: int = 20) -> Tensor:
 
     Args:
         opinion: Probabilities of D_u where all classes are as likely, (N, K).
-        rounds: Of the iteration.
     """
     count, n_classes = opinion.shape
     even = count / (10 * n_classes)
     proportions = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
-    for _ in range(rounds):
+    for _ in range(_ITERATIONS):
         posterior = opinion * proportions
         posterior = posterior / posterior.sum(dim=1, keepdim=True)
         proportions = (posterior.sum(dim=0) + even) / (count + n_classes * even)
@@ -184,16 +184,13 @@ def lean_of(opinion: Tensor, adapted: Tensor, baseline: Tensor, weigh: Tensor) -
         adapted model is right less that on which S+T is, from -1 to 1.
     """
     rows = torch.arange(len(opinion))
-    odds = opinion[rows, adapted], opinion[rows, baseline]
-    for_adapted = odds[0] / (odds[0] + odds[1])
+    odds, others = opinion[rows, adapted], opinion[rows, baseline]
+    for_adapted = torch.where(odds + others > 0, odds / (odds + others), 0.5)  # both give neither class any chance
     disputed = (adapted != baseline).double()
-    won, lost = ((share * weigh[named] * disputed).sum() for share, named in _sides(for_adapted, adapted, baseline))
+    won = (for_adapted * weigh[adapted] * disputed).sum()
+    lost = ((1 - for_adapted) * weigh[baseline] * disputed).sum()
     total = float(won + lost)
     return total / len(opinion), float(won - lost) / total if total else 0.0
-
-
-def _sides(for_adapted: Tensor, adapted: Tensor, baseline: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
-    return (for_adapted, adapted), (1 - for_adapted, baseline)
 
 
 def weighted_mean(values: Tensor, classes: Tensor, wanted: Tensor, disputed: float) -> tuple[float, float]:
