@@ -29,8 +29,9 @@ from qurate.evaluation import Metrics, calibration_error, measure
 from qurate.networks.heads import Network, build_network
 from qurate.runs.about import ABOUT_FILE, FORMAT, WEIGHTS_FILE, file_of, read_about
 from qurate.runs.about import ModelError as ModelError
+from qurate.runs.model_files import load_tensors, read_transform
 from qurate.runs.settings import DEFAULT_ASKER
-from qurate.runtime.checksums import not_finite, tensor_digest
+from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.files import write_atomically
 
 
@@ -101,15 +102,13 @@ class AdaptedModel:
             problem in words. Probabilities are calibrated where `calibration` says so.
         """
         files = find_images(images)
-        found = self._embed(files, on_progress)
-        readable = tuple(file for file in files if file not in found.unreadable)
-        said = at_temperature(self._classify(found, readable), self.calibration.temperature)
-        sure, labels = said.max(dim=1)
+        seen = self.look(files, on_progress)
+        sure, labels = seen.probabilities.max(dim=1)
         answers = {
             file: (self.classes[label], probability)
-            for file, label, probability in zip(readable, labels.tolist(), sure.tolist(), strict=True)
+            for file, label, probability in zip(seen.files, labels.tolist(), sure.tolist(), strict=True)
         }
-        rows = [(str(file), *answers.get(file, ("", math.nan)), found.unreadable.get(file, "")) for file in files]
+        rows = [(str(file), *answers.get(file, ("", math.nan)), seen.unreadable.get(file, "")) for file in files]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
     def evaluate(self, labeled: Place, on_progress: OnProgress | None = None) -> Metrics:
@@ -133,7 +132,7 @@ class AdaptedModel:
         domain = leave_out(domain, found.unreadable)
         assert isinstance(domain.inputs, ImageFiles)
         into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
-        said, labels = self._classify(found, domain.inputs.paths), into[domain.labels]
+        said, labels = self._classify(found.of(domain.inputs)), into[domain.labels]
         probabilities = at_temperature(said, self.calibration.temperature)
         return replace(
             measure(said.argmax(dim=1), labels, len(self.classes)),
@@ -176,9 +175,9 @@ class AdaptedModel:
         """What the model makes of image files; those that cannot be read are told apart."""
         found = self._embed(files, on_progress)
         readable = tuple(file for file in files if file not in found.unreadable)
-        rows = found.of(ImageFiles(readable))
-        probabilities = at_temperature(self._classify(found, readable), self.calibration.temperature)
-        return Looked(readable, rows, probabilities, found.unreadable)
+        embeddings = found.of(ImageFiles(readable))
+        probabilities = at_temperature(self._classify(embeddings), self.calibration.temperature)
+        return Looked(readable, embeddings, probabilities, found.unreadable)
 
     def export(self, path: Place, *, force: bool = False) -> Path:
         """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
@@ -245,9 +244,9 @@ class AdaptedModel:
         return found
 
     @torch.no_grad()
-    def _classify(self, found: Embeddings, files: Sequence[Path]) -> Tensor:
-        """Log-probabilities of readable images, (N, K), not calibrated."""
-        logits: Tensor = self.network.classifier(self.network.bottleneck(found.of(ImageFiles(tuple(files)))))
+    def _classify(self, embeddings: Tensor) -> Tensor:
+        """Log-probabilities of images by their embeddings, (N, K), not calibrated."""
+        logits: Tensor = self.network.classifier(self.network.bottleneck(embeddings))
         return F.log_softmax(logits, dim=1)
 
 
@@ -267,7 +266,7 @@ def load(folder: Place) -> AdaptedModel:
         if not isinstance(stored := about.get("network"), dict):
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
-        transform = _read_transform(about.get("transform"))
+        transform = read_transform(about.get("transform"))
         calibration = Calibration.of(about.get("calibration"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         if network.transform is None:
@@ -275,50 +274,6 @@ def load(folder: Place) -> AdaptedModel:
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     network.transform = transform
-    _load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
+    load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
     origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
     return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration, folder=path)
-
-
-def _read_transform(said: Any) -> Transform:
-    """How images are prepared, as model.json says it."""
-    sizes, scales = ("resize", "crop"), ("mean", "std")
-    if not isinstance(said, dict) or said.keys() != {*sizes, *scales}:
-        raise ValueError(f"transform must be a table of resize, crop, mean and std, got {shorten(repr(said))}")
-    for name in sizes:
-        if type(said[name]) is not int:
-            raise ValueError(f"transform.{name} must be an integer, got {shorten(repr(said[name]))}")
-    for name in scales:
-        values = said[name] if isinstance(said[name], list) else []
-        is_allowed = all(type(x) in (int, float) and math.isfinite(x) and (x > 0 or name == "mean") for x in values)
-        if len(values) != 3 or not is_allowed:
-            kind = "positive numbers" if name == "std" else "numbers"
-            raise ValueError(f"transform.{name} must be three {kind}, got {shorten(repr(said[name]))}")
-    return Transform(said["resize"], said["crop"], tuple(said["mean"]), tuple(said["std"]))
-
-
-def _load_tensors(network: Network, path: Path, checksum: str | None) -> None:
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
-        raise ModelError(f"{path}: not a safetensors file of this model ({type(error).__name__}: {error}).") from error
-    checked, own = tensors, network.state_dict()
-    tensors = {_name_today(name, own): values for name, values in tensors.items()}
-    wrong = sorted(name for name in own.keys() ^ tensors.keys())
-    wrong += sorted(name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape)
-    if wrong:
-        raise ModelError(
-            f"{path}: must hold the {len(own)} tensors that {ABOUT_FILE} describes, but {len(wrong)} are missing, "
-            f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
-        )
-    damaged = checksum is not None and tensor_digest(checked) != checksum  # models of version 0.1 carry none
-    if damaged or (strange := not_finite(tensors)):
-        why = f"its numbers are not those that {ABOUT_FILE} was written with" if damaged else f"NaN in {strange[0]}"
-        raise ModelError(f"{path}: damaged ({why}). Copy it again, or adapt again.")
-    network.load_state_dict(tensors)
-
-
-def _name_today(name: str, own: Mapping[str, Tensor]) -> str:
-    """What a tensor is called now: VGG-16's fully connected layers were once counted to its backbone."""
-    apart = name.replace("backbone.classifier.", "bottleneck.", 1)
-    return apart if name not in own and apart in own else name
