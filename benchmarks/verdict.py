@@ -160,7 +160,7 @@ def run(case: Case, out: Path) -> None:
     unlabeled, labels = split.target_unlabeled.inputs, split.target_labeled.labels
     whole = [log_probabilities(fit(split, config).method, unlabeled) for config in configs]
     folds = draw_folds(labels, FOLDS, seed=case.seed)
-    said = [[fit_without(split, config, fold)[0] for fold in folds] for config in configs]
+    said = [[fit_without(split, config, fold) for fold in folds] for config in configs]
     images = torch.cat(folds)
     tensors = {
         "truth": true_labels(split.target_unlabeled),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qurate.report.run.record import Gain
 from qurate.report.run.words import smallest_in_words
 from qurate.runs.comparison import compare, gain_worth_seeing, moved_proportions, plan_comparison
-from qurate.selection.crossfit import Fold, HeldOut
+from qurate.selection.crossfit import HeldOut
 
 
 def labels_of(*sizes: int) -> torch.Tensor:
@@ -51,8 +51,7 @@ def test_single_shots_cannot_be_held_out() -> None:
 def test_who_is_right_is_counted_over_all_folds() -> None:
     labels = torch.tensor([0, 1, 2])
     right, wrong = torch.eye(3).log(), torch.eye(3).roll(1, dims=1).log()
-    none = torch.zeros(0, dtype=torch.int64)
-    folds = [Fold(HeldOut(labels, labels, said, wrong), none, none) for said in (right, right, wrong)]
+    folds = [HeldOut(labels, labels, said, wrong) for said in (right, right, wrong)]
     found = compare(folds, "in turn", right, wrong)
     assert found is not None
     assert found.adapted == pytest.approx(6 / 9)
@@ -66,8 +65,7 @@ def test_what_is_not_clear_says_what_would_make_it_so() -> None:
     said = (2 * torch.eye(3)[labels]).log_softmax(dim=1)
     other = said.clone()
     other[0] = said[1]
-    none = torch.zeros(0, dtype=torch.int64)
-    found = compare([Fold(HeldOut(torch.arange(12), labels, said, other), none, none)], "in turn", said, other)
+    found = compare([HeldOut(torch.arange(12), labels, said, other)], "in turn", said, other)
     assert found is not None
     assert found.verdict == "unclear"
     assert found.wanted is not None
@@ -77,8 +75,7 @@ def test_what_is_not_clear_says_what_would_make_it_so() -> None:
 def test_models_that_say_the_same_leave_nothing_to_label_for() -> None:
     labels = torch.arange(6) % 3
     said = torch.eye(3)[labels].log_softmax(dim=1)
-    none = torch.zeros(0, dtype=torch.int64)
-    found = compare([Fold(HeldOut(torch.arange(6), labels, said, said), none, none)], "in turn", said, said)
+    found = compare([HeldOut(torch.arange(6), labels, said, said)], "in turn", said, said)
     assert found is not None
     assert (found.verdict, found.wanted, found.more) == ("unclear", None, None)
     assert "does not matter which" in smallest_in_words(found)

@@ -18,7 +18,7 @@ from qurate.runs import crossfit
 from qurate.runs.crossfit import cross_fit, lanes_for
 from qurate.runs.fold_files import Task, pack_folds, unpack_folds
 from qurate.runtime.progress import Silence
-from qurate.selection.crossfit import Fold, draw_folds
+from qurate.selection.crossfit import HeldOut, draw_folds
 
 SPLIT, RUN = blobs(), config("balanced")
 FOLDS = draw_folds(SPLIT.target_labeled.labels, 2, seed=0)
@@ -38,17 +38,17 @@ class Ear(Silence):
         return list(dict.fromkeys(phase for phase, _, _ in self.shown))
 
 
-def same(first: tuple[Fold, ...], second: tuple[Fold, ...]) -> bool:
+def same(first: tuple[HeldOut, ...], second: tuple[HeldOut, ...]) -> bool:
     pairs = zip(first, second, strict=True)
     return all(torch.equal(a.tensors()[name], b.tensors()[name]) for a, b in pairs for name in a.tensors())
 
 
 @pytest.fixture(scope="module")
-def one_by_one() -> tuple[Fold, ...]:
+def one_by_one() -> tuple[HeldOut, ...]:
     return cross_fit(SPLIT, RUN, FOLDS, Silence(), lanes=1)
 
 
-def test_two_processes_give_what_one_gives(one_by_one: tuple[Fold, ...]) -> None:
+def test_two_processes_give_what_one_gives(one_by_one: tuple[HeldOut, ...]) -> None:
     ear, kept = Ear(), []
     found = cross_fit(SPLIT, RUN, FOLDS, ear, lanes=2, on_fold=lambda folds: kept.append(sorted(folds)))
     assert same(found, one_by_one)
@@ -57,7 +57,7 @@ def test_two_processes_give_what_one_gives(one_by_one: tuple[Fold, ...]) -> None
     assert [len(folds) for folds in kept] == [1, 2]
 
 
-def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[Fold, ...]) -> None:
+def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[HeldOut, ...]) -> None:
     ear = Ear()
     found = cross_fit(SPLIT, RUN, FOLDS, ear, done={1: one_by_one[1]}, lanes=2)
     assert same(found, one_by_one)
@@ -67,7 +67,7 @@ def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[Fold, ...])
 
 @pytest.mark.parametrize("words", [("-c", "import sys; sys.exit(3)"), ("-c", "print('steps 7', flush=True)")])
 def test_what_processes_cannot_do_is_done_here(
-    one_by_one: tuple[Fold, ...], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    one_by_one: tuple[HeldOut, ...], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: start((sys.executable, *words), **options))
@@ -77,7 +77,7 @@ def test_what_processes_cannot_do_is_done_here(
 
 
 def test_without_room_for_files_folds_are_trained_here(
-    one_by_one: tuple[Fold, ...], monkeypatch: pytest.MonkeyPatch
+    one_by_one: tuple[HeldOut, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -155,8 +155,8 @@ def test_as_many_at_a_time_as_there_are_cores(
     assert lanes_for(change(RUN), folds) == lanes
 
 
-def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[Fold, ...], tmp_path: Path) -> None:
-    def of(folds: Mapping[int, Fold]) -> dict[int, Fold] | None:
+def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[HeldOut, ...], tmp_path: Path) -> None:
+    def of(folds: Mapping[int, HeldOut]) -> dict[int, HeldOut] | None:
         (tmp_path / "folds").write_bytes(pack_folds(folds))
         return unpack_folds(tmp_path / "folds", SPLIT, FOLDS)
 

@@ -167,7 +167,7 @@ def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
     folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
     if not folds:
         return None
-    said = torch.cat([fit_without(split, config, images)[0] for images in folds])
+    said = torch.cat([fit_without(split, config, images) for images in folds])
     return fit_temperature(said, labels[torch.cat(folds)])
 
 

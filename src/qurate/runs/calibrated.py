@@ -8,12 +8,12 @@ import pandas as pd
 from torch import Tensor
 
 from qurate.calibration import Calibration, at_temperature, fit_temperature, match_confidence
-from qurate.selection.crossfit import Fold, HeldOut
+from qurate.selection.crossfit import HeldOut
 
 
-def calibrate(folds: Sequence[Fold]) -> Calibration:
+def calibrate(folds: Sequence[HeldOut]) -> Calibration:
     """From what adapted models say of images that they were not trained on."""
-    held_out = HeldOut.join([fold.held_out for fold in folds])
+    held_out = HeldOut.join(folds)
     temperature = fit_temperature(held_out.adapted, held_out.labels)
     return Calibration(temperature, "held-out images", len(held_out.labels))
 
@@ -29,9 +29,9 @@ def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
     return Calibration(match_confidence(adapted, agree), "agreement with S+T")
 
 
-def held_out_table(folds: Sequence[Fold], calibration: Calibration) -> pd.DataFrame:
+def held_out_table(folds: Sequence[HeldOut], calibration: Calibration) -> pd.DataFrame:
     """How sure adapted models were of held-out images, before and after, and whether they were right."""
-    held_out = HeldOut.join([fold.held_out for fold in folds])
+    held_out = HeldOut.join(folds)
     return pd.DataFrame(
         {
             "probability": at_temperature(held_out.adapted, calibration.temperature).max(dim=1).values.tolist(),

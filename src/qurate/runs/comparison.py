@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qurate.report.run.record import BaselineComparison, Gain
 from qurate.runs.verdict import images_needed, judge, verdict_of
-from qurate.selection.crossfit import Fold, HeldOut, draw_folds, shuffle_classes
+from qurate.selection.crossfit import HeldOut, draw_folds, shuffle_classes
 
 FOLDS = 3
 """Folds over the labelled images where they are few. Our choice: with the usual three shots, two stay to train on."""
@@ -46,7 +46,7 @@ def plan_comparison(labels: Tensor, *, seed: int) -> Plan:
     return Plan("k-fold over the labelled images", draw_folds(labels, FOLDS, seed=seed))
 
 
-def compare(folds: Sequence[Fold], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison | None:
+def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison | None:
     """Judge the adapted model against S+T.
 
     Args:
@@ -60,7 +60,7 @@ def compare(folds: Sequence[Fold], how: str, adapted: Tensor, baseline: Tensor) 
     """
     if not folds:
         return None
-    held_out = HeldOut.join([fold.held_out for fold in folds])
+    held_out = HeldOut.join(folds)
     found = judge(held_out, adapted, baseline)
     verdict, images = verdict_of(found.gain), len(held_out.images.unique())
     wanted = more = None

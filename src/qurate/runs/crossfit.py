@@ -30,7 +30,7 @@ from qurate.runs.fold_files import Task, fold_file, read_tensors
 from qurate.runtime.machine import available_cores
 from qurate.runtime.progress import Audience
 from qurate.selection.counting import StepCount
-from qurate.selection.crossfit import Fold, baseline_of, fit_fold
+from qurate.selection.crossfit import HeldOut, baseline_of, fit_fold
 
 WORTH_A_PROCESS = 2000
 """Training steps of all folds from which on processes are started: each takes seconds to begin. Our choice."""
@@ -44,10 +44,10 @@ def cross_fit(
     folds: Sequence[Tensor],
     audience: Audience,
     *,
-    done: Mapping[int, Fold] | None = None,
-    on_fold: Callable[[Mapping[int, Fold]], None] | None = None,
+    done: Mapping[int, HeldOut] | None = None,
+    on_fold: Callable[[Mapping[int, HeldOut]], None] | None = None,
     lanes: int | None = None,
-) -> tuple[Fold, ...]:
+) -> tuple[HeldOut, ...]:
     """Train the adapted model and S+T without each fold's images; the result does not depend on how many run at once.
 
     Args:
@@ -61,7 +61,7 @@ def cross_fit(
     """
     found = dict(done or {})
 
-    def keep(number: int, fold: Fold) -> None:
+    def keep(number: int, fold: HeldOut) -> None:
         found[number] = fold
         if on_fold is not None:
             on_fold(found)
@@ -97,7 +97,7 @@ def _side_by_side(
     missing: Sequence[int],
     lanes: int,
     audience: Audience,
-    keep: Callable[[int, Fold], None],
+    keep: Callable[[int, HeldOut], None],
 ) -> None:
     """Train folds in processes; those that none of them could train are left."""
     each, waiting, steps = steps_of_fold(config), list(missing), dict.fromkeys(missing, 0)
@@ -123,7 +123,7 @@ def _side_by_side(
                 steps[process.fold] = int(number)
             elif word == "done":
                 steps[process.fold] = each
-                keep(process.fold, Fold.of_tensors(read_tensors(place / fold_file(process.fold))))
+                keep(process.fold, HeldOut.of_tensors(read_tensors(place / fold_file(process.fold))))
                 if waiting:
                     process.take(waiting.pop(0))
                 else:

@@ -16,7 +16,7 @@ from qurate.config import RunConfig, to_dict
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.files import write_atomically
-from qurate.selection.crossfit import Fold
+from qurate.selection.crossfit import HeldOut
 
 _TENSORS, _ABOUT = "task.safetensors", "task.json"
 
@@ -79,13 +79,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {name: each.clone() for name, each in safetensors.torch.load_file(path).items()}
 
 
-def pack_folds(folds: Mapping[int, Fold]) -> bytes:
+def pack_folds(folds: Mapping[int, HeldOut]) -> bytes:
     """Folds that are done, by their place, as the content of a file."""
     tensors = {f"{number} {name}": each for number in folds for name, each in folds[number].tensors().items()}
     return safetensors.torch.save(tensors, metadata={"sha256": tensor_digest(tensors)})
 
 
-def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int, Fold] | None:
+def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
     """The folds in a file; None where it is damaged, or of other data.
 
     Args:
@@ -102,7 +102,7 @@ def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int,
         for name, each in tensors.items():
             number, _, part = name.partition(" ")
             parts.setdefault(int(number), {})[part] = each
-        found = {number: Fold.of_tensors(each) for number, each in parts.items()}
+        found = {number: HeldOut.of_tensors(each) for number, each in parts.items()}
         sound = all(number in range(len(folds)) and fold.fits(split, folds[number]) for number, fold in found.items())
     except Exception:  # a damaged or foreign file fails in many ways; none of them runs its code
         return None

@@ -58,7 +58,7 @@ from qurate.runtime.checksums import not_finite, tensor_digest
 from qurate.runtime.files import write_atomically
 from qurate.runtime.tables import to_csv
 from qurate.selection.checkpoint import Progress
-from qurate.selection.crossfit import Fold
+from qurate.selection.crossfit import HeldOut
 
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
@@ -205,7 +205,7 @@ class RunFolder:
         about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
         self._write(CHECKPOINT_FILE, safetensors.torch.save(tensors, metadata=about))
 
-    def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, Fold] | None:
+    def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
         """The folds of the comparison that are done, by their place; None where the file does not say.
 
         Args:
@@ -215,7 +215,7 @@ class RunFolder:
         path = self.work / COMPARISON_FILE  # one of an earlier version does not hold enough
         return unpack_folds(path, split, folds) if path.is_file() else {}
 
-    def save_folds(self, folds: Mapping[int, Fold]) -> None:
+    def save_folds(self, folds: Mapping[int, HeldOut]) -> None:
         """Keep the folds of the comparison that are done."""
         self._write(COMPARISON_FILE, pack_folds(folds))
 

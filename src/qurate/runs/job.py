@@ -40,7 +40,7 @@ from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Callback
 from qurate.selection.counting import StepCount
-from qurate.selection.crossfit import Fold, baseline_of, is_baseline
+from qurate.selection.crossfit import HeldOut, baseline_of, is_baseline
 from qurate.selection.q_learning.memory import readable_size
 from qurate.selection.views import log_probabilities
 
@@ -196,7 +196,7 @@ class Job:
             self.folder.write_baseline(self._model(baseline, split.classes, Calibration()), predictions)
         return said
 
-    def _cross_fit(self, split: Split, plan: Plan) -> tuple[Fold, ...]:
+    def _cross_fit(self, split: Split, plan: Plan) -> tuple[HeldOut, ...]:
         done = {} if self.folder is None else self.folder.load_folds(split, plan.folds)
         if done is None:
             self.audience.say("What was kept of the comparison is damaged, so it starts again.")

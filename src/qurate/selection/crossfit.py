@@ -41,58 +41,32 @@ class HeldOut:
         """The rows of all of them, in their order."""
         return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """One pair of trainings without the same images.
-
-    Args:
-        held_out: What both say of those images.
-        adapted_unlabeled: Classes that the adapted model predicts for D_u, (N_u,) int64.
-        baseline_unlabeled: Classes that S+T predicts for D_u, (N_u,) int64.
-    """
-
-    held_out: HeldOut
-    adapted_unlabeled: Tensor
-    baseline_unlabeled: Tensor
-
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name."""
-        held_out = {field.name: getattr(self.held_out, field.name) for field in fields(HeldOut)}
-        return {
-            **held_out,
-            "adapted_unlabeled": self.adapted_unlabeled,
-            "baseline_unlabeled": self.baseline_unlabeled,
-        }
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
-    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Fold:
-        """What `tensors` gave."""
-        held_out = HeldOut(*(tensors[field.name] for field in fields(HeldOut)))
-        return cls(held_out, tensors["adapted_unlabeled"], tensors["baseline_unlabeled"])
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> HeldOut:
+        """What `tensors` gave; other names may stand beside."""
+        return cls(*(tensors[field.name] for field in fields(cls)))
 
     def fits(self, split: Split, images: Tensor) -> bool:
         """Whether it can be of these images of a split, as far as shapes and values tell."""
         said = (len(images), split.n_classes)
-        held_out, n_unlabeled = self.held_out, len(split.target_unlabeled)
         return (
-            torch.equal(held_out.images, images)
-            and torch.equal(held_out.labels, split.target_labeled.labels[images])
+            torch.equal(self.images, images)
+            and torch.equal(self.labels, split.target_labeled.labels[images])
             and all(
                 each.shape == said and each.is_floating_point() and not bool(each.isnan().any())
-                for each in (held_out.adapted, held_out.baseline)
-            )
-            and all(
-                each.shape == (n_unlabeled,) and each.dtype == torch.int64
-                for each in (self.adapted_unlabeled, self.baseline_unlabeled)
+                for each in (self.adapted, self.baseline)
             )
         )
 
 
 def fit_fold(
     split: Split, config: RunConfig, images: Tensor, *, name: str = "fold", listen: Listen | None = None
-) -> Fold:
-    """Train both models without some labelled target images.
+) -> HeldOut:
+    """Train both models without some labelled target images; what they say of those.
 
     Args:
         split: D_s, D_t, D_u.
@@ -105,24 +79,15 @@ def fit_fold(
     for title, run in (("adapted", config), ("S+T", baseline_of(config))):
         callbacks = [listen(f"{name}, {title}", run.total_steps)] if listen else []
         said.append(fit_without(split, run, images, callbacks))
-    (adapted, adapted_unlabeled), (baseline, baseline_unlabeled) = said
-    held_out = HeldOut(images, split.target_labeled.labels[images].cpu(), adapted, baseline)
-    return Fold(held_out, adapted_unlabeled.argmax(dim=1), baseline_unlabeled.argmax(dim=1))
+    return HeldOut(images, split.target_labeled.labels[images].cpu(), *said)
 
 
-def fit_without(
-    split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()
-) -> tuple[Tensor, Tensor]:
-    """Train one model without some labelled target images.
-
-    Returns:
-        Its log-probabilities of those images, (n, K), and of D_u, (N_u, K).
-    """
+def fit_without(split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()) -> Tensor:
+    """Train one model without some labelled target images; its log-probabilities of those, (n, K)."""
     part, hidden = hold_out(split, images)
     in_memory = isinstance(hidden.inputs, Tensor)
     with torch_threads(config.training.threads or int(in_memory)):  # the last bit can depend on their number
-        method = fit(part, config, callbacks=callbacks).method
-        return log_probabilities(method, hidden.inputs), log_probabilities(method, part.target_unlabeled.inputs)
+        return log_probabilities(fit(part, config, callbacks=callbacks).method, hidden.inputs)
 
 
 def hold_out(split: Split, images: Tensor) -> tuple[Split, Labeled]:
