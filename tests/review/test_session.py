@@ -98,6 +98,23 @@ def test_rejected_pseudo_labels_are_asked_about_first_and_leave_the_grid(tmp_pat
     assert len(session.trusted_images(label, 50)["images"]) == len(images)
 
 
+def test_what_is_called_wrong_is_the_pseudo_label_whatever_the_model_says_now(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    assert session.inquiry.pool.trusted is not None
+    said, trusted = session.inquiry.predicted[3], (session.inquiry.predicted[3] + 1) % K
+    session.inquiry.pool.trusted[3] = trusted
+    session.answer([{"image": 3, "answer": "wrong"}, {"image": 30, "answer": "wrong"}])
+    names = session.inquiry.classes
+    assert [row.predicted for row in session.log.rows()] == [names[trusted], names[session.inquiry.predicted[30]]]
+    question = session.next_question("tab")
+    assert question is not None
+    assert question["why"] == f"Somebody said that it is not {names[trusted]}. What is it?"
+    predicted = {"3.png": names[said], "30.png": names[session.inquiry.predicted[30]]}
+    answers = session.log.current()
+    assert estimate_accuracy(["30.png"], answers, predicted)[:2] == (1, 0)
+    assert estimate_accuracy(["3.png", "30.png"], answers, predicted)[:2] == (0, 0), "nobody spoke of what it says now"
+
+
 def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: Path) -> None:
     session = make_session(tmp_path, count=N, share=0.3)
     honest = [question.image for question in session.questions if question.asker == "random"]

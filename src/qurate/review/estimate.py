@@ -33,7 +33,8 @@ def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predi
     """Count the answers to a random sample, up to the first image that still lacks one.
 
     Hard images are put off more often than easy ones. So answers behind a gap do not count before it is closed, and
-    neither do answers that the sample only happens to share with other questions.
+    neither do answers that the sample only happens to share with other questions. Who says only that an image is not
+    what another model, or a pseudo-label, took it for has not said whether this model is right.
 
     Args:
         order: All files in a random order; the sample is its beginning.
@@ -43,7 +44,7 @@ def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predi
     images = right = none = 0
     for file in order:
         answer = answers.get(file)
-        if answer is None:
+        if answer is None or (answer.answer == "wrong" and answer.predicted != predicted[file]):
             break
         if answer.answer == "none":
             none += 1

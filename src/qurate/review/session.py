@@ -22,7 +22,6 @@ CHOICES = 9
 """Likely classes that are offered; there are nine keys."""
 HELD = 60.0
 """Seconds for which a question that one tab shows is not given to another. Our choice."""
-_WRONG = "Somebody said that it is not what the model takes it for. What is it?"
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Session:
         Raises:
             DataError: If one makes no sense; then none is saved.
         """
-        askers = {question.image: question.asker for question in self.questions}
+        askers = self._askers()
         rows = []
         for one in given:
             image, kind, label = one.get("image"), one.get("answer"), one.get("label")
@@ -130,7 +129,7 @@ class Session:
                     "file": self.inquiry.files[image],
                     "answer": str(kind),
                     "label": self.inquiry.classes[int(label or 0)] if kind == "label" else "",
-                    "predicted": self._name(image),
+                    "predicted": self._rejected(image) if kind == "wrong" else self._name(image),
                     "asked": askers.get(image, "check"),
                 }
             )
@@ -198,6 +197,13 @@ class Session:
     def _name(self, image: int) -> str:
         return self.inquiry.classes[self.inquiry.predicted[image]]
 
+    def _rejected(self, image: int) -> str:
+        """The class that 'wrong' denies: the pseudo-label, which the final model need not say any more."""
+        return self.inquiry.classes[self._trusted.get(image, self.inquiry.predicted[image])]
+
+    def _askers(self) -> dict[int, str]:
+        return {question.image: question.asker for question in self.questions}
+
     def _answers(self) -> dict[str, Answer]:
         """The answers that count, of images of this run."""
         return {file: answer for file, answer in self.log.current().items() if file in self.inquiry.place}
@@ -205,9 +211,12 @@ class Session:
     def _open(self) -> list[Question]:
         """What is still to be answered: first the images that somebody called wrong without saying what they are."""
         answers = self._answers()
-        wrong = [self.inquiry.place[file] for file, answer in answers.items() if answer.answer == "wrong"]
-        known = {question.image: question for question in self.questions}
-        first = [Question(image, known[image].asker if image in known else "check", _WRONG) for image in wrong]
+        wrong = {self.inquiry.place[file]: one.predicted for file, one in answers.items() if one.answer == "wrong"}
+        askers = self._askers()
+        first = [
+            Question(image, askers.get(image, "check"), f"Somebody said that it is not {name}. What is it?")
+            for image, name in wrong.items()
+        ]
         waiting = [question for question in self.questions if self.inquiry.files[question.image] not in answers]
         return first + waiting
 

@@ -28,7 +28,7 @@ Kind = Literal["label", "none", "wrong", "undo"]
 
 - 'label': it is of the class in the column of that name.
 - 'none': it is of no class, or no image to learn from.
-- 'wrong': it is not of the class that was predicted; nobody said of which it is.
+- 'wrong': it is not of the class in the column `predicted`; nobody said of which it is.
 - 'undo': the answer of this id does not count.
 """
 
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
         file: The image, as predictions.csv names it.
         answer: A `Kind`.
         label: The class; empty unless the answer is 'label'.
-        predicted: What the model had said.
+        predicted: What the model had said; of a pseudo-label that was called wrong, that label.
         asked: Why it was asked about: the name of an asker.
     """
 
