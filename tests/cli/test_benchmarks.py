@@ -150,6 +150,8 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
     assert found.measured == 8
     assert found.whole(lanes=2) == 4 * 25.0 / 2
     assert found.whole(lanes=100) == 4 * 25.0 / 8  # no more processes than cells
+    found = estimate(tiny_grid(seeds=(1, 2), calibrate=True).cells(), known, None)
+    assert found.of_cells == (10.0 + 2 * 10.0, 15.0 + 2 * 25.0) * 4  # two folds, each from the beginning
 
 
 def test_images_are_embedded_once_and_cells_train_on_the_embeddings(

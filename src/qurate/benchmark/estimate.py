@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from qurate.benchmark.cells import Cell
+from qurate.benchmark.cells import CALIBRATION_FOLDS, Cell
 from qurate.benchmark.worker import Worker
 from qurate.config import NoneConfig
 from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.samples import Split
 from qurate.expectation import embed_sample, seconds_per_step, steps_of_rounds, take_sample
+from qurate.registry import ORACLE
 
 Kind = tuple[str, str, int]
 """Method, selector and steps: cells of a kind take about as long."""
@@ -22,7 +23,7 @@ class Estimate:
     """Seconds of one process.
 
     Args:
-        of_cells: For each cell to run, what it adds; cells that share pre-training pay for it once.
+        of_cells: For each cell to run, what it adds; cells that share pre-training pay for it once, but for folds.
         embedding: For images that are not in the cache.
         measured: How many cells' times come from finished ones; the others were timed by a few steps.
     """
@@ -48,9 +49,13 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], wor
     seen: set[str] = set()
     costs = []
     for cell in to_run:
-        cost = times.of(cell)
+        cost = whole = times.of(cell)
         if cell.pretraining in seen:
-            cost = max(0.0, cost - times.of(_without_rounds(cell)))
+            cost = max(0.0, whole - times.of(_without_rounds(cell)))
+        if (
+            cell.calibrate and cell.selector != ORACLE
+        ):  # each fold trains all of it, and is not part of the seconds of a finished cell
+            cost += CALIBRATION_FOLDS * whole
         seen.add(cell.pretraining)
         costs.append(cost)
     return Estimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))
