@@ -120,6 +120,12 @@ def test_the_sdist_has_what_is_needed_to_test_and_document_it(built: Path) -> No
     assert not [name for name in names if name.endswith((".pyc", ".whl")) or name.startswith((".venv", "site/"))]
 
 
+def test_every_extra_is_described() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (REPOSITORY / "docs" / "index.md").read_text()
+    assert not [name for name in extras if f"`{name}`" not in page]
+
+
 def test_the_changelog_has_this_version() -> None:
     released = VERSION.partition(".dev")[0]
     assert re.search(rf"^## {re.escape(released)}\b", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
