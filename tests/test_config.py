@@ -176,6 +176,16 @@ def test_every_number_says_where_it_comes_from() -> None:
                 )
 
 
+@pytest.mark.parametrize(
+    ("field", "whose", "not_whose"),
+    [("decay_rate", "MME reference code", "Ganin"), ("progress_decay_rate", "Ganin 2016", "MME")],
+)
+def test_each_learning_rate_schedule_is_named_after_whose_it_is(field: str, whose: str, not_whose: str) -> None:
+    said = inspect.getsource(TrainingConfig).split(f"\n    {field}: ")[1].split('"""')[1]
+    assert whose in said
+    assert not_whose not in said
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_every_run_can_be_read_back(method: str, selector: str) -> None:

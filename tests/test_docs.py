@@ -15,12 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from tests.report.benchmark.grids import W, rows, write_grid
 
 import qurate
 import qurate.config
+from qurate.benchmark.grid import Grid
 from qurate.cli import run_verb
+from qurate.data.catalog import load_suite
+from qurate.registry import row_title
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -154,3 +158,51 @@ def test_the_config_fields_on_the_pages_are_there() -> None:
             assert hasattr(configs[config], field) or field in configs[config].__dataclass_fields__, (
                 f"{page.name}: {config}.{field}"
             )
+
+
+def decisions_named(text: str) -> set[str]:
+    """The numbers behind "decision" or "decisions", those between two that are joined by "to" as well."""
+    found: set[str] = set()
+    for numbers in re.findall(r"\bdecisions?\s((?:B?\d+(?:, | and | to )?)+)", text):
+        found |= set(re.findall(r"B?\d+", numbers))
+        for low, high in re.findall(r"(\d+) to (\d+)", numbers):
+            found |= {str(number) for number in range(int(low), int(high) + 1)}
+    return found
+
+
+def test_every_decision_that_is_named_has_its_row() -> None:
+    rows_of = re.findall(r"^\| (B?\d+) \|", PAPER.split("## Decisions")[1], re.MULTILINE)
+    assert len(rows_of) == len(set(rows_of)) > 50
+    code = sorted((REPOSITORY / "src").rglob("*.py"))
+    named = {path: decisions_named(path.read_text()) for path in (*PAGES, *code)}
+    assert len(set().union(*named.values())) > 35
+    assert {path.name: numbers - set(rows_of) for path, numbers in named.items() if numbers - set(rows_of)} == {}
+
+
+def test_the_published_office_31_results_are_those_of_make_office31() -> None:
+    """Rows, controls and presets of the command, each as long as its config says, and every row in the table."""
+    target = re.search(r"^office31:.*?(?=^#)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
+    assert target is not None
+    words = {name: tuple(given.split(",")) for name, given in re.findall(r"--(\w+) ([\w+,]+)", target[0])}
+    presets: Any = words["presets"]
+    grid = Grid(
+        load_suite("office31"), Path("anywhere"), methods=words["methods"], selectors=words["selectors"],
+        presets=presets, seeds=(0, 1, 2, 3, 4),
+    )  # fmt: skip
+    expected = {cell.key(): cell.config.total_steps for cell in grid.cells()}
+    results = pd.read_csv(DOCS / "office31" / "results.csv")
+    columns = ["scenario", "method", "selector", "shots", "seed", "steps"]
+    rows_there = [tuple(row) for row in results[columns].astype(object).to_numpy().tolist()]
+    assert len(rows_there) == len(expected)
+    assert {row[:5]: row[5] for row in rows_there} == expected
+    assert {method for _, method, selector, _, _ in expected if selector == "long"} == {"source_target", "ent", "tml"}
+    table = (DOCS / "office31" / "tables.md").read_text().replace("\\", "")
+    titles = {row_title(method, selector, steps) for _, method, selector, _, _, steps in rows_there}
+    assert not [title for title in titles if f"\n| {title} | " not in table]
+
+
+def test_our_schedule_is_the_one_that_was_measured_to_be_better() -> None:
+    measured = pd.read_csv(DOCS / "office31" / "schedule.csv").groupby(["pair", "schedule"])["accuracy"].mean()
+    better = {pair: of_pair.droplevel("pair").idxmax() for pair, of_pair in measured.groupby("pair")}
+    assert len(better) == 2
+    assert set(better.values()) == {qurate.make_config().training.schedule}

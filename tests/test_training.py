@@ -256,6 +256,22 @@ def test_a_pretrained_backbone_learns_at_its_own_rate() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(method.parameters()))
 
 
+def test_the_optimizer_steps_by_nesterovs_momentum() -> None:
+    """d = g + decay w;  v = 0.9 v + d;  w = w - rate (d + 0.9 v), number by number."""
+    network = build_network(NetworkConfig(bottleneck="none"), n_classes=2, input_width=3, seed=0)
+    optimizer = build_optimizer(build_method(MethodConfig.of("tml"), network, seed=0), TrainingConfig())
+    weight, rng = network.classifier.weight, torch.Generator().manual_seed(0)
+    expected, velocity = weight.flatten().tolist(), [0.0] * 6
+    for _ in range(4):
+        weight.grad = torch.randn(2, 3, generator=rng)
+        for i, gradient in enumerate(weight.grad.flatten().tolist()):
+            slope = gradient + 0.0005 * expected[i]
+            velocity[i] = 0.9 * velocity[i] + slope
+            expected[i] -= 0.01 * (slope + 0.9 * velocity[i])
+        optimizer.step()
+    assert weight.flatten().tolist() == pytest.approx(expected, rel=1e-5)
+
+
 def test_training_in_two_halves_follows_one_schedule() -> None:
     split, seen = blobs(), []
     trainer = start(split, config(steps=4))
