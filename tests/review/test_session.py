@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qurate.asking.pool import Pool
 from qurate.errors import DataError
-from qurate.review.estimate import estimate_accuracy, wilson_interval
 from qurate.review.session import CHOICES, Session, Wishes
-from qurate.runs.answers import Answer, AnswerLog
+from qurate.runs.answers import AnswerLog
 from qurate.runs.suggestions import Inquiry
 
 N, K = 40, 12
@@ -110,31 +107,6 @@ def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: 
         session.answer([{"image": image, "answer": "label", "label": predicted if place % 3 else (predicted + 1) % K}])
     found = session.estimate()
     assert (found.images >= 12, found.right) == (True, 8)
-
-
-def answers(**kinds: str) -> dict[str, Answer]:
-    return {
-        file: Answer("1", "t", file, kind if kind in ("none", "wrong") else "label", kind, "a", "random")
-        for file, kind in kinds.items()
-    }
-
-
-def test_the_estimate_stops_at_the_first_gap_and_leaves_out_what_is_no_class() -> None:
-    predicted = dict.fromkeys("vwxyz", "a")
-    found = estimate_accuracy("vwxyz", answers(v="a", w="none", x="b", z="a"), predicted)
-    assert (found.images, found.right, found.none) == (2, 1, 1)
-    assert estimate_accuracy("vw", answers(v="wrong", w="a"), predicted)[:2] == (2, 1)
-    assert estimate_accuracy("vw", {}, predicted) == (0, 0, 0, 0.0, 1.0)
-
-
-@given(st.integers(1, 400), st.floats(0, 1))
-def test_the_interval_holds_the_share_and_is_the_root_of_its_equation(total: int, share: float) -> None:
-    right = round(share * total)
-    low, high = wilson_interval(right, total)
-    assert 0 <= low <= right / total <= high <= 1
-    for end in (low, high):  # |p - x| = z sqrt(x (1 - x) / n), or the end of the scale
-        is_root = abs(abs(right / total - end) - 1.959964 * (end * (1 - end) / total) ** 0.5) < 1e-6
-        assert is_root or end in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("given", [[], [{"image": N, "answer": "none"}], [{"image": 0, "answer": "label"}]])

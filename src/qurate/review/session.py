@@ -14,8 +14,8 @@ from qurate.asking.base import Asker
 from qurate.asking.check import label_support
 from qurate.asking.random import RandomAsker
 from qurate.errors import DataError
-from qurate.review.estimate import Estimate, estimate_accuracy
 from qurate.runs.answers import Answer, AnswerLog
+from qurate.runs.estimate import Estimate, estimate_accuracy
 from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9
