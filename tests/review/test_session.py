@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,27 @@ def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: 
         session.answer([{"image": image, "answer": "label", "label": predicted if place % 3 else (predicted + 1) % K}])
     found = session.estimate()
     assert (found.images >= 12, found.right) == (True, 8)
+
+
+def test_what_the_model_has_learned_from_is_neither_counted_nor_asked_again(tmp_path: Path) -> None:
+    session = make_session(tmp_path, count=N, share=1.0)
+    order = [question.image for question in session.questions]
+    names = [session.inquiry.files[image] for image in order]
+    kinds = [("label", session.inquiry.predicted[order[0]]), ("wrong", None), ("none", None)]
+    session.answer([{"image": i, "answer": kind, "label": k} for i, (kind, k) in zip(order, kinds, strict=False)])
+    assert session.summary()["answered"] == 3
+    told = {name: kind for name, (kind, _) in zip(names, kinds, strict=False)}
+    after = Session(replace(session.inquiry, learned=told), session.log, session.wishes)
+    assert after.summary()["answered"] == 0
+    assert after.estimate().images == 0, "a model is no judge of what it was told"
+    asked = {question.image for question in after.questions}
+    assert not asked & {order[0], order[2]}
+    first = after.next_question("tab")
+    assert first is not None
+    assert first["image"] == order[1], "nobody has said yet what it is"
+    after.answer([{"image": i, "answer": "label", "label": after.inquiry.predicted[i]} for i in (order[1], order[3])])
+    assert after.summary()["answered"] == after.summary()["confirmed"] == 2
+    assert after.estimate().images == 1, "the sample is drawn from what the model was told nothing of"
 
 
 @pytest.mark.parametrize("given", [[], [{"image": N, "answer": "none"}], [{"image": 0, "answer": "label"}]])
