@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from qurate.config import RunConfig
 from qurate.data.domains import list_some
 from qurate.data.embedding.frozen import FrozenBackbone
-from qurate.data.parts import Parts
+from qurate.data.parts import Parts, paths_of
 from qurate.data.places import Place
 from qurate.errors import ConfigError, DataError
 from qurate.methods import build_method
 from qurate.networks.heads import Network
 from qurate.networks.offline import find_weights
-from qurate.runs.about import file_of
+from qurate.runs.about import file_of, read_about
 from qurate.runs.answers import LABELS_FILE
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.origin import check_beside_previous, read_settings_of
@@ -106,13 +106,16 @@ class PreviousRun:
 
         Raises:
             ConfigError: If they say anything but where the weights are and where to train.
+            RunError: If its own settings are damaged.
         """
         check_beside_previous(given)
         config = self.config
         if "device" in given:
             config = dataclasses.replace(config, training=dataclasses.replace(config.training, device=given["device"]))
-        backbone = str(self.settings.get("backbone"))
-        weights = find_weights(backbone, str(given.get("weights") or self.settings.get("weights")))
+        backbone, weights = self.settings.get("backbone"), given.get("weights") or self.settings.get("weights")
+        if not isinstance(backbone, str) or not isinstance(weights, str):
+            raise RunError(f"{self.folder / CONFIG_FILE}: damaged (it does not name the backbone and its weights).")
+        weights = find_weights(backbone, weights)
         if config.network.backbone != "none":
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
         return {"config": config, "backbone": backbone, "weights": weights}
@@ -123,7 +126,9 @@ class PreviousRun:
         Raises:
             DataError: If the classes are others.
             ConfigError: If the backbone, its weights or the preparation of images are.
+            RunError: If positives.csv is damaged.
         """
+        self.trusted(paths_of(parts.split.target_unlabeled))
         own, wanted = self.model.classes, parts.split.classes
         if own != wanted:
             differ = [name for name in (*own, *wanted) if name not in own or name not in wanted]
@@ -185,8 +190,9 @@ def read_previous(run: Place | AdaptedModel) -> PreviousRun:
                 "previous: this model was not written as a run. Adapt with `out`, or give a run's folder."
             )
         run = run.folder
-    settings = read_settings_of(Path(run))
+    read_about(run)  # which judges what was given
     folder = Path(run)
+    settings = read_settings_of(folder)
     config = RunConfig.from_file(file_of(folder, CONFIG_FILE))
     predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "label")
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label", "round", *_NUMBERS)
