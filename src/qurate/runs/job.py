@@ -224,7 +224,7 @@ class Job:
             "labels": None if self.given is None else self.given.fingerprint,
             "previous": None if self.previous is None else self.previous.fingerprint,
             "places": self.places.stored(),
-            "compared_in": None if self.previous is None else str(self.previous.compared),
+            "compared_in": None if self.previous is None else self.previous.compared_in,
             "run": to_dict(self.config),
         }
 

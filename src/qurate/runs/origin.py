@@ -27,8 +27,18 @@ class Places(NamedTuple):
     missing: Literal["error", "drop"]
 
     def stored(self) -> dict[str, str]:
-        """As config.json keeps them."""
-        return {name: os.fspath(value) for name, value in self._asdict().items()}
+        """As config.json keeps them: those that are valid text, as names of files need not be."""
+        named = {name: os.fspath(value) for name, value in self._asdict().items()}
+        return {name: value for name, value in named.items() if is_text(value)}
+
+
+def is_text(name: str) -> bool:
+    """Whether a path can be written as text; `runtime.tables` has the same for tables, and is heavy."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_settings_of(run: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from qurate.networks.offline import find_weights
 from qurate.runs.about import file_of, read_about
 from qurate.runs.answers import LABELS_FILE
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.origin import check_beside_previous, read_settings_of
+from qurate.runs.origin import check_beside_previous, is_text, read_settings_of
 from qurate.runs.staging import CONFIG_FILE, POSITIVES_FILE, PREDICTIONS_FILE, RunError
 from qurate.runs.suggestions import read_run_table
 from qurate.runtime.checksums import tensor_digest
@@ -63,6 +63,11 @@ class PreviousRun:
     def labels(self) -> Path:
         """Where the answers about it are."""
         return self.folder / LABELS_FILE
+
+    @property
+    def compared_in(self) -> str | None:
+        """The same for config.json; None where the path is no valid text."""
+        return str(self.compared) if is_text(str(self.compared)) else None
 
     @property
     def compared(self) -> Path:
@@ -164,11 +169,11 @@ class PreviousRun:
         try:
             labels = [self.model.classes.index(label) for label in table["label"]]
             rounds = [int(number) for number in table["round"]]
+            where, named, since = (torch.tensor(column, dtype=torch.int64) for column in (places, labels, rounds))
             numbers = [torch.tensor([float(x) if x else math.nan for x in table[name]]) for name in _NUMBERS]
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, RuntimeError) as error:  # torch has its own words for numbers too large
             path = self.folder / POSITIVES_FILE
             raise RunError(f"{path}: damaged ({error}). Adapt again without `previous`.") from error
-        where, named, since = (torch.tensor(column, dtype=torch.int64) for column in (places, labels, rounds))
         whole = Positives(where, named, since, *numbers)
         return whole.take(whole.indices >= 0)
 

@@ -5,29 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from tests.report.run.pages import written
-from tests.report.run.runs import finished_run
+from tests.report.run.runs import TOLD, corrected, finished_run
 
 from qurate.calibration import Calibration
 from qurate.report.run.answers import answers_in_words
 from qurate.report.run.gather import metrics_table
-from qurate.report.run.record import Corrections, RunAnswers
 
-TOLD = RunAnswers(
-    *(5, 2, 1, 4, 6, 3, 4),
-    *(3, 2, 0.208, 0.939),
-    (("mug", "pen", 2), ("pen", "desk_lamp", 1)),
-)
 WENT_ON = "This run goes on from run <1> and repeats neither."
-
-
-def corrected(folder: Path) -> RunAnswers:
-    left = pd.DataFrame(
-        {"file": [f"{folder}/unlabeled/0_0.png", "b.png"], "label": ["mug", "pen"], "answer": ["pen", "none"]}
-    )
-    return replace(TOLD, corrections=Corrections("run <1>", 27, 3, left, 28, 7))
 
 
 def test_a_run_without_answers_says_nothing_of_them(tmp_path: Path) -> None:
