@@ -151,7 +151,7 @@ def test_the_temperature_and_the_verdict_are_those_of_the_run_before(world: Path
     assert f"goes on from {run} and repeats neither the comparison" in said
     assert f"{run / 'report.html'} says of whether adaptation helped holds for the model before the answers" in said
     page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
-    assert "The model went on with 3 answers of people" in page
+    assert "The model has learned from 3 answers" in page
     assert "It was not measured again after the answers." in page
     answer(tmp_path / "next", {files_of(run)[4]: truth_of(files_of(run)[4])})
     go_on(world, tmp_path / "next", tmp_path / "third", audience=watcher)

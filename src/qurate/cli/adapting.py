@@ -141,6 +141,7 @@ def _say_outcome(out: Path, record: RunRecord | None) -> None:
     if record is not None and record.comparison is not None:
         say(helping(record.comparison, out))
     if record is not None and record.answers is not None:
-        say(" ".join(answers_in_words(record.answers)))
+        for sentence in answers_in_words(record.answers):
+            say(sentence)
     say(f"Model, predictions and tables: {out}")
     say(f"Open {out / REPORT_FILE} in a browser to see what was learned.")

@@ -102,8 +102,8 @@ class Job:
         if self.previous is not None:
             self.previous.check(parts, self.frozen)
         lesson = self._lesson(parts)  # before the work begins; it is made again when unreadable images are known
-        for note in lesson.notes:
-            self.audience.say(note)
+        for line in lesson.lines(self.previous):
+            self.audience.say(line)
         if self.folder is not None:
             known = self._settings(parts)
             del known["data"]  # an image may turn out to be unreadable

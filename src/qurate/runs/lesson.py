@@ -55,6 +55,15 @@ class Lesson:
         """How many images the new answers add to D_t."""
         return int((self.labels[self.earlier :] >= 0).sum())
 
+    def lines(self, previous: PreviousRun | None) -> list[str]:
+        """What was understood, one sentence each."""
+        if not len(self):
+            return []
+        start = "" if previous is None else f" This run goes on from {previous.folder}."
+        earlier = f", and {self.earlier} that it had learned from before" if self.earlier else ""
+        new = _rows(len(self) - self.earlier, "answer")
+        return [f"{new} to learn from, {self.joined} with a class{earlier}.{start}", *self.notes]
+
     def tell(self, split: Split) -> Answered:
         """The split with what was said: labelled images have joined D_t, all that were answered have left D_u."""
         if not len(self):

@@ -55,11 +55,13 @@ class Phases(Callback):
 def why_not_compared(config: RunConfig, check_helping: bool, previous: PreviousRun | None) -> str:
     """Why a run has no comparison, as a sentence or two."""
     if previous is not None:
+        is_calibrated = previous.model.calibration.by != "nothing"
+        kept = "have the temperature of that run" if is_calibrated else "are not calibrated, as those of that run"
         return (
             f"This run goes on from {previous.folder} and repeats neither the comparison with plain training (S+T) nor "
-            "the calibration, which would take longer than the run itself. Its probabilities have the temperature of "
-            f"that run, and what {previous.compared / REPORT_FILE} says of whether adaptation helped holds for the "
-            "model before the answers."
+            f"the calibration, which would take longer than the run itself. Its probabilities {kept}, and what "
+            f"{previous.compared / REPORT_FILE} says of whether adaptation helped holds for the model before the "
+            "answers."
         )
     if not check_helping:
         return _SWITCHED_OFF

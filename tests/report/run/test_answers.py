@@ -31,17 +31,17 @@ def test_the_page_says_what_was_answered_and_what_it_is_worth(tmp_path: Path) ->
         "People answered about 8 images: 5 got a class and joined the labelled images, 2 are of no class, 1 is not",
         "The 3 without a class left the unlabelled images",
         "4 answers besides, from which the previous run had learned",
-        "had been right on 3 of 6 (50 %) of these images. Most were chosen, by doubt",
+        "had been right on 3 of 6 images of which that is known (50 %). Most were chosen, by doubt",
         "drawn at random it had been right on 2 of 3 (67 %), 95 % interval 21 % to 94 %",
         "unless hard ones were put off",
         "gives the class that it was told to 4 of 5. It has learned from these images, so that is no accuracy.",
         "Of the 27 pseudo-labels that the previous run trusted, people confirmed 3 and rejected 2.",
-        "The prediction changed for 7 of 28 (25 %) of the images without an answer.",
+        "The prediction changed for 7 of 28 images without an answer (25 %).",
         "pen was trusted as mug 0_0.png cannot be read none of the classes was trusted as pen b.png",
     ):
         assert words in said
     assert '<tr><th scope="row">pen</th><td>mug</td><td>2</td></tr>' in page.html
-    assert page.said("outcome").startswith(f"The model went on with 8 answers of people {WENT_ON}")
+    assert page.said("outcome").startswith(f"The model has learned from 8 answers {WENT_ON}")
     assert page.all("a", href="#answers")
 
 

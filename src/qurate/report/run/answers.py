@@ -36,7 +36,9 @@ def _kinds(found: RunAnswers) -> str:
 def _before(found: RunAnswers) -> str:
     if not found.judged:
         return ""
-    text = f"The model that was asked had been right on {_share(found.right, found.judged)} of these images."
+    known = "" if found.judged == found.total else " of which that is known"
+    share = _share(found.right, found.judged)
+    text = f"The model that was asked had been right on {share} images{known} ({percent(found.right / found.judged)})."
     if found.random < found.judged:
         text += " Most were chosen, by doubt or to check what was trusted, so that is not its accuracy."
     return text
@@ -45,7 +47,8 @@ def _before(found: RunAnswers) -> str:
 def _chance(found: RunAnswers) -> str:
     if not found.random:
         return "None of them was drawn at random, so they do not tell how often that model is right on all images."
-    share, ends = _share(found.random_right, found.random), (percent(found.random_low), percent(found.random_high))
+    share = f"{_share(found.random_right, found.random)} ({percent(found.random_right / found.random)})"
+    ends = percent(found.random_low), percent(found.random_high)
     return (
         f"On those that were drawn at random it had been right on {share}, 95 % interval {ends[0]} to {ends[1]}. That "
         "is an honest estimate of its accuracy on all unlabelled images, unless hard ones were put off and never "
@@ -72,11 +75,14 @@ def _trusted(found: Corrections) -> str:
 
 
 def _changed(found: Corrections) -> str:
-    return f"The prediction changed for {_share(found.changed, found.open)} of the images without an answer."
+    if not found.open:
+        return ""
+    share = _share(found.changed, found.open)
+    return f"The prediction changed for {share} images without an answer ({percent(found.changed / found.open)})."
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,} ({percent(part / whole if whole else 0.0)})"
+    return f"{part:,} of {whole:,}"
 
 
 def _are(number: int) -> str:

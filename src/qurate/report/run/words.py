@@ -58,7 +58,7 @@ def outcome(
     """
     if comparison is None:
         if answers is not None and answers.corrections is not None:
-            headline = f"The model went on with {count(answers.total, 'answer')} of people"
+            headline = f"The model has learned from {count(answers.total, 'answer')}"
             return PageOutcome("open", headline, (no_comparison,))
         if no_comparison:
             return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
