@@ -101,8 +101,7 @@ class Job:
         """Do it."""
         if self.previous is not None:
             self.previous.check(parts, self.frozen)
-        lesson = self._lesson(parts)  # before the work begins; it is made again when unreadable images are known
-        for line in lesson.lines(self.previous):
+        for line in self._lesson(parts).lines(self.previous):  # made again when unreadable images are known
             self.audience.say(line)
         if self.folder is not None:
             known = self._settings(parts)

@@ -65,15 +65,15 @@ class PreviousRun:
         return self.folder / LABELS_FILE
 
     @property
-    def compared_in(self) -> str | None:
-        """The same for config.json; None where the path is no valid text."""
-        return str(self.compared) if is_text(str(self.compared)) else None
-
-    @property
     def compared(self) -> Path:
         """The run whose page says whether adaptation helped: this one, or the first that it goes back to."""
         back = self.settings.get("compared_in")
         return Path(back) if isinstance(back, str) and back else self.folder
+
+    @property
+    def compared_in(self) -> str | None:
+        """The same for config.json; None where the path is no valid text."""
+        return str(self.compared) if is_text(str(self.compared)) else None
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
