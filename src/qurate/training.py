@@ -140,6 +140,22 @@ class Trainer:
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise TrainingError(f"The state is of another network, method or optimiser ({error}).") from error
 
+    def go_on(self, weights: Mapping[str, Tensor], step: int) -> None:
+        """Take the weights of a finished run of the same method; the optimiser has no memory of it.
+
+        Args:
+            weights: State of its method.
+            step: Where in the learning-rate schedule to go on.
+
+        Raises:
+            TrainingError: If they are of another network or method.
+        """
+        try:
+            self.method.load_state_dict(weights)
+        except (AttributeError, RuntimeError, TypeError) as error:
+            raise TrainingError(f"The weights are of another network or method ({error}).") from error
+        self.step = step
+
     def start_over(self, other: Trainer) -> None:
         """Take the weights and the step of another trainer of the same method; the optimiser forgets its steps."""
         self.method.load_state_dict(other.method.state_dict())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.reliability.bad_asking import ASKING_ROWS
 from tests.reliability.bad_benchmarks import BENCHMARK_ROWS
 from tests.reliability.bad_files import FILE_ROWS
+from tests.reliability.bad_going_on import GOING_ON_ROWS
 from tests.reliability.bad_images import IMAGE_ROWS
 from tests.reliability.bad_python import PYTHON_ROWS
 from tests.reliability.bad_python_data import PYTHON_DATA_ROWS
@@ -23,4 +24,5 @@ TABLE: tuple[BadInput, ...] = (
     *PYTHON_ROWS,
     *PYTHON_DATA_ROWS,
     *ASKING_ROWS,
+    *GOING_ON_ROWS,
 )

@@ -15,7 +15,7 @@ def _parser_rows() -> list[BadInput]:
     given = {
         "unknown verb": ("adopt", "adopt"),
         "unknown option": (f"{ADAPT} --sorce source", "--sorce"),
-        "nothing given to adapt": ("adapt", "--source"),
+        "nothing given to adapt": ("adapt", "--out"),
         "nothing given to predict": ("predict", "RUN"),
         "nothing given to evaluate": ("evaluate run", "--labeled"),
         "nothing given to export": ("export", "RUN"),

@@ -26,7 +26,10 @@ from qurate.errors import QurateError
 
 SECONDS = 180
 """After so long, on however busy a machine, an answer to a bad input is none."""
-WORK = ("qurate.selection.algorithm.begin", "qurate.benchmark.cells.pretrain", "qurate.benchmark.lanes.ProcessLane")
+WORK = (
+    *("qurate.selection.algorithm.begin", "qurate.selection.algorithm.go_on"),
+    *("qurate.benchmark.cells.pretrain", "qurate.benchmark.lanes.ProcessLane"),
+)
 """What no bad input gets to."""
 OF_PYTHON = re.compile(
     r"read_list|read_table|read_folder|read_unlabeled|match_classes|split_parts|check_data|path_column|label_column"

@@ -138,6 +138,46 @@ def test_run_folders(name: str, data: st.DataObject, finished: Path) -> None:
 
 
 @QUICK
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["config.json", "predictions.csv", "positives.csv"])
+def test_runs_to_go_on_from(name: str, data: st.DataObject, finished: Path) -> None:
+    from qurate.runs.origin import choose_places
+    from qurate.runs.previous import read_previous
+
+    def read() -> None:
+        previous = read_previous(finished)
+        previous.understand({})
+        previous.trusted([Path(file) for file in previous.predicted])
+        assert previous.learned is not None
+        choose_places(previous.settings, None, None, None, "error")
+
+    path = finished / name
+    sound = path.read_bytes()
+    try:
+        path.write_bytes(data.draw(damaged(sound)))
+        _is_answered(read)
+        if name == "config.json":
+            path.write_text(json.dumps(_changed(data, json.loads(sound))))
+            _is_answered(read)
+    finally:
+        path.write_bytes(sound)
+
+
+@QUICK
+@given(data=st.data(), content=ANY_BYTES)
+def test_answers(data: st.DataObject, content: bytes, place: Path) -> None:
+    from qurate.runs.answers import Answer
+    from qurate.runs.given import read_answers
+
+    log = ",".join(Answer._fields) + "\n1,t,a.png,label,b,b,random\n2,t,b.png,wrong,,b,check\n"
+    table = "file,label,predicted,asker\na.png,b,b,random\n"
+    path = place / "labels.csv"
+    for whole in (content, data.draw(damaged(log.encode())), data.draw(damaged(table.encode()))):
+        path.write_bytes(whole)
+        _is_answered(lambda: read_answers(path).fingerprint)
+
+
+@QUICK
 @given(content=ANY_BYTES, stored=JSON)
 def test_progress_of_a_run(content: bytes, stored: Any, place: Path) -> None:
     from qurate.runs.folder import RunFolder

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qurate.asking.pool import Pool
 from qurate.errors import DataError
-from qurate.review.estimate import estimate_accuracy, wilson_interval
 from qurate.review.session import CHOICES, Session, Wishes
-from qurate.runs.answers import Answer, AnswerLog
+from qurate.runs.answers import AnswerLog
+from qurate.runs.estimate import estimate_accuracy
 from qurate.runs.suggestions import Inquiry
 
 N, K = 40, 12
@@ -129,29 +128,25 @@ def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: 
     assert (found.images >= 12, found.right) == (True, 8)
 
 
-def answers(**kinds: str) -> dict[str, Answer]:
-    return {
-        file: Answer("1", "t", file, kind if kind in ("none", "wrong") else "label", kind, "a", "random")
-        for file, kind in kinds.items()
-    }
-
-
-def test_the_estimate_stops_at_the_first_gap_and_leaves_out_what_is_no_class() -> None:
-    predicted = dict.fromkeys("vwxyz", "a")
-    found = estimate_accuracy("vwxyz", answers(v="a", w="none", x="b", z="a"), predicted)
-    assert (found.images, found.right, found.none) == (2, 1, 1)
-    assert estimate_accuracy("vw", answers(v="wrong", w="a"), predicted)[:2] == (2, 1)
-    assert estimate_accuracy("vw", {}, predicted) == (0, 0, 0, 0.0, 1.0)
-
-
-@given(st.integers(1, 400), st.floats(0, 1))
-def test_the_interval_holds_the_share_and_is_the_root_of_its_equation(total: int, share: float) -> None:
-    right = round(share * total)
-    low, high = wilson_interval(right, total)
-    assert 0 <= low <= right / total <= high <= 1
-    for end in (low, high):  # |p - x| = z sqrt(x (1 - x) / n), or the end of the scale
-        is_root = abs(abs(right / total - end) - 1.959964 * (end * (1 - end) / total) ** 0.5) < 1e-6
-        assert is_root or end in (0.0, 1.0)
+def test_what_the_model_has_learned_from_is_neither_counted_nor_asked_again(tmp_path: Path) -> None:
+    session = make_session(tmp_path, count=N, share=1.0)
+    order = [question.image for question in session.questions]
+    names = [session.inquiry.files[image] for image in order]
+    kinds = [("label", session.inquiry.predicted[order[0]]), ("wrong", None), ("none", None)]
+    session.answer([{"image": i, "answer": kind, "label": k} for i, (kind, k) in zip(order, kinds, strict=False)])
+    assert session.summary()["answered"] == 3
+    told = {name: kind for name, (kind, _) in zip(names, kinds, strict=False)}
+    after = Session(replace(session.inquiry, learned=told), session.log, session.wishes)
+    assert after.summary()["answered"] == 0
+    assert after.estimate().images == 0, "a model is no judge of what it was told"
+    asked = {question.image for question in after.questions}
+    assert not asked & {order[0], order[2]}
+    first = after.next_question("tab")
+    assert first is not None
+    assert first["image"] == order[1], "nobody has said yet what it is"
+    after.answer([{"image": i, "answer": "label", "label": after.inquiry.predicted[i]} for i in (order[1], order[3])])
+    assert after.summary()["answered"] == after.summary()["confirmed"] == 2
+    assert after.estimate().images == 1, "the sample is drawn from what the model was told nothing of"
 
 
 @pytest.mark.parametrize("given", [[], [{"image": N, "answer": "none"}], [{"image": 0, "answer": "label"}]])

@@ -11,14 +11,14 @@ from typing import Any
 import tyro
 
 import qurate
-from qurate.cli import asking, benchmarks, own_images
+from qurate.cli import adapting, asking, benchmarks, own_images
 from qurate.cli.signals import Stopped, ignore_signals, stoppable
 from qurate.cli.terminal import say, tell
 from qurate.errors import ConfigError, QurateError
 
 VERBS: dict[str, Callable[..., Any]] = {
     "check": own_images.check,
-    "adapt": own_images.adapt,
+    "adapt": adapting.adapt,
     "predict": own_images.predict,
     "evaluate": own_images.evaluate,
     "suggest": asking.suggest,

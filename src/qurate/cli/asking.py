@@ -21,7 +21,7 @@ from qurate.runs.settings import DEFAULT_ASKER
 from qurate.runtime.checked import show
 
 if TYPE_CHECKING:
-    from qurate.runs.suggestions import Inquiry
+    from qurate.runs.suggestions import Inquiry, RunImages
 
 AskerName = Annotated[str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(ASKERS)}.")]
 
@@ -55,7 +55,7 @@ def suggest(
     from qurate.runs.suggestions import read_run_images
     from qurate.runtime.tables import to_csv
 
-    inquiry = look_at(run, *read_run_images(run))
+    inquiry = look_at(run, read_run_images(run))
     answers = AnswerLog(run / LABELS_FILE).current()
     questions = inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers)
     if not questions:
@@ -102,13 +102,13 @@ def review(
     examples = read_examples(run)
     own = listen(port)
     with own:
-        inquiry = look_at(run, *read_run_images(run))
+        inquiry = look_at(run, read_run_images(run))
         session = Session(inquiry, AnswerLog(run / LABELS_FILE), Wishes(count, asker, random_share, seed))
         title = run.absolute().name
         serve(ReviewPage(title, session, examples), own, show=browser, say=say)
 
 
-def look_at(run: Path, files: list[Path], trusted: dict[str, str]) -> Inquiry:
+def look_at(run: Path, images: RunImages) -> Inquiry:
     """The images of a run as its model sees them; says how many cannot be read."""
     from qurate.data.domains import list_some
     from qurate.runs.model import load
@@ -116,9 +116,9 @@ def look_at(run: Path, files: list[Path], trusted: dict[str, str]) -> Inquiry:
     from qurate.runtime.progress import PhaseBars
 
     with PhaseBars(Console()) as bars:
-        inquiry = make_inquiry(load(run), files, trusted, functools.partial(bars.show, "looking at the images"))
+        inquiry = make_inquiry(load(run), images, functools.partial(bars.show, "looking at the images"))
     if inquiry.unreadable:
-        lost = f"{len(inquiry.unreadable)} of {len(files)} images cannot be read and are left out"
+        lost = f"{len(inquiry.unreadable)} of {len(images.files)} images cannot be read and are left out"
         tell(f"{lost}: {list_some(inquiry.unreadable, 3)}.", "yellow")
     return inquiry
 

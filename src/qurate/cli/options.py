@@ -26,6 +26,7 @@ Count = Annotated[int | None, _shown("INT")]
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 AnyFolder = Annotated[Path | None, _shown("DIR")]
 AnyFile = Annotated[Path | None, _shown("FILE")]
+AnyRun = Annotated[Path | None, tyro.conf.arg(name="from", metavar="RUN", help_behavior_hint="")]
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 MethodName = Annotated[

@@ -1,4 +1,4 @@
-"""The verbs for your own images: check, adapt, predict, evaluate, export, embed."""
+"""The verbs for your own images: check, predict, evaluate, export, embed; adapt has a module of its own."""
 
 from __future__ import annotations
 
@@ -11,107 +11,16 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.arguments import check_count, check_folder, check_seed
-from qurate.cli.results import helping, print_metrics
+from qurate.cli.results import print_metrics
 from qurate.cli.signals import on_stop
 from qurate.cli.terminal import begin, check_output, say, tell, write
-from qurate.cli.words import check_words, understand
-from qurate.data.places import LABELED, check_places, existing, is_file
+from qurate.data.places import LABELED, existing, is_file
 from qurate.errors import ConfigError, DataError
 from qurate.runs.about import read_about
 from qurate.runs.staging import EXPORT_FILE
-from qurate.runtime.checked import MOST_STEPS
 
 if TYPE_CHECKING:
-    from qurate.report.run.record import BaselineComparison
-
-
-def adapt(
-    source: options.Folder,
-    labeled: options.Folder,
-    unlabeled: options.Folder,
-    out: Annotated[Path, tyro.conf.arg(metavar="RUN")],
-    method: options.MethodName = None,
-    selector: options.SelectorName = None,
-    preset: options.Preset = None,
-    config: options.AnyFile = None,
-    backbone: options.Backbone = None,
-    weights: options.Weights = None,
-    train: options.Train = None,
-    seed: options.Seed = None,
-    steps: options.Steps = None,
-    rounds: options.Rounds = None,
-    compare: options.Switch = True,
-    missing: Literal["error", "drop"] = "error",
-    device: options.Device = None,
-    resume: options.Flag = False,
-    force: options.Flag = False,
-) -> None:
-    """Adapt an image classifier to your own images, and see whether it helped.
-
-    Args:
-        source: Labelled source images: class folders, a list file ('path class' per line) or a CSV table.
-        labeled: The few labelled target images, likewise.
-        unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table.
-        out: Run folder for the model, predictions.csv, positives.csv, metrics.csv and report.html.
-        method: How the network learns; a name of the registry.
-        selector: Which pseudo-labels to trust; a name of the registry.
-        preset: Settings of selector dqn: 'qurate', our own, or 'paper', the published algorithm as printed.
-        config: JSON or TOML file with all settings. The config.json of a run repeats that run.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34.
-        weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
-        train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
-        seed: Decides everything random; the same seed gives the same result on CPU.
-        steps: Training steps before selection.
-        rounds: Most rounds of selection.
-        compare: Also train without adaptation and compare on held-out labelled target images.
-        missing: What to do with a class that source or labelled target lacks.
-        device: Where to train.
-        resume: Continue an interrupted run.
-        force: Replace a run in RUN; it stays until the new one is finished.
-    """
-    words = {"method": method, "selector": selector, "preset": preset, "train": train}
-    given = check_words({name: word for name, word in words.items() if word is not None}, config)
-    numbers = {"seed": seed, "steps": steps, "rounds": rounds, "device": device}
-    network = {"backbone": backbone, "weights": weights}
-    given |= {name: value for name, value in {**numbers, **network}.items() if value is not None}
-    check_seed("seed", seed or 0)
-    check_count("steps", steps, MOST_STEPS)
-    check_count("rounds", rounds, MOST_STEPS)
-    check_folder("out", out)
-    check_places(source, labeled, unlabeled, missing, prefix="--")
-    on_stop(functools.partial(_standing, out))
-    begin()
-    from qurate.runs.adaptation import run_adaptation
-
-    run = understand(given, config)
-    run["compare"] &= compare
-    done = run_adaptation(
-        source,
-        labeled,
-        unlabeled,
-        out=out,
-        missing=missing,
-        resume=resume,
-        force=force,
-        **run,
-    )
-    _say_outcome(out, None if done.record is None else done.record.comparison)
-
-
-def _standing(out: Path) -> str:
-    """How far a stopped run is; its code may be half loaded."""
-    folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
-    return "Nothing was started. Re-run the command to start." if folder is None else str(folder(out).standing())
-
-
-def _say_outcome(out: Path, comparison: BaselineComparison | None) -> None:
-    from qurate.runs.staging import REPORT_FILE
-
-    if comparison is not None:
-        say(helping(comparison, out))
-    say(f"Model, predictions and tables: {out}")
-    say(f"Open {out / REPORT_FILE} in a browser to see what was learned.")
+    pass
 
 
 def predict(

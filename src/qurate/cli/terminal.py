@@ -12,6 +12,8 @@ from qurate.data.places import is_file, is_folder, shorten
 from qurate.errors import ConfigError
 from qurate.runtime.files import why_not_writable, write_atomically
 
+_OPTIONS = {"previous": "from"}
+"""Arguments whose option has another name."""
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)(?:=([^`]*))?`")
 
 
@@ -35,7 +37,7 @@ def speak_of_options(message: str) -> str:
     """
 
     def option(found: re.Match[str]) -> str:
-        name, value = found[1].replace("_", "-"), found[2]
+        name, value = _OPTIONS.get(found[1], found[1].replace("_", "-")), found[2]
         if value in (None, "True"):
             return f"--{name}"
         return f"--no-{name}" if value == "False" else f"--{name} {value.strip(chr(39))}"

@@ -88,6 +88,10 @@ class SealedLabels:
     def __repr__(self) -> str:
         return f"SealedLabels({len(self)} hidden)"
 
+    def take(self, indices: Tensor) -> SealedLabels:
+        """Those at these positions, sealed as well."""
+        return SealedLabels(self.__labels[indices])
+
     def open_for_evaluation(self) -> Tensor:
         """The hidden labels, (N,) int64; -1 where no one knows."""
         return self.__labels.clone()

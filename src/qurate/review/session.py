@@ -14,8 +14,8 @@ from qurate.asking.base import Asker
 from qurate.asking.check import label_support
 from qurate.asking.random import RandomAsker
 from qurate.errors import DataError
-from qurate.review.estimate import Estimate, estimate_accuracy
 from qurate.runs.answers import Answer, AnswerLog
+from qurate.runs.estimate import Estimate, estimate_accuracy
 from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9
@@ -138,8 +138,8 @@ class Session:
         return self.log.add(rows)
 
     def summary(self) -> dict[str, Any]:
-        """How far it is, and how often the model is right."""
-        answers = self._answers()
+        """How far it is, and how often the model is right; answers that it has learned from do not count."""
+        answers = self._new_answers()
         confirmed = sum(answer.label == self._name(self.inquiry.place[file]) for file, answer in answers.items())
         none = sum(answer.answer == "none" for answer in answers.values())
         return {
@@ -153,7 +153,7 @@ class Session:
 
     def estimate(self) -> Estimate:
         """Accuracy by the random part."""
-        return estimate_accuracy(self._random_order, self._answers(), self._predictions)
+        return estimate_accuracy(self._random_order, self._new_answers(), self._predictions)
 
     def trusted_classes(self) -> list[dict[str, int]]:
         """Of each class with pseudo-labels: its number, how many there are, and how many nobody has looked at."""
@@ -183,7 +183,8 @@ class Session:
     @cached_property
     def _random_order(self) -> list[str]:
         order = RandomAsker().ask(self.inquiry.pool, len(self.inquiry.files), self.wishes.seed)
-        return [self.inquiry.files[image] for image in order.tolist()]
+        files = [self.inquiry.files[image] for image in order.tolist()]
+        return [file for file in files if file not in self.inquiry.learned]
 
     @cached_property
     def _predictions(self) -> dict[str, str]:
@@ -207,6 +208,12 @@ class Session:
     def _answers(self) -> dict[str, Answer]:
         """The answers that count, of images of this run."""
         return {file: answer for file, answer in self.log.current().items() if file in self.inquiry.place}
+
+    def _new_answers(self) -> dict[str, Answer]:
+        """Those that the model has not learned from; one that it was only told to be wrong about may get a class."""
+        told = self.inquiry.learned
+        answers = self._answers().items()
+        return {file: row for file, row in answers if file not in told or (told[file] == "wrong" != row.answer)}
 
     def _open(self) -> list[Question]:
         """What is still to be answered: first the images that somebody called wrong without saying what they are."""

@@ -10,22 +10,28 @@ from typing import Any, get_args
 from qurate.config import Device, NetworkConfig, RunConfig
 from qurate.data.embedding.frozen import choose_device, freeze_backbone
 from qurate.data.parts import Missing, Place, read_parts
-from qurate.data.places import as_path, check_places
-from qurate.errors import ConfigError
+from qurate.data.places import as_path, check_places, is_file
+from qurate.errors import ConfigError, DataError
 from qurate.networks.offline import find_weights
 from qurate.presets import Preset, make_config
 from qurate.runs.folder import RunFolder
+from qurate.runs.given import GivenAnswers, read_answers
 from qurate.runs.job import Job, RunOutcome
 from qurate.runs.model import AdaptedModel, load
+from qurate.runs.origin import choose_places
+from qurate.runs.previous import PreviousRun, read_previous
 from qurate.runs.settings import BACKBONE, Train
+from qurate.runs.staging import RunError
 from qurate.runtime.progress import Audience, follow
 
 
 def adapt(
-    source: Place,
-    labeled: Place,
-    unlabeled: Place,
+    source: Place | None = None,
+    labeled: Place | None = None,
+    unlabeled: Place | None = None,
     *,
+    labels: Place | None = None,
+    previous: Place | AdaptedModel | None = None,
     method: str = "tml",
     selector: str | None = None,
     preset: Preset = "qurate",
@@ -50,7 +56,12 @@ def adapt(
     Args:
         source: Labelled source images: class folders, a list file or a CSV table.
         labeled: Labelled target images, likewise, of the same classes.
-        unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table.
+        unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table. All three may be left out
+            beside `previous`, whose images are then taken.
+        labels: What people said of unlabelled images: labels.csv of `qurate review`, or a table of `model.suggest` with
+            its column `label` filled in. Answers in labels.csv of `previous` count too.
+        previous: A finished run, or its model, to go on from with these answers, in place of beginning anew. Its
+            settings hold; neither the comparison nor the calibration is repeated.
         method: How the network learns: one of `qurate.METHODS`.
         selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'adaptive' unless given, or 'dqn' with
             preset 'paper'.
@@ -74,15 +85,15 @@ def adapt(
         progress: Show what the run does: bars in a terminal and in a notebook, elsewhere a line for each phase.
 
     Raises:
-        DataError: If the images cannot be used as given.
+        DataError: If the images or the answers cannot be used as given.
         BackboneError: If the backbone or its weights cannot be obtained.
         RunError: If `out` cannot be written or holds another run.
 
     Example:
         >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # needs images  # doctest: +SKIP
         >>> model.predict("new-photos")  # needs images  # doctest: +SKIP
+        >>> model = qurate.adapt(previous="run", out="better")  # after `qurate review run`  # doctest: +SKIP
     """
-    weights = find_weights(backbone, weights)
     words: dict[str, Any] = {
         "method": method,
         "selector": selector,
@@ -91,9 +102,16 @@ def adapt(
         "rounds": rounds,
         "seed": seed,
     }
-    if config is None:
+    kept = None
+    if previous is not None:
+        kept = read_previous(previous)
+        beside = words | {"device": device, "config": config, "backbone": backbone, "weights": weights, "train": train}
+        run, backbone, weights = kept.understand(_given(beside)).values()
+    elif config is None:
+        weights = find_weights(backbone, weights)
         run = make_config(network=trained_network(train, backbone, weights), device=device, **words)
     else:
+        weights = find_weights(backbone, weights)
         run = _alone(config, words | {"device": device})
         if run.network.backbone != "none":  # all layers are trained
             backbone, weights = run.network.backbone, run.network.weights
@@ -111,13 +129,20 @@ def adapt(
         missing=missing,
         cache=cache,
         progress=progress,
+        labels=labels,
+        previous=kept,
     ).model
+
+
+def _given(words: dict[str, Any]) -> dict[str, Any]:
+    """The words that do not have their default."""
+    defaults = inspect.signature(adapt).parameters
+    return {name: value for name, value in words.items() if value != defaults[name].default}
 
 
 def _alone(config: RunConfig, words: dict[str, Any]) -> RunConfig:
     """The config, if no word beside it says otherwise."""
-    defaults = inspect.signature(adapt).parameters
-    if given := [name for name, value in words.items() if value != defaults[name].default]:
+    if given := list(_given(words)):
         raise ConfigError(f"{', '.join(given)} cannot be combined with config. Change the config.")
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config must be a RunConfig, got {type(config).__name__}. `qurate.make_config` makes one.")
@@ -133,9 +158,9 @@ def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:
 
 
 def run_adaptation(
-    source: Place,
-    labeled: Place,
-    unlabeled: Place,
+    source: Place | None,
+    labeled: Place | None,
+    unlabeled: Place | None,
     config: RunConfig,
     *,
     backbone: str,
@@ -147,6 +172,8 @@ def run_adaptation(
     missing: Missing = "error",
     cache: Place | None = None,
     progress: bool = True,
+    labels: Place | None = None,
+    previous: PreviousRun | None = None,
     audience: Audience | None = None,
 ) -> RunOutcome:
     """`adapt` with its words understood, see there; an `audience` is told in place of bars.
@@ -154,9 +181,13 @@ def run_adaptation(
     Returns:
         The model, and the record of its run beside it.
     """
-    check_places(source, labeled, unlabeled, missing)
+    places = choose_places(None if previous is None else previous.settings, source, labeled, unlabeled, missing)
+    check_places(*places)
     choose_device(config.training.device)  # before any work
     folder = None if out is None else RunFolder(as_path(out, "out", "a run folder"))
+    if previous is not None and folder is not None and folder.path.resolve() == previous.folder.resolve():
+        raise RunError(f"`out` must be another folder than `previous`: {previous.folder} stays as it is.")
+    given = _answers(labels, previous)
     store = None if cache is None else as_path(cache, "cache", "a folder")
     with follow(progress) if audience is None else nullcontext(audience) as hears:
         if folder is not None:
@@ -166,8 +197,23 @@ def run_adaptation(
                 hears.say(f"{folder.path} is already finished.")
                 return RunOutcome(load(folder.path), None)
         hears.say("Reading the images ...")
-        parts = read_parts(source, labeled, unlabeled, missing=missing, cache=store)
+        parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=store)
         for line in parts.lines():
             hears.say(line)
         frozen = freeze_backbone(backbone, weights)
-        return Job(config, weights, frozen, compare, store, folder, hears).run(parts)
+        return Job(config, weights, frozen, compare, store, folder, hears, places, given, previous).run(parts)
+
+
+def _answers(labels: Place | None, previous: PreviousRun | None) -> GivenAnswers | None:
+    """The answers to learn from: those that were given, and those about the previous run."""
+    given = None if labels is None else read_answers(labels)
+    if previous is None:
+        return given
+    if given is not None:
+        return given.after(read_answers(previous.labels)) if is_file(previous.labels) else given
+    if not is_file(previous.labels):
+        raise DataError(
+            f"{previous.labels}: there is no such file, so there are no answers to learn from. Answer on the page of "
+            f"'qurate review {previous.folder}', or pass `labels=FILE`."
+        )
+    return read_answers(previous.labels)

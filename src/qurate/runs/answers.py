@@ -98,6 +98,11 @@ class AnswerLog:
         self._append([Answer(id=act, time=now, **answer) for answer in answers])
         return act
 
+    def keep(self, answers: Iterable[Answer]) -> None:
+        """Write answers that were given elsewhere, as they were; those that count here already are left out."""
+        there = self.current()
+        self._append([row for row in answers if there.get(row.file) != row])
+
     def undo(self, act: str) -> bool:
         """Take answers back by adding a row for each.
 

@@ -8,11 +8,11 @@ import pandas as pd
 from torch import Tensor
 
 from qurate.config import RunConfig
-from qurate.data.parts import Parts
 from qurate.data.samples import Split
 from qurate.methods import Method
 from qurate.report.run.record import RunRecord
 from qurate.runs.folder import RunFolder
+from qurate.runs.lesson import Material
 from qurate.runs.predictions import predict_all
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import fit
@@ -35,18 +35,17 @@ def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, au
     return fit(split, run, checkpoint=checkpoint, callbacks=[listen]).method
 
 
-def predict_baseline(said: Tensor, record: RunRecord, parts: Parts, split: Split, method: Method) -> pd.DataFrame:
+def predict_baseline(said: Tensor, record: RunRecord, material: Material, method: Method) -> pd.DataFrame:
     """predictions.csv of S+T, with a row for the same images as the adapted model's.
 
     Args:
         said: Log-probabilities of D_u by S+T, (N_u, K).
         record: Of the run; names the files of D_u.
-        parts: What was given.
-        split: The same parts as the network was given them.
+        material: The images.
         method: S+T.
     """
     sure, labels = said.exp().max(dim=1)
     table = record.predictions[["file"]].assign(
-        label=[split.classes[label] for label in labels.tolist()], probability=sure.tolist()
+        label=[record.classes[label] for label in labels.tolist()], probability=sure.tolist()
     )
-    return predict_all(dataclasses.replace(record, predictions=table), parts, split, method)
+    return predict_all(dataclasses.replace(record, predictions=table), material, method)

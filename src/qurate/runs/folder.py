@@ -1,12 +1,13 @@
 """A run folder: every file whole or absent, and a run never lost by chance.
 
-- config.json: the settings and the digest of the data, written first
+- config.json: the settings, where the images are and the digest of the data, written first
 - checkpoint.safetensors: progress; gone when the run is finished
-- predictions.csv: file, label, probability, problem of each unlabelled image
+- predictions.csv: file, label, probability, problem of each unlabelled image, and what people had said of it
 - positives.csv: the pseudo-labels that were trusted, and why
 - metrics.csv: rounds, and the comparison with S+T
 - examples.csv: a few labelled images of each class, to compare with in `qurate review`
-- labels.csv: what people answered, see `runs.answers`; no run removes it
+- labels.csv: what people answered, see `runs.answers`; no run removes it, and a run that learned from answers brings
+  them along
 - report.html: the page to look at
 - model.safetensors: the network
 - model.json: how to use it; written last, so that its presence means that the model is finished
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from qurate.data.places import is_file
 from qurate.data.samples import Split
 from qurate.report.run.record import RunRecord
 from qurate.runs.about import ABOUT_FILE
+from qurate.runs.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.runs.fold_files import pack_folds, unpack_folds
 from qurate.runs.model import AdaptedModel
 from qurate.runs.staging import (
@@ -62,6 +64,10 @@ from qurate.selection.crossfit import HeldOut
 
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
+
+_MAY_DIFFER = ("check_helping", "places", "compared_in")
+"""Settings that a resumed run may have otherwise: a comparison may be done without at any time, and the digest of the
+data says more than where it lies."""
 
 _EXAMPLES = 4
 """Images of a class that are kept as examples, of either domain."""
@@ -156,7 +162,7 @@ class RunFolder:
             raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
         if not isinstance(kept, dict):
             raise RunError(f"{path}: damaged (it holds no settings). Pass `force=True` to start again.")
-        names = [name for name in wanted if name != "check_helping"]  # a comparison may be done without at any time
+        names = [name for name in wanted if name not in _MAY_DIFFER]
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(
                 f"{self.path} was started with other settings, so it cannot be resumed with these: "
@@ -220,7 +226,13 @@ class RunFolder:
         self._write(COMPARISON_FILE, pack_folds(folds))
 
     def write_results(
-        self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame, *, pending: bool
+        self,
+        model: AdaptedModel,
+        record: RunRecord,
+        predictions: pd.DataFrame,
+        answers: Iterable[Answer],
+        *,
+        pending: bool,
     ) -> None:
         """Write tables, page and model; then an earlier run goes.
 
@@ -228,6 +240,7 @@ class RunFolder:
             model: The adapted model.
             record: What the page shows.
             predictions: A row for every unlabelled image that was given.
+            answers: What people said already; nobody is asked again.
             pending: Whether a comparison follows.
         """
         if pending and not self.pending:
@@ -236,6 +249,7 @@ class RunFolder:
         self._write(POSITIVES_FILE, to_csv(record.positives))
         self._write(EXAMPLES_FILE, to_csv(choose_examples(record)))
         self.write_page(record)
+        AnswerLog(self.path / LABELS_FILE).keep(answers)
         with told(self.path):
             model.write(self.work)
             if self.work != self.path:

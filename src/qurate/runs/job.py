@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from torch import Tensor
 
 from qurate.calibration import Calibration
@@ -19,7 +20,7 @@ from qurate.config import RunConfig, to_dict
 from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
 from qurate.data.images import check_pixels, try_all
-from qurate.data.parts import Parts
+from qurate.data.parts import Parts, paths_of
 from qurate.data.samples import Inputs, Split
 from qurate.expectation import expect, say_time
 from qurate.methods import Method
@@ -28,20 +29,25 @@ from qurate.report.run.gather import gather_record
 from qurate.report.run.record import RunRecord
 from qurate.runs.baseline import predict_baseline, train_baseline
 from qurate.runs.calibrated import calibrate, calibrate_by_agreement, held_out_table
+from qurate.runs.changes import what_changed
 from qurate.runs.comparison import Plan, compare, plan_comparison
 from qurate.runs.crossfit import cross_fit, lanes_for
 from qurate.runs.folder import RunFolder
+from qurate.runs.given import GivenAnswers
+from qurate.runs.lesson import Lesson, Material, make_lesson
 from qurate.runs.model import AdaptedModel
+from qurate.runs.origin import Places
+from qurate.runs.phases import STILL_TO_COME, TOO_FEW, Phases, why_not_compared
 from qurate.runs.predictions import calibrate_record, predict_all
+from qurate.runs.previous import PreviousRun
 from qurate.runs.settings import Train
 from qurate.runs.staging import CURVES_FOLDER
 from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.callbacks import Callback
+from qurate.selection.continuation import Previous
 from qurate.selection.counting import StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of, is_baseline
-from qurate.selection.q_learning.memory import readable_size
 from qurate.selection.views import log_probabilities
 
 
@@ -70,6 +76,9 @@ class Job:
         cache: Folder of the embedding cache; the user's unless given.
         folder: Where the run is written, if anywhere.
         audience: Told what the run does.
+        places: Where the images are.
+        given: What people said of them, if anything.
+        previous: The run that this one goes on from, if any.
     """
 
     config: RunConfig
@@ -79,6 +88,9 @@ class Job:
     cache: Path | None
     folder: RunFolder | None
     audience: Audience
+    places: Places
+    given: GivenAnswers | None = None
+    previous: PreviousRun | None = None
 
     @property
     def train(self) -> Train:
@@ -87,6 +99,10 @@ class Job:
 
     def run(self, parts: Parts) -> RunOutcome:
         """Do it."""
+        if self.previous is not None:
+            self.previous.check(parts, self.frozen)
+        for line in self._lesson(parts).lines(self.previous):  # made again when unreadable images are known
+            self.audience.say(line)
         if self.folder is not None:
             known = self._settings(parts)
             del known["data"]  # an image may turn out to be unreadable
@@ -97,42 +113,45 @@ class Job:
         if self.train == "full":  # it is measured on a few images, so not before all were looked at
             self._say_expected(parts)
         with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
-            return self._work(parts, split)
+            return self._work(Material(parts, split, self._lesson(parts)))
+
+    def _lesson(self, parts: Parts) -> Lesson:
+        return Lesson.none() if self.given is None else make_lesson(self.given, parts, self.previous)
 
     def _say_expected(self, parts: Parts) -> None:
         if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
             folds = len(self._plan(parts).folds)
             turns = math.ceil(folds / lanes_for(self.config, folds))
-            expected = expect(parts.split, self.config, self.frozen, turns, self.cache)
+            config = self.config if self.previous is None else self.previous.shortened
+            expected = expect(parts.split, config, self.frozen, turns, self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
 
-    def _work(self, parts: Parts, split: Split) -> RunOutcome:
+    def _work(self, material: Material) -> RunOutcome:
         """Train and write the results; then compare, and add the verdict."""
-        plan, folder = self._plan(parts), self.folder
-        tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
-        callbacks = (tracker, _Phases(self.audience, self.config))
-        result = fit(split, self.config, checkpoint=folder, callbacks=callbacks)
-        tracker.close()
+        plan, folder, split = self._plan(material.parts), self.folder, material.split
+        result = self._fit(material)
         self.audience.show("writing the results", 0, 1)
         said = log_probabilities(result.method, split.target_unlabeled.inputs)
         calibration = Calibration() if plan.folds else self._without_labels(split, said)
-        record = calibrate_record(self._record(parts, split, result, plan), said, calibration)
-        predictions = predict_all(record, parts, split, result.method)
+        record = calibrate_record(self._record(material, result, plan), said, calibration)
+        predictions = predict_all(record, material, result.method)
+        record = self._with_answers(record, material, predictions)
         model = self._model(result.method, split.classes, calibration)
         if folder is not None and not folder.finished:
-            folder.write_results(model, record, predictions, pending=bool(plan.folds))
+            answers = (*material.lesson.answers, *material.lesson.others)
+            folder.write_results(model, record, predictions, answers, pending=bool(plan.folds))
         elif folder is not None and not plan.folds:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
-            plain = self._baseline(parts, split, record)
+            plain = self._baseline(material, record)
             folds = self._cross_fit(split, plan)
             record = dataclasses.replace(record, comparison=compare(folds, plan.how, said, plain), no_comparison="")
             record = calibrate_record(record, said, calibration := calibrate(folds))
             record = dataclasses.replace(record, held_out=held_out_table(folds, calibration))
             model = dataclasses.replace(model, calibration=calibration)
             if folder is not None:
-                folder.write_calibrated(model, record, predict_all(record, parts, split, result.method))
+                folder.write_calibrated(model, record, predict_all(record, material, result.method))
         else:
             self.audience.say(f"No comparison was made. {self._why_not_compared()}")
         self.audience.say(f"The model's probabilities are {model.calibration}.")
@@ -140,14 +159,34 @@ class Job:
             folder.forget()
         return RunOutcome(model, record)
 
+    def _fit(self, material: Material) -> Adaptation:
+        """Algorithm 1, from the beginning or from where the previous run ended."""
+        previous, folder = None, self.folder
+        if self.previous is not None:
+            trusted = self.previous.trusted(paths_of(material.parts.split.target_unlabeled))
+            previous = Previous(self.previous.weights(), material.told.keep(trusted), material.lesson.joined)
+        tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
+        callbacks = (tracker, Phases(self.audience, self.config, goes_on=previous is not None))
+        result = fit(material.split, self.config, checkpoint=folder, callbacks=callbacks, previous=previous)
+        tracker.close()
+        return result
+
+    def _with_answers(self, record: RunRecord, material: Material, predictions: pd.DataFrame) -> RunRecord:
+        """The record with what the answers changed."""
+        if not len(material.lesson):
+            return record
+        named = predictions.set_index("file")["label"].loc[[row.file for row in material.lesson.answers]].tolist()
+        changed = what_changed(material.lesson, named, record.predictions, self.previous)
+        return dataclasses.replace(record, answers=changed)
+
     def _plan(self, parts: Parts) -> Plan:
+        """Which labelled images to hold out: none that people were asked about, for those are harder than most."""
         plan = plan_comparison(parts.split.target_labeled.labels, seed=self.config.seed)
-        return Plan(plan.how, ()) if not self.check_helping or is_baseline(self.config) else plan
+        compares = self.check_helping and not is_baseline(self.config) and self.previous is None
+        return plan if compares else Plan(plan.how, ())
 
     def _why_not_compared(self) -> str:
-        if not self.check_helping:
-            return _SWITCHED_OFF
-        return _IS_BASELINE if is_baseline(self.config) else _TOO_FEW
+        return why_not_compared(self.config, self.check_helping, self.previous)
 
     def _prepare(self, parts: Parts) -> tuple[Parts, Split]:
         """What training is given, and the parts without the images that turned out to be unreadable."""
@@ -181,18 +220,23 @@ class Job:
             "backbone_sha256": self._fingerprint(),
             "check_helping": self.check_helping,
             "data": parts.digest,
+            "labels": None if self.given is None else self.given.fingerprint,
+            "previous": None if self.previous is None else self.previous.fingerprint,
+            "places": self.places.stored(),
+            "compared_in": None if self.previous is None else self.previous.compared_in,
             "run": to_dict(self.config),
         }
 
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
 
-    def _baseline(self, parts: Parts, split: Split, record: RunRecord) -> Tensor:
+    def _baseline(self, material: Material, record: RunRecord) -> Tensor:
         """Train S+T on all labelled images, keep it beside the adapted model; what it says of D_u, (N_u, K)."""
+        split = material.split
         baseline = train_baseline(split, self.config, self.folder, self.audience)
         said = log_probabilities(baseline, split.target_unlabeled.inputs)
         if self.folder is not None:
-            predictions = predict_baseline(said, record, parts, split, baseline)
+            predictions = predict_baseline(said, record, material, baseline)
             self.folder.write_baseline(self._model(baseline, split.classes, Calibration()), predictions)
         return said
 
@@ -204,7 +248,9 @@ class Job:
         return cross_fit(split, self.config, plan.folds, self.audience, done=done, on_fold=keep)
 
     def _without_labels(self, split: Split, said: Tensor) -> Calibration:
-        """The temperature where no image can be held out: how often S+T says the same, if it may be trained."""
+        """The temperature where no image is held out: the previous run's, or how often S+T says the same."""
+        if self.previous is not None:
+            return self.previous.model.calibration
         if not self.check_helping or is_baseline(self.config):
             return Calibration()
         plain = baseline_of(self.config)
@@ -232,18 +278,18 @@ class Job:
         folder = None if self.folder is None else self.folder.path
         return AdaptedModel(network.eval(), config, classes, origin, self.cache, calibration, folder)
 
-    def _record(self, parts: Parts, split: Split, result: Adaptation, plan: Plan) -> RunRecord:
+    def _record(self, material: Material, result: Adaptation, plan: Plan) -> RunRecord:
         """What the page shows, the comparison still to come."""
-        why = _STILL_TO_COME if plan.folds else self._why_not_compared()
+        why = STILL_TO_COME if plan.folds else self._why_not_compared()
         return gather_record(
-            parts.split,
-            split,
+            material.files,
+            material.split,
             result,
             self.config,
-            parts.notes,
-            title=f"{parts.name}, {split.n_classes} classes",
+            (*material.parts.notes, *material.lesson.notes),
+            title=f"{material.parts.name}, {material.split.n_classes} classes",
             before=None if self.folder is None else self._before,  # nobody will see a map without a page
-            no_comparison="" if why == _TOO_FEW else why,  # the page has words of its own for that
+            no_comparison="" if why == TOO_FEW else why,  # the page has words of its own for that
         )
 
     def _before(self, inputs: Inputs) -> Tensor:
@@ -251,36 +297,3 @@ class Job:
             return inputs
         device = self.config.training.device
         return embed_files(inputs.paths, self.frozen, strict=True, cache=self.cache, device=device).of(inputs)
-
-
-class _Phases(Callback):
-    """Shows pre-training and each round as a phase."""
-
-    def __init__(self, audience: Audience, config: RunConfig) -> None:
-        self._audience = audience
-        self._selection = config.selection
-        self._phase, self._total = "pre-training", config.training.steps
-
-    def on_memory(self, peak: int) -> None:
-        """Say it once."""
-        self._audience.say(f"Expected memory: about {readable_size(peak)}.")
-
-    def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """Move on."""
-        self._audience.show(self._phase, step, self._total)
-
-    def on_round_start(self, number: int) -> None:
-        """A new phase."""
-        self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
-        self._audience.show(self._phase, 0, self._total)
-
-
-_TOO_FEW = "No class has two labelled target images, so none can be held out. Label a few more and adapt again."
-_IS_BASELINE = "This run is plain training (S+T) itself, so there is nothing to compare it with."
-_SWITCHED_OFF = (
-    "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
-)
-_STILL_TO_COME = (
-    "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
-    "--resume to finish it, or with --resume --no-compare to do without."
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -55,12 +55,14 @@ class Inquiry:
         classes: Names of the K classes.
         pool: The same images as the model sees them; nothing in it is answered.
         unreadable: Images that cannot be asked about, and why.
+        learned: What the model was told of images, 'label', 'none' or 'wrong'; they cannot tell how often it is right.
     """
 
     files: tuple[str, ...]
     classes: tuple[str, ...]
     pool: Pool
     unreadable: Mapping[Path, str]
+    learned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -169,20 +171,32 @@ def _check_asked(asked: Tensor, closed: Tensor, name: str) -> None:
         )
 
 
-def make_inquiry(
-    model: AdaptedModel, files: Sequence[Path], trusted: Mapping[str, str], on_progress: OnProgress | None = None
-) -> Inquiry:
+class RunImages(NamedTuple):
+    """Images that a person may be asked about.
+
+    Args:
+        files: The images.
+        trusted: Pseudo-labels of the run, by file.
+        learned: What the run was told of some of them, by file: 'label', 'none' or 'wrong'.
+    """
+
+    files: Sequence[Path]
+    trusted: Mapping[str, str] = {}
+    learned: Mapping[str, str] = {}
+
+
+def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress | None = None) -> Inquiry:
     """Let the model look at images that a person may be asked about.
 
     Args:
         model: The adapted model.
-        files: The images.
-        trusted: Pseudo-labels of the run, by file.
+        images: The images.
         on_progress: Told how many images are done.
 
     Raises:
         DataError: If none can be read.
     """
+    files, trusted, learned = images
     seen = model.look(files, on_progress)
     if not seen.files:
         raise DataError(
@@ -192,22 +206,29 @@ def make_inquiry(
     names = tuple(str(file) for file in seen.files)
     number = {name: i for i, name in enumerate(model.classes)}
     labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names])
-    return Inquiry(names, model.classes, Pool(seen.embeddings, seen.probabilities, labels), seen.unreadable)
+    return Inquiry(names, model.classes, Pool(seen.embeddings, seen.probabilities, labels), seen.unreadable, learned)
 
 
-def read_run_images(folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """The unlabelled images that a run learned from, and the pseudo-labels that it trusted, by file.
+def read_run_images(folder: Path) -> RunImages:
+    """The unlabelled images that a run was given and could read, and the pseudo-labels that it trusted.
 
     Raises:
         RunError: If its tables are missing or damaged.
     """
-    predictions = _read_table(folder, PREDICTIONS_FILE, "file", "problem")
+    predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "problem")
     files = [Path(file) for file in predictions.loc[predictions["problem"] == "", "file"]]
-    positives = _read_table(folder, POSITIVES_FILE, "file", "label")
-    return files, dict(zip(positives["file"], positives["label"], strict=True))
+    positives = read_run_table(folder, POSITIVES_FILE, "file", "label")
+    told = zip(predictions["file"], predictions["answer"], strict=True) if "answer" in predictions else ()
+    learned = {file: kind for file, kind in told if kind}
+    return RunImages(files, dict(zip(positives["file"], positives["label"], strict=True)), learned)
 
 
-def _read_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
+def read_run_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
+    """A table of a finished run, all of it text.
+
+    Raises:
+        RunError: If it is missing or damaged, or lacks one of these columns.
+    """
     path = file_of(folder, name)
     try:
         table = read_csv(path)
@@ -232,11 +253,11 @@ def suggest_images(
     check_wish(count, asker, random_share, seed)
     answers: dict[str, Answer] = {}
     if images is not None:
-        files, trusted = find_images(images), dict[str, str]()
+        chosen = RunImages(find_images(images))
     elif model.folder is None:
         raise ConfigError("`images` must be given, because this model was not loaded from a run nor written as one.")
     else:
-        files, trusted = read_run_images(model.folder)
+        chosen = read_run_images(model.folder)
         answers = AnswerLog(model.folder / LABELS_FILE).current()
-    inquiry = make_inquiry(model, files, trusted, on_progress)
+    inquiry = make_inquiry(model, chosen, on_progress)
     return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))

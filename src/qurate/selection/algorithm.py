@@ -25,6 +25,7 @@ from qurate.selection.agents import build_agent
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
 from qurate.selection.checkpoint import Checkpoint, Progress, restore, save
 from qurate.selection.checks import check_fit, check_positives
+from qurate.selection.continuation import Previous, before_answers, steps_without_rounds
 from qurate.selection.episode import SelectionEnv, relations_of_all
 from qurate.selection.harvest import harvest
 from qurate.selection.positives import Positives
@@ -62,6 +63,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
     pretrained: Mapping[str, Tensor] | None = None,
+    previous: Previous | None = None,
 ) -> Adaptation:
     """Algorithm 1 with any method and any selector.
 
@@ -72,6 +74,7 @@ def fit(
         callbacks: Told how the run goes.
         checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
+        previous: A finished run to go on from, where D_t has grown by answers; see `answer`.
 
     Example:
         >>> from qurate import NetworkConfig, digits_split, make_config
@@ -81,7 +84,7 @@ def fit(
         >>> result.stopped
         'the budget of 2 rounds is used up'
     """
-    check_fit(split, config, selector, callbacks, checkpoint, pretrained)
+    check_fit(split, config, selector, callbacks, checkpoint, pretrained, previous)
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)
     selector = selector or build_selector(config, trainer, data, tell)
@@ -89,13 +92,16 @@ def fit(
     # 1-3, unless they were done before
     done = restore(checkpoint, trainer, selector)
     if done is None:
-        done = begin(trainer, data, config, selector, tell, pretrained)
+        if previous is None:
+            done = begin(trainer, data, config, selector, tell, pretrained)
+        else:
+            done = go_on(trainer, data, config, selector, tell, previous)
         save(checkpoint, done, trainer, selector)
     if isinstance(selector, NoneSelector):
         return Adaptation(trainer.method, done.positives, "no selector: the base model is the result", ())
     # 4: while not converged
     while not done.converged(chosen):
-        began, number = time.perf_counter(), len(done.rounds)
+        began, number = time.perf_counter(), done.next_round
         tell.on_round_start(number)
         # 5: pseudo-labels of D_u by the current F and C
         round = pseudo_label(trainer, data, done.positives, number, config, done.neighbors)
@@ -139,11 +145,45 @@ def begin(
     else:
         trainer.load_state_dict(state)
     tell.on_pretrained(trainer.method)
-    neighbors = None
-    if config.selection.reward.center == "neighbors" and not isinstance(selector, NoneSelector):
-        neighbors = find_neighbors(trainer.method, data, config.selection.reward.neighbors)
     # 2: D_p is empty    3: the experience pool M is empty; it is the agent's
-    return Progress(Positives.none(), neighbors)
+    return Progress(Positives.none(), _neighbors(trainer, data, config, selector))
+
+
+def go_on(
+    trainer: Trainer, data: TrainingData, config: RunConfig, selector: Selector, tell: Callback, previous: Previous
+) -> Progress:
+    """In place of lines 1-3: F, C and D_p of a finished run, whose last rounds follow once more (decision 52).
+
+    Without rounds, line 1 is repeated in a third of its steps. An agent begins with the rewards that people gave.
+
+    Args:
+        trainer: F and C, which take the weights of the finished run.
+        data: D_s, D_t with the answers at its end, D_u without them.
+        config: The run.
+        selector: Who will select.
+        tell: Told of each step.
+        previous: The finished run.
+    """
+    first = max(0, config.selection.rounds - previous.rounds)
+    if isinstance(selector, NoneSelector):
+        steps, seed = steps_without_rounds(config), stream_seed(config.seed, 1, 1)
+        trainer.go_on(previous.weights, config.training.steps - steps)
+        trainer.run(data, steps=steps, seed=seed, on_step=tell.on_step)
+    else:
+        trainer.go_on(previous.weights, config.training.steps + first * config.selection.round_steps)
+    tell.on_pretrained(trainer.method)
+    if isinstance(selector, DQNSelector) and previous.true_rewards and previous.answered:
+        former, truth = before_answers(data, previous.answered)
+        neighbors = _neighbors(trainer, former, config, selector)
+        asked = pseudo_label(trainer, former, previous.positives.moved(previous.answered), first, config, neighbors)
+        selector.learn_from_answers(asked, truth, max(1, first))
+    return Progress(previous.positives, _neighbors(trainer, data, config, selector), first=first)
+
+
+def _neighbors(trainer: Trainer, data: TrainingData, config: RunConfig, selector: Selector) -> Tensor | None:
+    if config.selection.reward.center != "neighbors" or isinstance(selector, NoneSelector):
+        return None
+    return find_neighbors(trainer.method, data, config.selection.reward.neighbors)
 
 
 def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()) -> dict[str, Tensor]:
@@ -190,10 +230,25 @@ class DQNSelector(NamedSelector):
 
     def select(self, round: Round) -> Positives:
         """Lines 6-18, then the harvest if the config asks for one."""
-        config, agent = self.config.episode, self.agent
-        env = SelectionEnv(round, config, seed=stream_seed(self.seed, 6, round.number))
-        exploration = self.exploration(round.number)
-        positives, left = round.positives, config.actions
+        env = SelectionEnv(round, self.config.episode, seed=stream_seed(self.seed, 6, round.number))
+        positives = self._play(env, self.exploration(round.number), self.config.episode.actions)
+        return positives if self.config.episode.harvest == "none" else self._harvest(round, positives)
+
+    def learn_from_answers(self, round: Round, truth: Tensor, rounds: int) -> None:
+        """Lines 6-18 over samples that people have labelled, with true rewards; D_p stays as it is (decision 52).
+
+        Args:
+            round: Pseudo-labels of D_u as it was before the answers.
+            truth: The class of each sample of D_u, -1 where it is not known, (N_u,) int64.
+            rounds: No more actions than this many rounds have, so that the pool keeps them.
+        """
+        env = SelectionEnv(round, self.config.episode, seed=stream_seed(self.seed, 6, round.number, 1), truth=truth)
+        actions = min(int((truth >= 0).sum()), rounds * self.config.episode.actions)
+        self._play(env, self.exploration(round.number), actions)
+
+    def _play(self, env: SelectionEnv, exploration: float, left: int) -> Positives:
+        """Lines 6-18 with so many actions; D_p afterwards."""
+        agent, round, positives = self.agent, env.round, env.round.positives
         with torch_threads(1):
             while left > 0:  # more than one episode per round is ours (decision 25)
                 # 6: copy F and C to F' and C'    7: draw D_c, build s_0
@@ -221,9 +276,9 @@ class DQNSelector(NamedSelector):
                     if reward < 0:
                         break
                 positives = env.positives
-                if not config.repeat_episodes:
+                if not self.config.episode.repeat_episodes:
                     break
-        return positives if config.harvest == "none" else self._harvest(round, positives)
+        return positives
 
     def exploration(self, number: int) -> float:
         """Probability of a random action in a round: the first explores most, the last not at all (decision 33)."""

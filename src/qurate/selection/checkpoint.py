@@ -40,6 +40,7 @@ class Progress:
         positives: D_p.
         neighbors: Found once, after pre-training; None unless the reward asks for them.
         rounds: The rounds that are done.
+        first: Number of the first of them: 0, or later in a run that goes on from a finished one.
         unchanged: For how many rounds D_p has not changed.
         trainer: Weights, optimiser and step, as they were saved.
         selector: What the selector remembers, as it was saved.
@@ -49,12 +50,18 @@ class Progress:
     neighbors: Tensor | None
     rounds: tuple[RoundRecord, ...] = ()
     unchanged: int = 0
+    first: int = 0
     trainer: State = field(default_factory=dict)
     selector: State = field(default_factory=dict)
 
+    @property
+    def next_round(self) -> int:
+        """Number of the round that follows."""
+        return self.first + len(self.rounds)
+
     def converged(self, config: SelectionConfig) -> bool:
         """Line 4: whether the budget of rounds is used up, or D_p has not changed for long enough (decision 13)."""
-        return len(self.rounds) >= config.rounds or self.unchanged >= config.patience
+        return self.next_round >= config.rounds or self.unchanged >= config.patience
 
     def why_stopped(self, config: SelectionConfig) -> str:
         """The same in words."""
@@ -71,7 +78,7 @@ class Progress:
             seconds: What it took.
         """
         new = len(positives.pairs() - before.pairs())
-        record = RoundRecord(len(self.rounds), len(positives), new, seconds)
+        record = RoundRecord(self.next_round, len(positives), new, seconds)
         unchanged = self.unchanged + 1 if positives.same_as(before) else 0
         return replace(self, positives=positives, rounds=(*self.rounds, record), unchanged=unchanged)
 
@@ -87,6 +94,7 @@ class Progress:
                 [getattr(record, part.name) for record in self.rounds], dtype=torch.float64
             )
         state["unchanged"] = torch.tensor(self.unchanged)
+        state["first"] = torch.tensor(self.first)
         return {name: values.detach().cpu().contiguous() for name, values in state.items()}
 
     @classmethod
@@ -100,6 +108,7 @@ class Progress:
             neighbors=state.get("neighbors"),
             rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in counted),
             unchanged=int(state["unchanged"]),
+            first=int(state.get("first", 0)),
             trainer=below("trainer.", state),
             selector=below("selector.", state),
         )

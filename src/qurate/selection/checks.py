@@ -8,12 +8,19 @@ from qurate.config import RunConfig
 from qurate.data.samples import DataError, Split, check_positions, describe
 from qurate.errors import ConfigError
 from qurate.selection.callbacks import Callback
+from qurate.selection.continuation import Previous
 from qurate.selection.positives import Positives
 from qurate.selection.pseudo_labels import Round
 
 
 def check_fit(
-    split: object, config: object, selector: object, callbacks: object, checkpoint: object, pretrained: object
+    split: object,
+    config: object,
+    selector: object,
+    callbacks: object,
+    checkpoint: object,
+    pretrained: object,
+    previous: object,
 ) -> None:
     """The arguments of `fit`, before anything is built.
 
@@ -38,6 +45,22 @@ def check_fit(
         )
     if pretrained is not None and not isinstance(pretrained, Mapping):
         raise ConfigError(f"fit: pretrained must be what pretrain(...) gives, got {describe(pretrained)}.")
+    if previous is not None:
+        _check_previous(previous, split, pretrained)
+
+
+def _check_previous(previous: object, split: Split, pretrained: object) -> None:
+    if not isinstance(previous, Previous):
+        raise ConfigError(f"fit: previous must be a Previous, got {describe(previous)}.")
+    if pretrained is not None:
+        raise ConfigError("fit: previous and pretrained cannot be combined. Give one of them.")
+    check_positions(previous.positives.indices, len(split.target_unlabeled), "fit: previous.positives.indices")
+    check_positions(previous.positives.labels, split.n_classes, "fit: previous.positives.labels")
+    if previous.answered >= len(split.target_labeled):
+        raise DataError(
+            f"fit: previous.answered must be below the {len(split.target_labeled)} samples of D_t, got "
+            f"{previous.answered}."
+        )
 
 
 def check_positives(positives: object, selector: object, round: Round) -> None:

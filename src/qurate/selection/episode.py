@@ -50,6 +50,8 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         round: F, C, their pseudo-labels and view of D_u; the network is copied at every reset, never changed.
         config: Candidates, trial steps, state.
         seed: For episodes that are reset without one.
+        truth: What people said: the class of each sample of D_u, -1 where it is not known, (N_u,) int64. Those that
+            are known are the candidates, and the reward is +1 for a right pseudo-label, -1 for a wrong one.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         config: EpisodeConfig,
         *,
         seed: int,
+        truth: Tensor | None = None,
     ) -> None:
         self.round = round
         self.config = config
+        self.truth = truth
         self._rng = torch.Generator().manual_seed(seed)
         self.positives = round.positives
         self._labeled = round.labeled_sums
@@ -90,7 +94,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
             self._labeled = self.round.sums_of(positives, self.round.target, self.round.unlabeled)
         self.positives = positives
         self.trial = self._copy_trainer()
-        self.candidates, self.spent = draw_candidates(self.round, self.positives, self.config, self._rng)
+        self.candidates, self.spent = draw_candidates(
+            self.round, self.positives, self.config, self._rng, among=None if self.truth is None else self.truth >= 0
+        )
         self._entropy_at = self._draw_entropy_samples()
         self._unlabeled, self._trial_labeled = self.round.unlabeled, self._labeled
         self._entropy = self._entropy_of(self._unlabeled.probabilities)
@@ -203,6 +209,8 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
             classifier_prob, center_prob = self._trial_probabilities(index)
         phi = self.round.quality(classifier_prob, center_prob, drop)
         gain = reward.reward(float(phi), float(self.round.threshold[index]))
+        if self.truth is not None:
+            gain = reward.true_reward(int(positive.labels), int(self.truth[index]))
         return Positives(
             positive.indices,
             positive.labels,

@@ -124,6 +124,11 @@ def quality(
     return certain + center_weight * central + entropy_drop_weight * entropy_drop
 
 
+def true_reward(pseudo_label: int, label: int) -> float:
+    """+1 if a person said the same, otherwise -1: Eq. (8) where the truth is known (decision 52)."""
+    return 1.0 if pseudo_label == label else -1.0
+
+
 def reward(phi: float, threshold: float) -> float:
     """+1 if phi > tau, otherwise -1; phi = tau gives -1.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from PIL import Image
 
 from qurate.config import to_dict
 from qurate.presets import make_config
-from qurate.report.run.record import BaselineComparison, Gain, RunRecord
+from qurate.report.run.record import BaselineComparison, Corrections, Gain, RunAnswers, RunRecord
 
 HELPS = BaselineComparison(
     *(0.742, 0.687, 124, "held-out images", 0.151, 0.043),
@@ -24,6 +25,12 @@ UNCLEAR = BaselineComparison(
 HARMS = BaselineComparison(
     *(0.652, 0.687, 124, "held-out images", 0.151, 0.11),
     *(Gain(-0.031, -0.064, -0.006, 0.01, 0.03), Gain(0.001, -0.04, 0.05, 0.5, 0.04), "harms"),
+)
+
+TOLD = RunAnswers(
+    *(5, 2, 1, 4, 6, 3, 4),
+    *(3, 2, 0.208, 0.939),
+    (("mug", "pen", 2), ("pen", "desk_lamp", 1)),
 )
 
 
@@ -91,3 +98,11 @@ def _pictures(folder: Path, classes: tuple[str, ...], count: int, rng: np.random
             Image.new("RGB", (64, 48), color).save(path)
             rows.append({"file": str(path), "label": name})
     return pd.DataFrame(rows)
+
+
+def corrected(folder: Path) -> RunAnswers:
+    """Answers to the images of such a run, which goes on from another."""
+    left = pd.DataFrame(
+        {"file": [f"{folder}/unlabeled/0_0.png", "b.png"], "label": ["mug", "pen"], "answer": ["pen", "none"]}
+    )
+    return replace(TOLD, corrections=Corrections("run <1>", 27, 3, left, 28, 7))

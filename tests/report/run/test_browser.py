@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from tests.report.run.pages import PARTS
-from tests.report.run.runs import HARMS, finished_run
+from tests.report.run.runs import HARMS, corrected, finished_run
 
 from qurate.report.run.page import write_run_page
 
@@ -39,7 +40,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("run")
     long = "a_class_with_a_name_of_remarkable_length_" + "x" * 60
-    record = finished_run(folder, classes=("mug", "desk_lamp", long, "<b>bold</b>"), comparison=HARMS, title=long)
+    told = replace(corrected(folder), confusions=((long, "<b>bold</b>", 2), ("mug", long, 1)))
+    classes = ("mug", "desk_lamp", long, "<b>bold</b>")
+    record = finished_run(folder, classes=classes, comparison=HARMS, title=long, answers=told)
     write_run_page(record, folder / "report.html")
     return (folder / "report.html").as_uri()
 
@@ -55,7 +58,7 @@ def show(browser: Chrome, page: str, width: int, scheme: str = "light") -> None:
 
 def test_it_opens_with_all_parts_and_no_console_message(browser: Chrome, page: str) -> None:
     show(browser, page, 1200)
-    for part in PARTS:
+    for part in (*PARTS, "answers"):
         section = browser.find_element(By.ID, part)
         assert section.is_displayed()
         assert section.accessible_name

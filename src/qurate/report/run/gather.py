@@ -75,7 +75,7 @@ def gather_record(
 
 
 def metrics_table(record: RunRecord) -> pd.DataFrame:
-    """Rounds, comparison and calibration in numbers: columns what, round, value."""
+    """Rounds, comparison, calibration and answers in numbers: columns what, round, value."""
     rows: list[tuple[str, int | None, float]] = [
         (name, int(row["round"]), float(row[name]))
         for row in record.rounds.to_dict("records")
@@ -89,6 +89,14 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
     if record.calibration.by != "nothing":
         rows.append(("calibration_temperature", None, record.calibration.temperature))
         rows.append(("calibration_images", None, float(record.calibration.images)))
+    if (told := record.answers) is not None:
+        names = ("labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right")
+        rows += [(f"answers_{name}", None, float(getattr(told, name))) for name in names]
+        if told.random:
+            rows += [(f"answers_{name}", None, getattr(told, name)) for name in ("random_low", "random_high")]
+        if told.corrections is not None:
+            rows.append(("answers_rejected", None, float(len(told.corrections.left))))
+            rows.append(("answers_changed", None, float(told.corrections.changed)))
     table = pd.DataFrame(rows, columns=["what", "round", "value"])
     table["round"] = table["round"].astype("Int64")
     return table

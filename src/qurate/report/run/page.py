@@ -13,6 +13,7 @@ import pandas as pd
 
 from qurate.report.numbers import percent
 from qurate.report.pages import render_page
+from qurate.report.run.answers import CONFUSIONS, answers_in_words
 from qurate.report.run.figures import (
     MOST_LABELS,
     embedding_figures,
@@ -87,7 +88,10 @@ def render(record: RunRecord) -> str:
         "run.html.j2",
         title=record.title,
         record=record,
-        outcome=outcome(record.comparison, record.no_comparison),
+        outcome=outcome(record.comparison, record.no_comparison, record.answers),
+        told=None if record.answers is None else answers_in_words(record.answers),
+        confusions=() if record.answers is None else record.answers.confusions[:CONFUSIONS],
+        rejected=_rejected(record, thumbnails),
         interval=interval_figure(record.comparison) if record.comparison else None,
         pairs=pairs,
         uncertain=guesses,
@@ -150,6 +154,23 @@ def _guess_card(row: Mapping[Any, Any], thumbnails: Thumbnails) -> Card:
     label, path = str(row["label"]), Path(row["file"])
     image = thumbnails.of(path, f"{path.name}, perhaps {label}")
     return Card(image, f"{label}?", path.name, (f"{percent(row['probability'])} sure",))
+
+
+def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
+    """Pseudo-labels of the previous run that people rejected."""
+    corrections = None if record.answers is None else record.answers.corrections
+    if corrections is None:
+        return []
+    said = {"none": "none of the classes", "wrong": "not that, nobody said what"}
+    cards = []
+    for row in corrections.left.head(GALLERY).to_dict("records"):
+        label, path = str(row["label"]), Path(row["file"])
+        answer = str(row["answer"])
+        told = answer if answer in record.classes else said.get(answer, answer)
+        cards.append(
+            Card(thumbnails.of(path, f"{path.name}, no {label}"), told, path.name, (f"was trusted as {label}",))
+        )
+    return cards
 
 
 def _class_rows(record: RunRecord) -> list[ClassRow]:

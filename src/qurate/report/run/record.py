@@ -64,6 +64,68 @@ class BaselineComparison:
 
 
 @dataclass(frozen=True, eq=False)
+class Corrections:
+    """What answers changed of the run that another goes on from.
+
+    Args:
+        run: Its folder.
+        positives: How many pseudo-labels it trusted.
+        confirmed: How many of them people confirmed.
+        left: Those that people rejected; columns file, label (as it was trusted) and answer (the class, 'none' or
+            'wrong').
+        open: Images without an answer of which both models say something.
+        changed: How many of these have another class now.
+    """
+
+    run: str
+    positives: int
+    confirmed: int
+    left: pd.DataFrame
+    open: int
+    changed: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunAnswers:
+    """What people said that a run learned from.
+
+    Args:
+        labeled: Images that got a class.
+        none: Images of no class of the run.
+        wrong: Images of which was said only that the prediction is wrong.
+        earlier: Answers besides, from which the previous run had learned already.
+        judged: Images of which it is known whether the model that was asked was right.
+        right: On how many of them it was.
+        right_now: To how many of the labelled ones the new model gives the class that it was told.
+        random: Those of the judged images that were drawn at random.
+        random_right: On how many of these the model that was asked was right.
+        random_low: Lower end of the 95 % interval of its accuracy.
+        random_high: Upper end.
+        confusions: What it had said, what it is, and how often; the most frequent first.
+        corrections: What changed since the previous run; None where the run began anew.
+    """
+
+    labeled: int
+    none: int
+    wrong: int
+    earlier: int
+    judged: int
+    right: int
+    right_now: int
+    random: int
+    random_right: int
+    random_low: float
+    random_high: float
+    confusions: tuple[tuple[str, str, int], ...]
+    corrections: Corrections | None = None
+
+    @property
+    def total(self) -> int:
+        """New answers."""
+        return self.labeled + self.none + self.wrong
+
+
+@dataclass(frozen=True, eq=False)
 class RunRecord:
     """Everything the page shows; files are absolute paths, or relative to the working folder.
 
@@ -85,6 +147,7 @@ class RunRecord:
         calibration: What the probabilities of `predictions` were divided by, before the softmax.
         held_out: What the adapted models said of labelled target images that they were not trained on; columns
             as `HELD_OUT` says; empty where there are none.
+        answers: What people said that the run learned from; None where it was told nothing.
     """
 
     title: str
@@ -102,3 +165,4 @@ class RunRecord:
     no_comparison: str = ""
     calibration: Calibration = field(default_factory=Calibration)
     held_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_OUT))
+    answers: RunAnswers | None = None

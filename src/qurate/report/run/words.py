@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qurate.report.numbers import count, percent, signed
-from qurate.report.run.record import BaselineComparison, Gain, RunRecord
+from qurate.report.run.record import BaselineComparison, Gain, RunAnswers, RunRecord
 
 _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
@@ -28,6 +28,8 @@ _NOT_CALIBRATED = (
     "when it is sure. They are usually too high, so use them to rank images, not as chances."
 )
 
+_FOUND_FROM = {"held-out images": "{}", "agreement with S+T": "its agreement with plain training (S+T)"}
+
 
 @dataclass(frozen=True)
 class PageOutcome:
@@ -44,14 +46,20 @@ class PageOutcome:
     text: tuple[str, ...]
 
 
-def outcome(comparison: BaselineComparison | None, no_comparison: str = "") -> PageOutcome:
+def outcome(
+    comparison: BaselineComparison | None, no_comparison: str = "", answers: RunAnswers | None = None
+) -> PageOutcome:
     """Is it helping? The answer, its uncertainty and what to do.
 
     Args:
         comparison: With S+T; None where there is none.
         no_comparison: Why there is none, as a sentence; too few labelled images unless given.
+        answers: What the run learned from people, if anything.
     """
     if comparison is None:
+        if answers is not None and answers.corrections is not None:
+            headline = f"The model has learned from {count(answers.total, 'answer')}"
+            return PageOutcome("open", headline, (no_comparison,))
         if no_comparison:
             return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
         return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
@@ -127,6 +135,12 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
         return (_NOT_CALIBRATED,)
     was_changed = "made higher" if calibration.temperature < 1 else "made lower"
     scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
+    if record.answers is not None and record.answers.corrections is not None:
+        source = _FOUND_FROM[calibration.by].format(count(calibration.images, "held-out image"))
+        return (
+            f"Its probabilities {scaled} {calibration.temperature:.2f}, as in the run that it goes on from, where that "
+            f"was found from {source}. It was not measured again after the answers.",
+        )
     if calibration.by == "agreement with S+T":
         return (
             "No labelled target image could be held out, so how often the model is right is not known. Its "

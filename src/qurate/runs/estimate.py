@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 from qurate.runs.answers import Answer
@@ -41,17 +42,24 @@ def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predi
         answers: What counts for each file.
         predicted: What the model says of each.
     """
-    images = right = none = 0
-    for file in order:
-        answer = answers.get(file)
-        if answer is None or (answer.answer == "wrong" and answer.predicted != predicted[file]):
-            break
-        if answer.answer == "none":
-            none += 1
-            continue
-        images += 1
-        right += answer.label == predicted[file]
-    return Estimate(images, right, none, *wilson_interval(right, images))
+    sample = takewhile(lambda file: _tells(answers.get(file), predicted[file]), order)
+    return count_right(answers[file]._replace(predicted=predicted[file]) for file in sample)
+
+
+def _tells(answer: Answer | None, predicted: str) -> bool:
+    """Whether an answer says if the model is right; one that denies another class than the model's does not."""
+    return answer is not None and (answer.answer != "wrong" or answer.predicted == predicted)
+
+
+def count_right(sample: Iterable[Answer]) -> Estimate:
+    """How often the model was right on images that were drawn at random, by what it said when they were asked about.
+
+    Args:
+        sample: The answers to them.
+    """
+    kinds = [(answer.answer, answer.label == answer.predicted) for answer in sample]
+    judged = [is_right for kind, is_right in kinds if kind != "none"]
+    return Estimate(len(judged), sum(judged), len(kinds) - len(judged), *wilson_interval(sum(judged), len(judged)))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

@@ -1,0 +1,41 @@
+"""Ask a person, learn from the answers, ask again: a loop with an annotator of your own.
+
+Make the images with `python examples/digit_images.py digits`, then run `python examples/ask_a_person.py digits`. The
+annotator here looks the answer up in the folder answers/; yours may show the image to somebody.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import qurate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="what digit_images.py wrote")
+    parser.add_argument("--turns", type=int, default=2, help="how often to ask")
+    parser.add_argument("--count", type=int, default=20, help="images to ask about in a turn")
+    parser.add_argument("--steps", type=int, default=None, help="training steps before selection")
+    parser.add_argument("--rounds", type=int, default=None, help="rounds of selection")
+    options = parser.parse_args()
+    digits: Path = options.folder
+    parts = (digits / "typeset", digits / "handwritten-labelled", digits / "handwritten")
+
+    def annotate(file: str) -> str:
+        return next((digits / "answers").glob(f"*/{Path(file).name}")).parent.name
+
+    model = qurate.adapt(*parts, steps=options.steps, rounds=options.rounds, out=digits / "asked-0", force=True)
+    print(f"before: {model.evaluate(digits / 'answers').accuracy:.1%}")
+    for turn in range(1, options.turns + 1):
+        table = model.suggest(options.count, random_share=0.2)
+        table["label"] = [annotate(file) for file in table["file"]]
+        table.to_csv(digits / "answers.csv", index=False)
+        model = qurate.adapt(labels=digits / "answers.csv", previous=model, out=digits / f"asked-{turn}", force=True)
+        # Images that were asked about count too, and the model has learned those.
+        print(f"after {turn * options.count} answers: {model.evaluate(digits / 'answers').accuracy:.1%}")
+
+
+if __name__ == "__main__":
+    main()

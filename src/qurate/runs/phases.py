@@ -1,0 +1,68 @@
+"""How far a run is, for those who wait for it, and why it may do without a comparison."""
+
+from __future__ import annotations
+
+from qurate.config import RunConfig
+from qurate.runs.previous import PreviousRun
+from qurate.runs.staging import REPORT_FILE
+from qurate.runtime.progress import Audience
+from qurate.selection.callbacks import Callback
+from qurate.selection.continuation import steps_without_rounds
+from qurate.selection.crossfit import is_baseline
+from qurate.selection.q_learning.memory import readable_size
+
+TOO_FEW = "No class has two labelled target images, so none can be held out. Label a few more and adapt again."
+STILL_TO_COME = (
+    "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
+    "--resume to finish it, or with --resume --no-compare to do without."
+)
+_IS_BASELINE = "This run is plain training (S+T) itself, so there is nothing to compare it with."
+_SWITCHED_OFF = (
+    "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
+)
+
+
+class Phases(Callback):
+    """Shows pre-training and each round as a phase.
+
+    Args:
+        audience: Told of them.
+        config: The run.
+        goes_on: Whether it goes on from a finished run.
+    """
+
+    def __init__(self, audience: Audience, config: RunConfig, *, goes_on: bool) -> None:
+        self._audience = audience
+        self._selection = config.selection
+        self._phase, self._total = "pre-training", config.training.steps
+        if goes_on:
+            self._phase, self._total = "going on", steps_without_rounds(config)
+
+    def on_memory(self, peak: int) -> None:
+        """Say it once."""
+        self._audience.say(f"Expected memory: about {readable_size(peak)}.")
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """Move on."""
+        self._audience.show(self._phase, step, self._total)
+
+    def on_round_start(self, number: int) -> None:
+        """A new phase."""
+        self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
+        self._audience.show(self._phase, 0, self._total)
+
+
+def why_not_compared(config: RunConfig, check_helping: bool, previous: PreviousRun | None) -> str:
+    """Why a run has no comparison, as a sentence or two."""
+    if previous is not None:
+        is_calibrated = previous.model.calibration.by != "nothing"
+        kept = "have the temperature of that run" if is_calibrated else "are not calibrated, as those of that run"
+        return (
+            f"This run goes on from {previous.folder} and repeats neither the comparison with plain training (S+T) nor "
+            f"the calibration, which would take longer than the run itself. Its probabilities {kept}, and what "
+            f"{previous.compared / REPORT_FILE} says of whether adaptation helped holds for the model before the "
+            "answers."
+        )
+    if not check_helping:
+        return _SWITCHED_OFF
+    return _IS_BASELINE if is_baseline(config) else TOO_FEW

@@ -1,0 +1,59 @@
+"""`qurate adapt --from` as a person meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.cli.test_own_images import ADAPT, command
+from tests.own_images import make_folders, save_weights
+
+from qurate.runs.answers import AnswerLog
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own")
+    make_folders(root)
+    save_weights(root / "w.safetensors")
+    return root
+
+
+def test_suggest_answer_and_go_on(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, better, third = (str(tmp_path / name) for name in ("run", "better", "third"))
+    assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", run) == 0
+    assert command(place, monkeypatch, "adapt", "--from", run, "--out", better) == 2
+    assert f"{run}/labels.csv: there is no such file" in capsys.readouterr().err
+    to_label = tmp_path / "to_label.csv"
+    asks = ("suggest", run, "--count", "4", "--random-share", "0.5", "--out", str(to_label))
+    assert command(place, monkeypatch, *asks) == 0
+    table = pd.read_csv(to_label, dtype=str)
+    table["label"] = [table["runner_up"][0], *table["predicted"][1:]]
+    table.to_csv(to_label, index=False)
+    capsys.readouterr()
+    assert command(place, monkeypatch, "adapt", "--from", run, "--labels", str(to_label), "--out", better) == 0
+    out = capsys.readouterr().out
+    for words in (
+        f"4 answers to learn from, 4 with a class. This run goes on from {run}.",
+        "round 2 of 2: ",
+        f"No comparison was made. This run goes on from {run} and repeats neither the comparison",
+        "People answered about 4 images: 4 got a class and joined the labelled images.",
+        "The model that was asked had been right on 3 of 4 images (75",
+        f"Model, predictions and tables: {better}",
+    ):
+        assert words in out
+    assert "pre-training" not in out
+    file = next(iter(sorted(set(pd.read_csv(f"{run}/predictions.csv")["file"]) - set(table["file"]))))
+    answer = {"file": file, "answer": "none", "label": "", "predicted": "blue", "asked": "check"}
+    AnswerLog(Path(better) / "labels.csv").add([answer])
+    assert command(place, monkeypatch, "adapt", "--from", better, "--out", third) == 0
+    out = capsys.readouterr().out
+    assert "1 answer to learn from, 0 with a class, and 4 that it had learned from before." in out
+    assert "People answered about 1 image: 1 is of no class." in out
+    assert command(place, monkeypatch, "adapt", "--from", better, "--out", third) == 2
+    assert "--force" in capsys.readouterr().err
+    assert command(place, monkeypatch, "adapt", "--from", better, "--out", better, "--force") == 2
+    assert "--out must be another folder than --from" in capsys.readouterr().err

@@ -1,0 +1,419 @@
+"""A run that learns from answers: from the model and the positives of another, or from the beginning."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
+from tests.reliability.world import snapshot
+
+import qurate
+from qurate.config import RunConfig
+from qurate.errors import ConfigError, DataError
+from qurate.runs.adaptation import run_adaptation
+from qurate.runs.answers import AnswerLog
+from qurate.runs.job import RunOutcome
+from qurate.runs.previous import read_previous
+from qurate.runs.staging import RunError
+from qurate.runtime.tables import read_csv, to_csv
+
+NAMES = list(COLORS)
+
+
+class KilledError(Exception):
+    pass
+
+
+class Watcher:
+    """Hears what a run says; stops it at a phase."""
+
+    def __init__(self, kill_at: str = "") -> None:
+        self.lines: list[str] = []
+        self.phases: list[str] = []
+        self._kill_at = kill_at
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        self.phases.append(phase)
+        if self._kill_at and phase.startswith(self._kill_at):
+            raise KilledError
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images, weights, and in `run` a compared run of the agent."""
+    root = tmp_path_factory.mktemp("going on")
+    make_folders(root, unlabeled=8)
+    save_weights(root / "w.safetensors")
+    begin(root, root / "run", compare=True)
+    return root
+
+
+def begin(root: Path, out: Path, config: RunConfig | None = None, **arguments: Any) -> RunOutcome:
+    given: dict[str, Any] = {"compare": False, "audience": Watcher(), "cache": root / "cache", **arguments}
+    return run_adaptation(
+        root / "source",
+        root / "labeled",
+        root / "unlabeled",
+        config or small_config(),
+        backbone=BACKBONE,
+        weights=str(root / "w.safetensors"),
+        out=out,
+        **given,
+    )
+
+
+def go_on(root: Path, run: Path, out: Path | None, **arguments: Any) -> RunOutcome:
+    previous = read_previous(run)
+    given: dict[str, Any] = {"audience": Watcher(), "cache": root / "cache", **arguments}
+    return run_adaptation(None, None, None, **previous.understand({}), out=out, previous=previous, **given)
+
+
+@pytest.fixture
+def run(world: Path, tmp_path: Path) -> Path:
+    """A copy of the run to answer about."""
+    return Path(shutil.copytree(world / "run", tmp_path / "run"))
+
+
+def truth_of(file: str) -> str:
+    """The class of an unlabelled image, by its name."""
+    return NAMES[int(Path(file).name.partition("-")[0])]
+
+
+def predictions_of(run: Path) -> pd.DataFrame:
+    return read_csv(run / "predictions.csv").set_index("file")
+
+
+def answer(run: Path, kinds: Mapping[str, str], asked: str = "density") -> None:
+    """Add answers to RUN/labels.csv: the kind of each file, or its class."""
+    said = predictions_of(run)["label"]
+    AnswerLog(run / "labels.csv").add(
+        [
+            {
+                "file": file,
+                "answer": kind if kind in ("none", "wrong") else "label",
+                "label": "" if kind in ("none", "wrong") else kind,
+                "predicted": said[file],
+                "asked": asked,
+            }
+            for file, kind in kinds.items()
+        ]
+    )
+
+
+def files_of(run: Path) -> list[str]:
+    return sorted(predictions_of(run).index)
+
+
+def test_labels_join_the_labelled_ones_and_all_answered_leave_the_unlabelled_ones(
+    world: Path, run: Path, tmp_path: Path
+) -> None:
+    files = files_of(run)
+    answer(run, {file: truth_of(file) for file in files[:6]}, asked="random")
+    answer(run, {files[6]: "none", files[7]: "wrong"})
+    before, watcher = snapshot(run), Watcher()
+    outcome = go_on(world, run, tmp_path / "next", audience=watcher)
+    record = outcome.record
+    assert record is not None
+    assert snapshot(run) == before, "the old run and its answers stay as they are"
+    assert len(record.labeled) == 9 + 6
+    told = record.labeled.set_index("file")["label"]
+    assert [told[file] for file in files[:6]] == [truth_of(file) for file in files[:6]]
+    assert set(record.predictions["file"]) == set(files[8:])
+    assert set(record.positives["file"]) <= set(files[8:]), "what people answered about is never trusted"
+    assert not any(phase.startswith(("comparison", "S+T", "pre-training")) for phase in watcher.phases)
+    table = predictions_of(tmp_path / "next")
+    assert sorted(table.index) == files
+    assert table.loc[files[:8], "answer"].tolist() == ["label"] * 6 + ["none", "wrong"]
+    assert table.loc[files[:6], "answer_label"].tolist() == [truth_of(file) for file in files[:6]]
+    assert set(table.loc[files[8:], "answer"]) == {""}
+    assert set(table["problem"]) == {""}
+    assert all(table["label"].isin(NAMES))
+    old, new = (AnswerLog(folder / "labels.csv") for folder in (run, tmp_path / "next"))
+    assert new.current() == old.current()
+
+
+def test_the_temperature_and_the_verdict_are_those_of_the_run_before(world: Path, run: Path, tmp_path: Path) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:3]})
+    watcher = Watcher()
+    model = go_on(world, run, tmp_path / "next", audience=watcher).model
+    assert model.calibration == qurate.load(run).calibration
+    assert model.calibration.by == "held-out images"
+    said = " ".join(watcher.lines)
+    assert f"goes on from {run} and repeats neither the comparison" in said
+    assert f"{run / 'report.html'} says of whether adaptation helped holds for the model before the answers" in said
+    page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
+    assert "The model has learned from 3 answers" in page
+    assert "It was not measured again after the answers." in page
+    answer(tmp_path / "next", {files_of(run)[4]: truth_of(files_of(run)[4])})
+    go_on(world, tmp_path / "next", tmp_path / "third", audience=watcher)
+    assert f"{run / 'report.html'} says" in watcher.lines[-2], "the comparison is still that of the first run"
+
+
+def test_only_new_answers_are_counted_when_a_run_goes_on_twice(world: Path, run: Path, tmp_path: Path) -> None:
+    files = files_of(run)
+    answer(run, {files[0]: truth_of(files[0]), files[1]: "wrong"})
+    second = tmp_path / "second"
+    go_on(world, run, second)
+    with pytest.raises(DataError, match=r"has learned from all of the 2 answers"):
+        go_on(world, second, tmp_path / "third")
+    answer(second, {files[1]: truth_of(files[1]), files[2]: truth_of(files[2])})
+    record = go_on(world, second, tmp_path / "third").record
+    assert record is not None
+    assert record.answers is not None
+    assert (record.answers.labeled, record.answers.wrong, record.answers.earlier) == (2, 0, 1)
+    assert record.labeled["file"].tolist()[-3:] == files[:3], "what is new stands last, for the agent's rewards"
+
+
+@pytest.mark.parametrize("selector", ["none", "balanced", "dqn"])
+def test_going_on_is_deterministic_and_resumes_to_the_same_result(selector: str, world: Path, tmp_path: Path) -> None:
+    run, whole, killed = tmp_path / "run", tmp_path / "whole", tmp_path / "killed"
+    begin(world, run, small_config(selector))
+    answer(run, {file: truth_of(file) for file in files_of(run)[:4]})
+    go_on(world, run, whole)
+    with pytest.raises(KilledError):
+        go_on(world, run, killed, audience=Watcher("writing" if selector == "none" else "round 2"))
+    assert not (killed / "labels.csv").exists()
+    watcher = Watcher()
+    go_on(world, run, killed, resume=True, audience=watcher)
+    assert "going on" not in watcher.phases
+    assert "round 1 of 2" not in watcher.phases
+    for name in ("model.safetensors", "predictions.csv", "positives.csv", "labels.csv", "config.json"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_other_answers_or_another_run_are_other_settings(world: Path, run: Path, tmp_path: Path) -> None:
+    files, out = files_of(run), tmp_path / "next"
+    answer(run, {file: truth_of(file) for file in files[:3]})
+    with pytest.raises(KilledError):
+        go_on(world, run, out, audience=Watcher("round 2"))
+    with pytest.raises(RunError, match=r"labels was .*'answers': 3"):
+        begin(world, out, resume=True)
+    answer(run, {files[3]: truth_of(files[3])})
+    with pytest.raises(RunError, match=r"labels\.answers was 3, is 4"):
+        go_on(world, run, out, resume=True)
+    AnswerLog(run / "labels.csv").undo(AnswerLog(run / "labels.csv").rows()[-1].id)
+    table = read_csv(run / "positives.csv")
+    (run / "positives.csv").write_bytes(to_csv(table.iloc[1:]))
+    with pytest.raises(RunError, match=r"previous\.positives was"):
+        go_on(world, run, out, resume=True)
+    (run / "positives.csv").write_bytes(to_csv(table))
+    go_on(world, run, out, resume=True)
+
+
+def test_answers_without_a_run_begin_anew_and_are_not_held_out(world: Path, run: Path, tmp_path: Path) -> None:
+    files = files_of(run)
+    answer(run, {files[0]: truth_of(files[0]), files[1]: "none"})
+    watcher = Watcher()
+    record = begin(world, tmp_path / "anew", compare=True, labels=run / "labels.csv", audience=watcher).record
+    assert record is not None
+    assert record.comparison is not None
+    assert record.comparison.images == 9, "images that were asked about are harder than most"
+    assert record.answers is not None
+    assert record.answers.corrections is None
+    assert len(record.labeled) == 10
+    assert "pre-training" in watcher.phases
+    beside = predictions_of(tmp_path / "anew" / "baseline")
+    assert beside.loc[files[:2], "answer"].tolist() == ["label", "none"]
+
+
+def test_what_cannot_be_used_is_said_and_does_no_harm(world: Path, run: Path, tmp_path: Path) -> None:
+    files = files_of(run)
+    answer(run, {files[0]: truth_of(files[0]), files[1]: "giraffe"})
+    log = AnswerLog(run / "labels.csv")
+    log.add([{"file": "elsewhere.png", "answer": "label", "label": "blue", "predicted": "blue", "asked": "check"}])
+    with (run / "labels.csv").open("ab") as file:
+        file.write(b'half a row,"\n')
+    watcher = Watcher()
+    record = go_on(world, run, tmp_path / "next", audience=watcher).record
+    assert record is not None
+    for said in (
+        "1 row of ",
+        "1 answer of ",
+        "are not among the unlabelled ones",
+        "name a class that this run does not have ('giraffe')",
+    ):
+        assert any(said in line for line in watcher.lines), said
+        assert any(said in note for note in record.notes), said
+    assert len(record.labeled) == 10
+    assert files[1] not in set(record.predictions["file"])
+    assert set(AnswerLog(tmp_path / "next" / "labels.csv").current()) == {files[0], files[1], "elsewhere.png"}
+
+
+def test_images_are_found_however_their_paths_are_written(
+    world: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world)
+    files = files_of(run)
+    answer(run, {file: truth_of(file) for file in files[:2]})
+    previous = read_previous(run)
+    outcome = run_adaptation(
+        Path("source"),
+        Path("labeled"),
+        Path("unlabeled"),
+        **previous.understand({}),
+        previous=previous,
+        out=tmp_path / "next",
+        cache=world / "cache",
+        audience=Watcher(),
+    )
+    assert outcome.record is not None
+    assert len(outcome.record.labeled) == 11
+    names = list(AnswerLog(tmp_path / "next" / "labels.csv").current())
+    assert names == [str(Path(file).relative_to(world)) for file in files[:2]], (
+        "as predictions.csv of that run names them"
+    )
+    assert set(names) <= set(predictions_of(tmp_path / "next").index)
+
+
+def test_a_filled_in_table_of_suggestions_is_a_file_of_answers(world: Path, run: Path, tmp_path: Path) -> None:
+    model = qurate.load(run)
+    table = model.suggest(5, random_share=0.4)
+    table["label"] = [truth_of(file) for file in table["file"]]
+    table.loc[0, "label"] = ""
+    (tmp_path / "answers.csv").write_bytes(to_csv(table))
+    better = qurate.adapt(
+        labels=tmp_path / "answers.csv",
+        previous=model,
+        device="cpu",
+        cache=world / "cache",
+        out=tmp_path / "next",
+        progress=False,
+    )
+    log = AnswerLog(tmp_path / "next" / "labels.csv").current()
+    assert {file: row.label for file, row in log.items()} == dict(table.loc[1:, ["file", "label"]].to_numpy())
+    assert {row.asked for row in log.values()} == {"density", "random"}
+    assert better.folder == tmp_path / "next"
+    again = better.suggest(24)
+    assert not set(again["file"]) & set(log), "nobody is asked again"
+    again["label"] = [truth_of(file) for file in again["file"]]
+    (tmp_path / "more.csv").write_bytes(to_csv(again.head(2)))
+    given: dict[str, Any] = {"cache": world / "cache", "out": tmp_path / "third", "progress": False}
+    qurate.adapt(labels=tmp_path / "more.csv", previous=better, **given)
+    after = AnswerLog(tmp_path / "third" / "labels.csv").current()
+    assert set(after) == {*log, *again["file"][:2]}, "what was answered before still holds"
+
+
+def test_settings_are_those_of_the_run_before(world: Path, run: Path, tmp_path: Path) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:2]})
+    for words in ({"steps": 7}, {"selector": "none"}, {"seed": 3}, {"config": small_config()}, {"train": "full"}):
+        with pytest.raises(ConfigError, match=f"`{next(iter(words))}` cannot be given beside `previous`"):
+            qurate.adapt(previous=run, out=tmp_path / "next", **words)
+    go_on(world, run, tmp_path / "next")
+    old, new = (json.loads((folder / "config.json").read_text()) for folder in (run, tmp_path / "next"))
+    assert new["run"] == old["run"]
+    assert new["places"] == old["places"]
+
+
+def _without_labels(run: Path) -> None:
+    (run / "labels.csv").unlink()
+
+
+def _without_config(run: Path) -> None:
+    (run / "config.json").unlink()
+
+
+def _without_places(run: Path) -> None:
+    kept = json.loads((run / "config.json").read_text())
+    del kept["places"]
+    (run / "config.json").write_text(json.dumps(kept))
+
+
+def _with_other_weights(run: Path) -> None:
+    kept = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**kept, "backbone_sha256": "0" * 64}))
+
+
+def _with_bad_positives(run: Path) -> None:
+    table = read_csv(run / "positives.csv")
+    table["phi"] = "many"
+    (run / "positives.csv").write_bytes(to_csv(table))
+
+
+def _with_answers_about_nothing(run: Path) -> None:
+    text = (run / "labels.csv").read_text(encoding="utf-8").replace(".png", ".gif")
+    (run / "labels.csv").write_text(text, encoding="utf-8")
+
+
+def _with_everything_answered(run: Path) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:-1]})
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_without_labels, r"labels\.csv: there is no such file, so there are no answers"),
+        (_without_config, r"has no config\.json, so it is a model without its run"),
+        (_without_places, r"`source`, `labeled`, `unlabeled` must be given\. The previous run does not say"),
+        (_with_other_weights, r"must have its backbone, timm/test_resnet, with the same weights"),
+        (_with_bad_positives, r"positives\.csv: damaged"),
+        (_with_answers_about_nothing, r"none of the 2 answers of .* is about an unlabelled image of this run"),
+        (_with_everything_answered, r"23 of the 24 unlabelled images are answered"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_sentence(
+    damage: Callable[[Path], None], says: str, world: Path, run: Path, tmp_path: Path
+) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:2]})
+    damage(run)
+    with pytest.raises(qurate.QurateError, match=says):
+        go_on(world, run, tmp_path / "next")
+    assert not (tmp_path / "next" / "model.json").exists()
+
+
+def test_the_run_before_is_never_written_to(world: Path, run: Path) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:2]})
+    before = snapshot(run)
+    for out in (run, run / "." / ".." / "run"):
+        with pytest.raises(RunError, match="`out` must be another folder than `previous`"):
+            go_on(world, run, out, force=True)
+    assert snapshot(run) == before
+
+
+def test_other_classes_are_refused(world: Path, run: Path, tmp_path: Path) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:2]})
+    root = tmp_path / "other"
+    places = make_folders(root)
+    for part in ("source", "labeled"):
+        paint(places[part] / "fourth" / "0.png", (9, 9, 9), seed=1)
+    previous = read_previous(run)
+    with pytest.raises(DataError, match=r"must have its 3 classes, and these differ: 'fourth'"):
+        run_adaptation(
+            places["source"],
+            places["labeled"],
+            places["unlabeled"],
+            **previous.understand({}),
+            previous=previous,
+            audience=Watcher(),
+        )
+
+
+def test_a_model_that_was_not_written_cannot_be_gone_on_from(world: Path) -> None:
+    model = qurate.load(world / "run")
+    with pytest.raises(ConfigError, match="was not written as a run"):
+        qurate.adapt(previous=type(model)(model.network, model.config, model.classes))
+
+
+def test_a_method_with_a_discriminator_goes_on(world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(world, run, small_config("balanced", method="dann"))
+    answer(run, {file: truth_of(file) for file in files_of(run)[:2]})
+    assert go_on(world, run, None).record is not None
+
+
+def test_all_layers_go_on_too(world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = small_config("none")
+    network = qurate.NetworkConfig(BACKBONE, str(world / "w.safetensors"), "normalized", features=16)
+    begin(world, run, RunConfig(network, config.method, config.training, config.selection))
+    answer(run, {file: truth_of(file) for file in files_of(run)[:2]})
+    model = go_on(world, run, tmp_path / "next").model
+    assert model.origin["trained"] == "full"
