@@ -16,8 +16,8 @@ from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
 
 CELL = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
-"""What names one run of the grid."""
-KEY = [*CELL, "model_selection"]
+"""What names one run of the grid, where nobody is asked."""
+KEY = [*CELL, "asker", "asked", "model_selection"]
 """What names one result."""
 
 
@@ -108,14 +108,20 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
         found["imbalance"] = cell.get("imbalance", 1)  # cells of before there were others do not name it
         found.update({name: cell[name] for name in CELL if name not in found})
-        rules = cell["rules"]
+        rules, asker = cell["rules"], str(cell.get("asker", ""))
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"lacks {error}") from error
     kinds = {"shots": int, "seed": int, "imbalance": int}
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
-    return [{**found, "model_selection": str(rule), "steps": steps} for rule in rules]
+    rounds = cell["ask_rounds"] if asker else 0
+    numbers = [cell["ask"] * done // rounds for done in range(rounds + 1)] if asker else [0]
+    return [
+        {**found, "model_selection": str(rule), "steps": steps, "asker": asker, "asked": number}
+        for rule in rules
+        for number in numbers
+    ]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
