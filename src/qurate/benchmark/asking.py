@@ -141,7 +141,16 @@ def pool_of(split: Split, stage: Stage) -> Pool:
     return Pool(features, stage.known(), trusted, closed)
 
 
-def go_on(split: Split, stage: Stage, config: RunConfig, new: Tensor, labels: Tensor, began: float) -> Stage:
+def go_on(
+    split: Split,
+    stage: Stage,
+    config: RunConfig,
+    new: Tensor,
+    labels: Tensor,
+    began: float,
+    *,
+    true_rewards: bool = True,
+) -> Stage:
     """The run after answers to some more samples.
 
     Args:
@@ -151,9 +160,10 @@ def go_on(split: Split, stage: Stage, config: RunConfig, new: Tensor, labels: Te
         new: Positions in the D_u of the beginning, (n,) int64.
         labels: What was answered, (n,) int64.
         began: When the round did, by `time.perf_counter`.
+        true_rewards: Whether an agent is rewarded by the answers before it goes on.
     """
     after = answer(stage.split, torch.searchsorted(stage.left, new), labels)
-    previous = Previous(stage.weights, after.keep(stage.positives), after.joined)
+    previous = Previous(stage.weights, after.keep(stage.positives), after.joined, true_rewards=true_rewards)
     done = fit(after.split, config, previous=previous)
     has_rounds = config.selection.selector.name != "none"
     steps = len(done.rounds) * config.selection.round_steps if has_rounds else steps_without_rounds(config)
