@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from qurate.benchmark.asked_outcome import with_unasked
 from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
 from qurate.data.places import is_file
@@ -47,11 +48,14 @@ class Outcome:
         results: A row for each cell and model-selection rule, with its `title`; accuracy is NaN where the run failed.
         rounds: A row for each round of the cells that have a selector, with its `title`; may be empty.
         facts: What was compared.
+        asked: A row for each cell that asks people and number of labels, with its `title` and the accuracy on images
+            that nobody asked about (`UNASKED`); they are not among the results.
     """
 
     results: pd.DataFrame
     rounds: pd.DataFrame
     facts: Facts
+    asked: pd.DataFrame
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -77,7 +81,12 @@ def read_outcome(folder: Path) -> Outcome:
         raise ReportError(f"{folder / RESULTS}: no results yet. Let `qurate benchmark` finish a cell first.")
     _check_once(results, KEY, folder / RESULTS)
     _check_once(rounds, [*CELL, "round"], folder / ROUNDS)
-    return Outcome(_titled(results), _titled(rounds), _facts(stored))
+    alone = results["asker"] == ""
+    try:
+        asked = with_unasked(results[~alone], folder)
+    except BenchmarkError as error:
+        raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it runs the cell again.") from error
+    return Outcome(_titled(results[alone]), _titled(rounds), _facts(stored), _titled(asked))
 
 
 def _check_once(table: pd.DataFrame, key: list[str], path: Path) -> None:
