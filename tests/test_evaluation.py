@@ -7,8 +7,8 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
 
 from qurate.config import MethodConfig, NetworkConfig
-from qurate.data.samples import Unlabeled
-from qurate.evaluation import calibration_error, evaluate, measure, predict_probabilities
+from qurate.data.samples import DataError, SealedLabels, Unlabeled
+from qurate.evaluation import Annotator, calibration_error, evaluate, measure, predict_probabilities
 from qurate.methods import build_method
 from qurate.networks.heads import build_network
 
@@ -73,3 +73,19 @@ def test_predictions_do_not_depend_on_the_batch_size() -> None:
     torch.testing.assert_close(whole, parts)
     with pytest.raises(ValueError, match="labels of this unlabelled part are not known"):
         evaluate(method, Unlabeled(inputs))
+
+
+def test_an_annotator_answers_each_sample_once_and_counts() -> None:
+    person = Annotator(Unlabeled(torch.randn(5, 2), SealedLabels(torch.tensor([3, 1, -1, 0, 2]))))
+    assert person.asked == 0
+    assert person.label(torch.tensor([4, 2])).tolist() == [2, -1]
+    assert person.label(torch.empty(0, dtype=torch.int64)).tolist() == []
+    assert person.asked == 2
+    for again in ([2], [0, 0]):
+        with pytest.raises(DataError, match="each sample is answered once"):
+            person.label(torch.tensor(again))
+    with pytest.raises(DataError, match="between 0 and 4, got 5 to 5"):
+        person.label(torch.tensor([5]))
+    assert person.asked == 2
+    with pytest.raises(DataError, match="labels of this unlabelled part are not known"):
+        Annotator(Unlabeled(torch.randn(5, 2)))

@@ -100,7 +100,12 @@ def test_only_evaluation_opens_the_seal() -> None:
     assert modules_that_name("__labels") == {"qurate.data.samples"}
     assert modules_that_name("_SealedLabels__labels") == set()
     # who may ask evaluation for the truth: a benchmark, to measure, and for an oracle that says so in its name
-    assert modules_that_name("true_labels") == {"qurate.benchmark.cells", "qurate.benchmark.points"}
+    assert modules_that_name("true_labels") == {
+        "qurate.benchmark.asked_cell",
+        "qurate.benchmark.cells",
+        "qurate.benchmark.points",
+    }
+    assert modules_that_name("Annotator") == {"qurate.benchmark.asked_cell"}
 
 
 @pytest.mark.parametrize(

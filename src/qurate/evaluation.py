@@ -140,6 +140,41 @@ def pseudo_label_accuracy(indices: Tensor, labels: Tensor, part: Unlabeled) -> f
     return float((part.sealed.open_for_evaluation()[indices] == labels).float().mean())
 
 
+class Annotator:
+    """Answers as a person would, by the sealed labels of D_u, and counts the answers.
+
+    Args:
+        part: D_u.
+
+    Raises:
+        DataError: If its labels are not known.
+    """
+
+    def __init__(self, part: Unlabeled) -> None:
+        self._truth = true_labels(part)
+        self._answered = torch.zeros(len(part), dtype=torch.bool)
+
+    @property
+    def asked(self) -> int:
+        """How many samples were answered."""
+        return int(self._answered.sum())
+
+    def label(self, indices: Tensor) -> Tensor:
+        """The class of each of these samples, -1 where no one knows, (n,) int64.
+
+        Args:
+            indices: Different positions in D_u that were not asked about before, (n,) int64.
+
+        Raises:
+            DataError: If one is asked about twice, or points nowhere.
+        """
+        check_positions(indices, len(self._answered), "what the annotator is asked about")
+        if len(indices.unique()) != len(indices) or bool(self._answered[indices].any()):
+            raise DataError("Annotator: each sample is answered once, and one was asked about again.")
+        self._answered[indices] = True
+        return self._truth[indices]
+
+
 def true_labels(part: Unlabeled) -> Tensor:
     """The sealed labels of D_u, for an oracle that says so in its name."""
     if part.sealed is None:

@@ -72,6 +72,7 @@ def test_selectors_are_compared_on_the_same_training() -> None:
         {"scenarios": ("dslr:amazon",)},
         {"imbalances": (5,)},
         {"calibrate": True},
+        {"askers": ("none",), "ask": 2},
     ],
 )
 def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
@@ -83,6 +84,7 @@ def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others
     about = to_dict(cell)
     assert about.pop("imbalance") == 1
     assert about.pop("calibrate") is False
+    assert (about.pop("asker"), about.pop("ask"), about.pop("ask_rounds")) == ("", 0, 0)
     assert cell.name == fingerprint(about)
 
 
@@ -205,3 +207,40 @@ def test_a_scenario_is_two_domains_of_the_suite() -> None:
         office(scenarios=("webcam:real",))
     with pytest.raises(BenchmarkError, match="`protocol` must be one of drawn"):
         tiny_grid(protocol="mme")
+
+
+def test_cells_that_ask_are_named_by_who_asks_for_how_many_and_in_how_many_rounds() -> None:
+    def named(askers: tuple[str, ...], ask: int, rounds: int) -> list[str]:
+        return [cell.name for cell in office(selectors=("random",), askers=askers, ask=ask, ask_rounds=rounds).cells()]
+
+    names = [*named(("random", "none"), 6, 2), *named(("random",), 6, 3), *named(("random",), 12, 2)]
+    assert len(set(names)) == len(names) == 4 * 2  # two scenarios each
+
+
+def test_askers_come_in_the_order_of_the_tables_and_share_all_that_comes_before_them() -> None:
+    cells = office(selectors=("random",), scenarios=("webcam:amazon",), askers=("density", "none"), ask=6).cells()
+    assert [cell.asker for cell in cells] == ["none", "density"]
+    assert len({cell.pretraining for cell in cells}) == len({cell.base for cell in cells}) == 1
+    (plain,) = office(selectors=("random",), scenarios=("webcam:amazon",)).cells()
+    assert (cells[0].base, cells[0].pretraining) == (plain, plain.pretraining)
+    assert cells[0].numbers == (0, 6)
+    assert plain.numbers == (0,)
+    assert cells[1].title() == "webcam:amazon 3-shot tml random asking density for 6 in 1 seed 0"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ask": 7, "ask_rounds": 2}, "multiple of `ask_rounds`.*got 7 labels in 2 rounds"),
+        ({"askers": ("density", "nobody")}, "`asker` must be one of none, random, .*, got 'nobody'"),
+        ({"askers": ()}, "`ask` and `askers` go together"),
+        ({"ask": 0}, "`ask` and `askers` go together"),
+        ({"rules": ("last", "snd")}, "needs `model_selection` 'last' alone.*got last, snd"),
+        ({"calibrate": True}, "`ask` and `calibrate` cannot be combined"),
+        ({"selectors": ("oracle",)}, "selector 'oracle' cannot be combined"),
+        ({"selectors": ("random", "none"), "askers": ("check",)}, "'none' and 'long' trust none"),
+    ],
+)
+def test_asking_that_cannot_be_done_is_said_before_any_work(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(BenchmarkError, match=said):
+        office(**({"askers": ("density",), "ask": 6, "selectors": ("random",)} | change))

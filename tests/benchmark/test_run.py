@@ -112,13 +112,14 @@ def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole:
     shutil.copytree(whole, tmp_path / "bench")
     cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
     rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
-    rows.write_text("".join(line.rsplit(",", 5)[0] + "\n" for line in rows.read_text().splitlines()))
+    rows.write_text("".join(line.rsplit(",", 7)[0] + "\n" for line in rows.read_text().splitlines()))
     assert rows.read_text().splitlines()[0].endswith(",commit")
     folder.write_tables(cells)
     table = read_results(tmp_path / "bench" / "results.csv")
     for column in ("steps", "ece"):
         assert list(table[column].isna()) == [True] + [False] * (len(cells) - 1)
     assert set(table["imbalance"]) == {1}
+    assert set(zip(table["asker"], table["asked"], strict=True)) == {("", 0)}
 
 
 def test_a_calibrated_cell_is_the_same_run_with_a_temperature_beside_it(whole: Path, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tiny_grid
 from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
-from qurate.benchmark.cells import CellResult
+from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.estimate import Estimate, estimate
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.lanes import Lane
@@ -154,6 +155,37 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
     assert found.of_cells == (10.0 + 2 * 10.0, 15.0 + 2 * 25.0) * 4  # two folds, each from the beginning
 
 
+def test_the_estimate_counts_the_run_that_askers_share_once(tmp_path: Path) -> None:
+    def grid(*seeds: int) -> list[Cell]:
+        about: dict[str, Any] = {"methods": ("ent",), "selectors": ("random",), "ask": 6, "ask_rounds": 2}
+        return tiny_grid(askers=("none", "random", "density"), seeds=seeds, **about).cells()
+
+    (first, *_) = grid(0)
+    assert first.config.training.steps == 6
+    assert (first.config.selection.rounds, first.config.selection.round_steps) == (4, 1)
+    going_on = 2 * 4 / (6 + 4 + 2 * 4)  # the share of two times four rounds
+    found = estimate(grid(1, 2), [(first, 18.0)], None)
+    assert found.of_cells == pytest.approx((18.0, 18.0 * going_on, 18.0 * going_on) * 2)
+    assert found.measured == 6
+
+
+def test_a_benchmark_that_asks_says_what_it_asked_for_and_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = ("--selectors", "random", "--ask", "4", "--ask-rounds", "2", "--asker", "Density,none")
+    words = (*WORDS, *asking, "--out", str(tmp_path / "out"))
+    assert command(monkeypatch, *words, "--dry-run") == 0
+    assert "ent random asking density for 4 in 2 seed 0: about" in capsys.readouterr().out
+    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    assert re.search(r"2/2 .* asking density for 4 in 2 seed 0: .*% after 4 labels \(last\)", capsys.readouterr().out)
+    table = read_results(tmp_path / "out" / "results.csv")
+    assert list(zip(table["asker"], table["asked"], strict=True)) == [
+        (asker, number) for asker in ("none", "density") for number in (0, 2, 4)
+    ]
+    assert command(monkeypatch, "report", str(tmp_path / "out")) == 0
+    assert "4 labels asked, on images that nobody asked about" in (tmp_path / "out/report/tables.md").read_text()
+
+
 def test_images_are_embedded_once_and_cells_train_on_the_embeddings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +240,13 @@ def test_results_of_others_are_left_alone(
         (("--suite", "digits", "--processes", "0"), "--processes must be between 1 and 1000000000, got 0"),
         (("--suite", "office31", "--data", "nowhere"), "--data must be a folder, got nowhere, where there is none"),
         (("--suite", "office31", "--data", ".", "--backbone", "timm/x"), "There is no backbone 'timm/x'"),
+        (("--suite", "digits", "--ask", "0"), "--ask must be between 1 and 1000000000, got 0"),
+        (("--suite", "digits", "--asker", "density"), "--asker needs --ask, the number of labels"),
+        (("--suite", "digits", "--ask-rounds", "2"), "--ask-rounds needs --ask, the number of labels"),
+        (("--suite", "digits", "--ask", "6", "--asker", "me"), "--asker: asker must be one of random, probability"),
+        (("--suite", "digits", "--ask", "7", "--ask-rounds", "2"), "--ask must be a multiple of --ask-rounds"),
+        (("--suite", "digits", "--ask", "6", "--calibrate"), "--ask and --calibrate cannot be combined"),
+        (("--suite", "digits", "--ask", "6"), "asker 'check' asks about trusted pseudo-labels, and selectors 'none'"),
         (("--suite", "digits", "--selectors", "dqn_paper"), "is chosen by --selectors dqn --presets paper"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -28,6 +29,9 @@ from qurate.selection.selectors.oracle import OracleSelector
 CALIBRATION_FOLDS = 2
 """Of the labelled target, to find a temperature by; `adapt` has its own number. Our choice: the fewest there can be."""
 
+ASKING = ("asker", "ask", "ask_rounds")
+"""What only cells that ask people name."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -46,6 +50,10 @@ class Cell:
         imbalance: How many times larger than the smallest class the largest of the unlabelled target is made by
             thinning; 1 leaves it as it is.
         calibrate: Whether to find a temperature by cross-fitting on the labelled target.
+        asker: Who says which images to label next: a name of `qurate.ASKERS`, 'none' for nobody, or empty where nobody
+            is asked and the run ends.
+        ask: Labels to ask for.
+        ask_rounds: In as many rounds of equal size.
     """
 
     suite: str
@@ -59,11 +67,17 @@ class Cell:
     config: RunConfig
     imbalance: int = 1
     calibrate: bool = False
+    asker: str = ""
+    ask: int = 0
+    ask_rounds: int = 0
 
     @cached_property
     def name(self) -> str:
         """The fingerprint; without what cells of before it could be chosen do not name."""
         about = dataclasses.asdict(self)
+        if not self.asker:
+            for part in ASKING:
+                del about[part]
         if self.imbalance == 1:
             del about["imbalance"]
         if not self.calibrate:
@@ -74,13 +88,23 @@ class Cell:
     def pretraining(self) -> str:
         """What is equal for cells that differ in selection alone: they can share line 1."""
         about = dataclasses.asdict(self)
-        for part in ("selector", "rules", "calibrate"):
+        for part in ("selector", "rules", "calibrate", *ASKING):
             del about[part]
         del about["config"]["selection"], about["config"]["training"]["positive_share"]
         if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
             about["total_steps"] = self.config.total_steps
         about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
         return fingerprint(about)
+
+    @property
+    def base(self) -> Cell:
+        """The same without asking."""
+        return dataclasses.replace(self, asker="", ask=0, ask_rounds=0)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """How many labels were asked for by each of its rows: 0 alone where nobody is asked."""
+        return tuple(self.ask * done // self.ask_rounds for done in range(self.ask_rounds + 1)) if self.asker else (0,)
 
     def key(self) -> tuple[str, str, str, int, int]:
         """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
@@ -90,7 +114,8 @@ class Cell:
         """For people."""
         scenario, method, selector, shots, seed = self.key()
         thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
-        return f"{scenario} {shots}-shot{thinned} {method} {selector} seed {seed}"
+        asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
+        return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +123,16 @@ class CellResult:
     """What came of a cell.
 
     Args:
-        rows: One per rule.
-        rounds: One per round, if it has a selector.
+        rows: One per rule; where people are asked, one per number of labels.
+        rounds: One per round, if it has a selector and nobody is asked.
+        asked: Where people are asked: a row for each sample of D_u whose label is known, see `asked_cell`.
         error: The traceback, if it failed.
     """
 
     rows: tuple[Row, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     error: str = ""
+    asked: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,11 +173,7 @@ def run_cell(
     temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
     watch = Watch(split, cell.rules, steps=looks, temperature=temperature)
     listeners = (watch, *callbacks)
-    shared = before
-    if shared is None or shared.key != cell.pretraining or looks:  # models on the way must be seen
-        began = time.perf_counter()
-        state = pretrain(split, config, listeners)
-        shared = Pretrained(cell.pretraining, state, time.perf_counter() - began)
+    shared = pretrain_once(split, cell, config, None if looks else before, listeners)  # models on the way must be seen
     began = time.perf_counter()
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
@@ -159,6 +182,17 @@ def run_cell(
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
     result = CellResult(_rows(cell, watch, seconds, commit, steps), _rounds(cell, watch, len(split.target_unlabeled)))
     return result, shared
+
+
+def pretrain_once(
+    split: Split, cell: Cell, config: RunConfig, before: Pretrained | None, callbacks: Sequence[Callback] = ()
+) -> Pretrained:
+    """The pre-training of a cell: that of another cell if it is the same, else its own."""
+    if before is not None and before.key == cell.pretraining:
+        return before
+    began = time.perf_counter()
+    state = pretrain(split, config, callbacks)
+    return Pretrained(cell.pretraining, state, time.perf_counter() - began)
 
 
 def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:

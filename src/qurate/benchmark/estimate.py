@@ -13,9 +13,10 @@ from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.samples import Split
 from qurate.expectation import embed_sample, seconds_per_step, steps_of_rounds, take_sample
 from qurate.registry import ORACLE
+from qurate.selection.continuation import LAST_ROUNDS, steps_without_rounds
 
-Kind = tuple[str, str, int]
-"""Method, selector and steps: cells of a kind take about as long."""
+Kind = tuple[str, str, int, int]
+"""Method, selector, steps and rounds of asking: cells of a kind take about as long."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Estimate:
     """Seconds of one process.
 
     Args:
-        of_cells: For each cell to run, what it adds; cells that share pre-training pay for it once, but for folds.
+        of_cells: For each cell to run, what it adds; cells that share pre-training, or the run before people are asked,
+            pay for it once, but for folds.
         embedding: For images that are not in the cache.
         measured: How many cells' times come from finished ones; the others were timed by a few steps.
     """
@@ -50,13 +52,13 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], wor
     costs = []
     for cell in to_run:
         cost = whole = times.of(cell)
-        if cell.pretraining in seen:
-            cost = max(0.0, whole - times.of(_without_rounds(cell)))
-        if (
-            cell.calibrate and cell.selector != ORACLE
-        ):  # each fold trains all of it, and is not part of the seconds of a finished cell
+        if cell.asker and cell.base.name in seen:
+            cost *= 1 - times.steps(cell.base) / times.steps(cell)
+        elif cell.pretraining in seen:
+            cost = max(0.0, cost - times.of(_without_rounds(cell)))
+        if cell.calibrate and cell.selector != ORACLE:  # each fold trains all of it; seconds of cells leave them out
             cost += CALIBRATION_FOLDS * whole
-        seen.add(cell.pretraining)
+        seen |= {cell.pretraining, cell.base.name}
         costs.append(cost)
     return Estimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))
 
@@ -85,8 +87,14 @@ class _Times:
         sample = self._sample or self._take(cell, self._worker)
         if method not in self._step:
             self._step[method] = seconds_per_step(sample, self._worker.localize(cell.config))
-        steps = cell.config.training.steps + steps_of_rounds(cell.config, self._n_source)
-        return steps * self._step[method]
+        return self.steps(cell) * self._step[method]
+
+    def steps(self, cell: Cell) -> float:
+        """Training steps, with what the agent costs."""
+        config, rounds = cell.config, cell.config.selection.rounds
+        of_rounds = steps_of_rounds(config, self._n_source)
+        going_on = of_rounds * min(LAST_ROUNDS, rounds) / rounds if of_rounds else steps_without_rounds(config)
+        return config.training.steps + of_rounds + cell.ask_rounds * going_on
 
     def _take(self, cell: Cell, worker: Worker) -> Split:
         """A sample of the first cell's split, embedded if the others will be."""
@@ -102,9 +110,9 @@ class _Times:
 
 
 def _kind(cell: Cell) -> Kind:
-    return cell.config.method.name, cell.selector, cell.config.training.steps
+    return cell.config.method.name, cell.selector, cell.config.training.steps, cell.ask_rounds
 
 
 def _without_rounds(cell: Cell) -> Cell:
     selection = replace(cell.config.selection, selector=NoneConfig())
-    return replace(cell, selector="none", config=replace(cell.config, selection=selection))
+    return replace(cell.base, selector="none", config=replace(cell.config, selection=selection))

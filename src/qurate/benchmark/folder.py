@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from qurate.benchmark.asked_samples import read_asked
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.results import (
     COLUMNS,
@@ -24,11 +25,12 @@ from qurate.data.places import shorten
 from qurate.registry import PLAIN
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.locks import hold
+from qurate.runtime.tables import to_csv
 
 RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
 """What the folder holds."""
-ROWS, CONFIG, ERROR = "rows.csv", "config.json", "error.txt"
-"""What the folder of a cell holds, beside its own `ROUNDS`."""
+ROWS, CONFIG, ERROR, ASKED = "rows.csv", "config.json", "error.txt", "asked.csv"
+"""What the folder of a cell holds, beside its own `ROUNDS`; `ASKED` where people were asked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,8 @@ class BenchmarkFolder:
             write_file(folder / ERROR, result.error)
             return
         write_file(folder / ROUNDS, rows_to_csv(result.rounds, ROUND_COLUMNS))
+        if result.asked is not None:
+            write_file(folder / ASKED, to_csv(result.asked))
         write_file(folder / ROWS, rows_to_csv(result.rows))
         (folder / ERROR).unlink(missing_ok=True)
 
@@ -139,13 +143,19 @@ class BenchmarkFolder:
         """What was kept of a cell, if it is whole and its own."""
         places = self._of(cell) / ROWS, self._of(cell) / ROUNDS
         rows, rounds = read_results(places[0]), read_rounds(places[1])
-        if list(rows["model_selection"]) != list(cell.rules) or set(rows["config"]) != {cell.name}:
-            raise BenchmarkError(f"{places[0]}: must have a row for each of {', '.join(cell.rules)}.")
+        expected = [(rule, cell.asker, number) for rule in cell.rules for number in cell.numbers]
+        found = list(zip(rows["model_selection"], rows["asker"], rows["asked"], strict=True))
+        if found != expected or set(rows["config"]) != {cell.name}:
+            asked = f", with {', '.join(map(str, cell.numbers))} labels asked" if cell.asker else ""
+            raise BenchmarkError(f"{places[0]}: must have a row for each of {', '.join(cell.rules)}{asked}.")
         if rows[["accuracy", "seconds"]].isna().any(axis=None) or rounds["accuracy"].isna().any():
             raise BenchmarkError(f"{places[0]}: a result is missing.")
-        if list(rounds["round"]) != list(range(len(rounds))) or (cell.selector in PLAIN) == (len(rounds) > 0):
+        has_none = cell.selector in PLAIN or bool(cell.asker)
+        if list(rounds["round"]) != list(range(len(rounds))) or has_none == (len(rounds) > 0):
             raise BenchmarkError(f"{places[1]}: must have a row for each round.")
-        return _Kept(_body(places[0], COLUMNS), _body(places[1], ROUND_COLUMNS), float(rows["seconds"].iloc[0]))
+        if cell.asker:
+            read_asked(self._of(cell) / ASKED, cell.numbers)
+        return _Kept(_body(places[0], COLUMNS), _body(places[1], ROUND_COLUMNS), float(rows["seconds"].iloc[-1]))
 
 
 def check_writable(path: Path) -> None:

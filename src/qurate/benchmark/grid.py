@@ -1,4 +1,4 @@
-"""The grid: scenario x shots x imbalance x method x selector x seed, generated from a few words and never stored."""
+"""The grid: scenario x shots x imbalance x method x selector x asker x seed, made of a few words and never stored."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from qurate.benchmark.asking import NOBODY
 from qurate.benchmark.cells import Cell
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import Device, NetworkConfig, RunConfig, TrainingConfig
@@ -16,14 +17,16 @@ from qurate.data.digits import check_shots
 from qurate.model_selection import RULES
 from qurate.networks.backbones import check_backbone
 from qurate.presets import Preset, check_preset, make_config
-from qurate.registry import LONG, METHODS, ORACLE, PRINTED, SELECTOR_ORDER, SELECTORS, resolve_pair
-from qurate.runtime.checked import Checked, Positive, Seed, StepsOrDefault
+from qurate.registry import ASKERS, LONG, METHODS, ORACLE, PLAIN, PRINTED, SELECTOR_ORDER, SELECTORS, resolve_pair
+from qurate.runtime.checked import Checked, Count, Positive, Seed, StepsOrDefault
 from qurate.selection.selectors.oracle import OracleConfig
 
 DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
 """The network of the digits pair: a small CNN from random weights."""
 DIGITS_ROUNDS = 4
 """Rounds on the digits pair, each a quarter of its steps."""
+ASKER_ORDER = (NOBODY, *ASKERS)
+"""Askers in the order of the tables."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class Grid(Checked):
         device: Where to train.
         imbalances: Ratios of the largest class to the smallest to thin the unlabelled target to; 1 leaves it as it is.
         calibrate: Find a temperature for each cell by cross-fitting; it then takes three times as long.
+        askers: Who says which images to label next: names of `qurate.ASKERS`, and 'none' for the control that goes on
+            without answers. Each asks after the run of each cell; if empty, nobody asks.
+        ask: Labels to ask for.
+        ask_rounds: In as many rounds, after each of which the run goes on.
 
     Raises:
         ConfigError: If a value is not of its type, or a name none of those allowed.
@@ -72,6 +79,9 @@ class Grid(Checked):
     device: Device = "auto"
     imbalances: tuple[Positive, ...] = (1,)
     calibrate: bool = False
+    askers: tuple[str, ...] = ()
+    ask: Count = 0
+    ask_rounds: Positive = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +108,33 @@ class Grid(Checked):
             raise BenchmarkError(
                 f"`shots` must be 1 or 3 under protocol '{self.protocol}', for which lists were published; got "
                 f"{sorted(other)}. Use `protocol='drawn'`."
+            )
+        if self.askers or self.ask:
+            self._check_asking()
+
+    def _check_asking(self) -> None:
+        if not self.askers or not self.ask:
+            raise BenchmarkError("`ask` and `askers` go together: how many labels to ask for, and who chooses.")
+        _check_names("`asker`", self.askers, ASKER_ORDER)
+        if self.ask % self.ask_rounds:
+            raise BenchmarkError(
+                f"`ask` must be a multiple of `ask_rounds`, so that all rounds are of one size; got {self.ask} labels "
+                f"in {self.ask_rounds} rounds."
+            )
+        if tuple(self.rules) != ("last",):
+            raise BenchmarkError(
+                f"`ask` needs `model_selection` 'last' alone, since a run goes on from its last model; got "
+                f"{', '.join(self.rules)}."
+            )
+        if self.calibrate:
+            raise BenchmarkError("`ask` and `calibrate` cannot be combined. Leave one of them out.")
+        selectors = {selector for _, selector in self.pairs()}
+        if ORACLE in selectors:
+            raise BenchmarkError("`ask` and selector 'oracle' cannot be combined: it knows all labels already.")
+        if "check" in self.askers and selectors & set(PLAIN):
+            raise BenchmarkError(
+                "asker 'check' asks about trusted pseudo-labels, and selectors 'none' and 'long' trust none. Leave one "
+                "of them out."
             )
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -142,6 +179,9 @@ class Grid(Checked):
                 config=self.run_config(method, selector, seed, backbone, weights),
                 imbalance=imbalance,
                 calibrate=self.calibrate,
+                asker=asker,
+                ask=self.ask,
+                ask_rounds=self.ask_rounds if self.askers else 0,
             )
             for scenario in _ordered(self.scenarios, self.suite.scenarios)
             for shots in sorted(set(self.shots))
@@ -149,6 +189,7 @@ class Grid(Checked):
             for method in dict.fromkeys(method for method, _ in self.pairs())
             for seed in sorted(set(self.seeds))
             for selector in (selector for of, selector in self.pairs() if of == method)
+            for asker in [name for name in ASKER_ORDER if name in self.askers] or [""]
         ]
 
     def run_config(self, method: str, selector: str, seed: int, backbone: str, weights: str) -> RunConfig:

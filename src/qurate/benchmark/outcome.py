@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from qurate.benchmark.asked_outcome import with_unasked
 from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
 from qurate.data.places import is_file
@@ -16,8 +17,8 @@ from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
 
 CELL = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
-"""What names one run of the grid."""
-KEY = [*CELL, "model_selection"]
+"""What names one run of the grid, where nobody is asked."""
+KEY = [*CELL, "asker", "asked", "model_selection"]
 """What names one result."""
 
 
@@ -47,11 +48,14 @@ class Outcome:
         results: A row for each cell and model-selection rule, with its `title`; accuracy is NaN where the run failed.
         rounds: A row for each round of the cells that have a selector, with its `title`; may be empty.
         facts: What was compared.
+        asked: A row for each cell that asks people and number of labels, with its `title` and the accuracy on images
+            that nobody asked about (`UNASKED`); they are not among the results.
     """
 
     results: pd.DataFrame
     rounds: pd.DataFrame
     facts: Facts
+    asked: pd.DataFrame
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -77,7 +81,12 @@ def read_outcome(folder: Path) -> Outcome:
         raise ReportError(f"{folder / RESULTS}: no results yet. Let `qurate benchmark` finish a cell first.")
     _check_once(results, KEY, folder / RESULTS)
     _check_once(rounds, [*CELL, "round"], folder / ROUNDS)
-    return Outcome(_titled(results), _titled(rounds), _facts(stored))
+    alone = results["asker"] == ""
+    try:
+        asked = with_unasked(results[~alone], folder)
+    except BenchmarkError as error:
+        raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it runs the cell again.") from error
+    return Outcome(_titled(results[alone]), _titled(rounds), _facts(stored), _titled(asked))
 
 
 def _check_once(table: pd.DataFrame, key: list[str], path: Path) -> None:
@@ -108,14 +117,20 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
         found["imbalance"] = cell.get("imbalance", 1)  # cells of before there were others do not name it
         found.update({name: cell[name] for name in CELL if name not in found})
-        rules = cell["rules"]
+        rules, asker = cell["rules"], str(cell.get("asker", ""))
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError) as error:
         raise _damaged(path, f"lacks {error}") from error
     kinds = {"shots": int, "seed": int, "imbalance": int}
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
-    return [{**found, "model_selection": str(rule), "steps": steps} for rule in rules]
+    rounds = cell["ask_rounds"] if asker else 0
+    numbers = [cell["ask"] * done // rounds for done in range(rounds + 1)] if asker else [0]
+    return [
+        {**found, "model_selection": str(rule), "steps": steps, "asker": asker, "asked": number}
+        for rule in rules
+        for number in numbers
+    ]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -65,9 +65,10 @@ class CellDisplay:
         if result.error:
             said = f"FAILED: {last_line(result.error)}"
         else:
-            row = result.rows[0]
+            row = result.rows[-1 if cell.asker else 0]
             self._finished.append((cell, row.seconds))
-            said = f"{row.accuracy:.1%} ({row.model_selection}), {row.seconds:.0f} s"
+            asked = f" after {row.asked} labels" if cell.asker else ""
+            said = f"{row.accuracy:.1%}{asked} ({row.model_selection}), {row.seconds:.0f} s"
         self._console.print(f"{count}  {cell.title()}: {said}", markup=False, highlight=False, soft_wrap=True)
 
     def _expect(self) -> None:

@@ -47,6 +47,9 @@ class Row:
         ece: Expected calibration error on the hidden labels of D_u; None in older results, which lack it.
         ece_calibrated: The same at `temperature`; None where the run was not calibrated.
         temperature: Found by cross-fitting on the labelled target; None likewise.
+        asker: Who chose the images that people labelled; empty where nobody was asked.
+        asked: How many labels were asked for by then; of asker 'none', how many the others had. Accuracy counts the
+            images that were labelled as right, and so do all measures of D_u.
     """
 
     scenario: str
@@ -67,6 +70,8 @@ class Row:
     ece: float | None = None
     ece_calibrated: float | None = None
     temperature: float | None = None
+    asker: str = ""
+    asked: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class RoundRow:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_ADDED = ("steps", "imbalance", "ece", "ece_calibrated", "temperature")
+_ADDED = ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked")
 """Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
@@ -220,8 +225,8 @@ def _text(text: str) -> str:
     return text
 
 
-def _or_one(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: 1 if text == "" else read(text)
+def _or_number(number: int, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: number if text == "" else read(text)
 
 
 _MOST = 2**53
@@ -235,7 +240,9 @@ _KINDS = {
     ),
     **dict.fromkeys(("seed", "round"), _Kind("a whole number from 0 on", _number(int, 0, _MOST), "int64")),
     "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
-    "imbalance": _Kind("a whole number from 1 on, or empty", _or_one(_number(int, 1, _MOST)), "int64"),
+    "imbalance": _Kind("a whole number from 1 on, or empty", _or_number(1, _number(int, 1, _MOST)), "int64"),
+    "asked": _Kind("a whole number from 0 on, or empty", _or_number(0, _number(int, 0, _MOST)), "int64"),
+    "asker": _Kind("text, or empty", str, "str"),
     **dict.fromkeys(
         ("positives", "steps"), _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64")
     ),

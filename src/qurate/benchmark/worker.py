@@ -1,4 +1,4 @@
-"""Who runs cells: a process that keeps the data and the pre-training of the last one."""
+"""Who runs cells: a process that keeps the data and the pre-training of the last one, and what it went on from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from qurate.benchmark.asked_cell import Base, run_asked_cell
 from qurate.benchmark.cells import Cell, CellResult, Pretrained, run_cell
 from qurate.benchmark.commit import current_commit
 from qurate.config import RunConfig
@@ -36,6 +37,7 @@ class Worker:
         self.commit = current_commit()  # of the process that starts the benchmark, once for all its workers
         self._split: tuple[object, Split] | None = None
         self._pretrained: Pretrained | None = None
+        self._base: Base | None = None
 
     def run(self, cell: Cell) -> CellResult:
         """The result of a cell, or its error."""
@@ -45,7 +47,13 @@ class Worker:
                 warnings.simplefilter("ignore", DataWarning)  # said once, before the workers began
                 split = self.load(cell)
             config = self.localize(cell.config)
-            result, self._pretrained = run_cell(split, cell, config, before=self._pretrained, commit=self.commit)
+            if cell.asker:
+                result, self._base = run_asked_cell(
+                    split, cell, config, before=self._pretrained, base=self._base, commit=self.commit
+                )
+                self._pretrained = self._base.pretrained
+            else:
+                result, self._pretrained = run_cell(split, cell, config, before=self._pretrained, commit=self.commit)
             return result
         except Exception:
             return CellResult(error=traceback.format_exc())

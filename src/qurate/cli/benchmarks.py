@@ -15,7 +15,7 @@ from qurate.cli import options
 from qurate.cli.arguments import check_count, check_folder, check_seed
 from qurate.cli.signals import on_stop
 from qurate.cli.terminal import announce, begin, say
-from qurate.cli.words import split_methods, split_numbers, split_presets, split_selectors, split_some
+from qurate.cli.words import split_askers, split_methods, split_numbers, split_presets, split_selectors, split_some
 from qurate.data.places import is_folder, shorten
 from qurate.errors import ConfigError
 from qurate.runtime.checked import MOST_STEPS
@@ -89,6 +89,9 @@ def benchmark(
     model_selection: options.Names = "last",
     imbalance: options.Names = "1",
     calibrate: options.Flag = False,
+    ask: options.Count = None,
+    asker: options.Askers = None,
+    ask_rounds: options.Count = None,
     steps: options.Count = None,
     device: options.Device = None,
     processes: options.Count = None,
@@ -114,6 +117,9 @@ def benchmark(
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
         imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
         calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
+        ask: Ask for this many labels after each run, and go on with the answers, which come from the hidden labels.
+        asker: Who says which images to label next; names of the registry.
+        ask_rounds: Ask in this many rounds of equal size; 1 unless given.
         steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
         device: Where to train.
         processes: How many cells run at once; one per core unless given.
@@ -128,6 +134,9 @@ def benchmark(
     chosen_imbalances = split_numbers("imbalance", imbalance, least=1)
     check_count("steps", steps, MOST_STEPS)
     check_count("processes", processes)
+    check_count("ask", ask)
+    check_count("ask-rounds", ask_rounds)
+    chosen_askers = split_askers(ask, asker, ask_rounds)
     check_folder("out", out)
     if data is not None and not is_folder(data):
         raise ConfigError(f"--data must be a folder, got {shorten(data)}, where there is none.")
@@ -159,6 +168,9 @@ def benchmark(
         device=device or "auto",
         imbalances=chosen_imbalances,
         calibrate=calibrate,
+        askers=chosen_askers,
+        ask=ask or 0,
+        ask_rounds=ask_rounds or 1,
     )
     worker = Worker(found, None if data is None else data.resolve(), grid.weights)
     folder = BenchmarkFolder(out)

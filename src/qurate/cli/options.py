@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from qurate import config, presets
-from qurate.registry import DEFAULT_SELECTOR, LONG, METHODS, ORACLE, SELECTORS
+from qurate.registry import ASKERS, DEFAULT_SELECTOR, LONG, METHODS, ORACLE, SELECTORS
 from qurate.runs import settings
 
 
@@ -58,6 +58,14 @@ Methods = Annotated[
 Selectors = Annotated[
     str,
     tyro.conf.arg(metavar="A,B,...", help=f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."),
+]
+Askers = Annotated[
+    str | None,
+    _shown(
+        "A,B,...",
+        "all",
+        f"Who says which images to label next: {', '.join(ASKERS)}, or none, the control that goes on without answers.",
+    ),
 ]
 EVERY_SELECTOR = ",".join(SELECTORS)
 Protocol = Annotated[Literal["mme", "clean", "drawn"] | None, _shown("{mme,clean,drawn}", "the suite's first")]

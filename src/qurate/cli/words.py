@@ -11,7 +11,7 @@ from typing import Any
 from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
-from qurate.registry import LONG, METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
+from qurate.registry import ASKERS, LONG, METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
 from qurate.runtime.checked import LARGEST_SEED, show
 
 
@@ -122,6 +122,24 @@ def split_selectors(given: str) -> tuple[str, ...]:
             if word not in (ORACLE, LONG):
                 SELECTORS.find(word)
     return words
+
+
+def split_askers(ask: int | None, given: str | None, rounds: int | None) -> tuple[str, ...]:
+    """Askers, each of which there is; all of them and none where labels are asked for and nobody is named.
+
+    Raises:
+        ConfigError: If they are named, or rounds given, without labels to ask for.
+    """
+    if ask is None:
+        if given is not None or rounds is not None:
+            raise ConfigError(f"--{'asker' if given is not None else 'ask-rounds'} needs --ask, the number of labels.")
+        return ()
+    words = ("none", *ASKERS) if given is None else split_some("asker", given)
+    with _named("asker"):
+        for word in words:
+            if word != "none":
+                ASKERS.find(word)
+    return tuple(word if word == "none" else ASKERS.find(word).name for word in words)
 
 
 def split_presets(given: str) -> tuple[Preset, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -87,7 +87,8 @@ def fit(
     check_fit(split, config, selector, callbacks, checkpoint, pretrained, previous)
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)
-    selector = selector or build_selector(config, trainer, data, tell)
+    rewarding = previous.answered if previous is not None and previous.true_rewards else 0
+    selector = selector or build_selector(config, trainer, data, tell, answers=rewarding)
     tell.on_start(trainer.method)
     # 1-3, unless they were done before
     done = restore(checkpoint, trainer, selector)
@@ -176,7 +177,7 @@ def go_on(
         former, truth = before_answers(data, previous.answered)
         neighbors = _neighbors(trainer, former, config, selector)
         asked = pseudo_label(trainer, former, previous.positives.moved(previous.answered), first, config, neighbors)
-        selector.learn_from_answers(asked, truth, max(1, first))
+        selector.learn_from_answers(asked, truth)
     return Progress(previous.positives, _neighbors(trainer, data, config, selector), first=first)
 
 
@@ -231,22 +232,23 @@ class DQNSelector(NamedSelector):
     def select(self, round: Round) -> Positives:
         """Lines 6-18, then the harvest if the config asks for one."""
         env = SelectionEnv(round, self.config.episode, seed=stream_seed(self.seed, 6, round.number))
-        positives = self._play(env, self.exploration(round.number), self.config.episode.actions)
+        positives = self._play(env, self.exploration(round.number), self.config.episode.actions, self._tell)
         return positives if self.config.episode.harvest == "none" else self._harvest(round, positives)
 
-    def learn_from_answers(self, round: Round, truth: Tensor, rounds: int) -> None:
+    def learn_from_answers(self, round: Round, truth: Tensor) -> None:
         """Lines 6-18 over samples that people have labelled, with true rewards; D_p stays as it is (decision 52).
+
+        As many actions as there are answers. Nobody is told of them: they are on a D_u that is no more.
 
         Args:
             round: Pseudo-labels of D_u as it was before the answers.
             truth: The class of each sample of D_u, -1 where it is not known, (N_u,) int64.
-            rounds: No more actions than this many rounds have, so that the pool keeps them.
         """
-        env = SelectionEnv(round, self.config.episode, seed=stream_seed(self.seed, 6, round.number, 1), truth=truth)
-        actions = min(int((truth >= 0).sum()), rounds * self.config.episode.actions)
-        self._play(env, self.exploration(round.number), actions)
+        episode = replace(self.config.episode, candidates=self.agent.pool.n_actions)  # of the smaller D_u that is left
+        env = SelectionEnv(round, episode, seed=stream_seed(self.seed, 6, round.number, 1), truth=truth)
+        self._play(env, self.exploration(round.number), int((truth >= 0).sum()), Callback())
 
-    def _play(self, env: SelectionEnv, exploration: float, left: int) -> Positives:
+    def _play(self, env: SelectionEnv, exploration: float, left: int, tell: Callback) -> Positives:
         """Lines 6-18 with so many actions; D_p afterwards."""
         agent, round, positives = self.agent, env.round, env.round.positives
         with torch_threads(1):
@@ -271,7 +273,7 @@ class DQNSelector(NamedSelector):
                     # 15: sample recordings from M, update Q
                     loss = agent.learn()
                     observation = following
-                    self._tell.on_action(_action(round, info, reward, loss, exploration))
+                    tell.on_action(_action(round, info, reward, loss, exploration))
                     # 16-18: if the reward is negative, break
                     if reward < 0:
                         break
@@ -300,10 +302,12 @@ class DQNSelector(NamedSelector):
         return found.remembering(chosen).remembering(round.positives)
 
 
-def build_selector(config: RunConfig, trainer: Trainer, data: TrainingData, tell: Callback) -> Selector:
-    """The selector of a config."""
+def build_selector(
+    config: RunConfig, trainer: Trainer, data: TrainingData, tell: Callback, *, answers: int = 0
+) -> Selector:
+    """The selector of a config; an agent's pool has room for the rewards of as many answers."""
     network = trainer.method.network
-    sizes = Sizes(len(data.unlabeled), network.n_features, network.n_classes)
+    sizes = Sizes(len(data.unlabeled), network.n_features, network.n_classes, answers)
     kind: type[NamedSelector] = SELECTORS.find(config.selection.selector.name).load()
     return kind.build(config, sizes, tell)
 

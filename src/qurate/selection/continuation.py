@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qurate.config import RunConfig
 from qurate.data.batches import TrainingData
-from qurate.data.samples import DataError, Labeled, Split, Unlabeled, check_positions, join, take
+from qurate.data.samples import DataError, Labeled, Split, Unlabeled, check_positions, describe, join, take
 from qurate.errors import ConfigError
 from qurate.selection.positives import Positives
 
@@ -78,9 +78,12 @@ def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
     """
     n = len(split.target_unlabeled)
     check_positions(indices, n, "answer: indices")
-    check_positions(labels + 1, split.n_classes + 1, "answer: labels + 1")
+    _check_labels(labels, split.n_classes)
     if len(indices) != len(labels) or len(indices.unique()) != len(indices):
-        raise DataError("answer: each sample must come once and with one label.")
+        raise DataError(
+            f"answer: each sample must come once and with one label, got {len(indices)} positions, "
+            f"{len(indices.unique())} of them different, and {len(labels)} labels."
+        )
     if len(indices) == n:
         raise DataError("answer: every unlabelled sample is answered, so there is nothing left to adapt to.")
     is_open = torch.ones(n, dtype=torch.bool)
@@ -94,6 +97,14 @@ def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
         target = Labeled(inputs, torch.cat([target.labels, labels[named].to(target.labels.device)]))
     left = replace(split, target_labeled=target, target_unlabeled=Unlabeled(take(whole.inputs, kept), sealed))
     return Answered(left, kept, int(named.sum()))
+
+
+def _check_labels(labels: object, n_classes: int) -> None:
+    allowed = f"answer: labels must be a tensor (N,) of int64 between -1 and {n_classes - 1}"
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
+        raise DataError(f"{allowed}, got {describe(labels)}.")
+    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < n_classes:
+        raise DataError(f"{allowed}, got {int(labels.min())} to {int(labels.max())}.")
 
 
 def steps_without_rounds(config: RunConfig) -> int:

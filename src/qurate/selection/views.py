@@ -54,20 +54,27 @@ def log_probabilities(method: Method, inputs: Inputs) -> Tensor:
 
 
 @torch.no_grad()
+def backbone_output(method: Method, inputs: Inputs) -> Tensor:
+    """What the backbone makes of all inputs, in evaluation mode, (N, d) on the CPU; embeddings stay as they are."""
+    network, device = method.network, next(method.parameters()).device
+    was_training = method.training
+    method.eval()
+    batches = stream_in_order(inputs, batch_size=256, transform=network.transform)
+    found = [network.backbone(batch.to(device)).float().cpu() for batch in batches]
+    method.train(was_training)
+    return torch.cat(found).flatten(1)
+
+
+@torch.no_grad()
 def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
     """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
 
     Returns:
         Positions in D_t followed by D_u, (N_u, count) int64.
     """
-    device = next(method.parameters()).device
     method.eval()
-    vectors = [
-        method.network.backbone(batch.to(device)).float().cpu()
-        for inputs in (data.target.inputs, data.unlabeled)
-        for batch in stream_in_order(inputs, batch_size=256, transform=method.network.transform)
-    ]
-    directions = F.normalize(torch.cat(vectors).flatten(1), dim=1)
+    vectors = torch.cat([backbone_output(method, inputs) for inputs in (data.target.inputs, data.unlabeled)])
+    directions = F.normalize(vectors, dim=1)
     n_labeled, found = len(data.target), []
     for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
         cosines = directions[start : start + 1024] @ directions.T

@@ -68,6 +68,7 @@ class Comparisons:
         model_selection: The rule.
         rows: A comparison for each other row but oracles, in the order of the tables.
         thinned: Whether some pairs are of a target that was thinned to a long tail.
+        about: What is compared, where it is not all results under the rule.
     """
 
     reference: str
@@ -75,6 +76,12 @@ class Comparisons:
     model_selection: str
     rows: tuple[Comparison, ...]
     thinned: bool = False
+    about: str = ""
+
+    @property
+    def title(self) -> str:
+        """The heading above it."""
+        return f"Larger than chance? {self.about or f'Model selection: {self.model_selection}'}"
 
     @property
     def summary(self) -> str:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from qurate.benchmark.grid import ASKER_ORDER
 from qurate.registry import PLAIN
 from qurate.report.benchmark.tables import MEAN, Table
 from qurate.report.numbers import count
@@ -97,6 +98,44 @@ def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
         panels[1, column].xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, round_lines(rounds[rounds["shots"] == shots[-1]], "accuracy"), panels[0, -1])
     return _png(figure)
+
+
+def asking_figure(asked: pd.DataFrame) -> bytes | None:
+    """Accuracy against labels that people were asked for: a line for each asker, a panel for each row and imbalance.
+
+    Args:
+        asked: Of an `Outcome`.
+
+    Returns:
+        None where nobody was asked.
+    """
+    if asked.empty:
+        return None
+    panels = list(asked.groupby(["title", "shots", "imbalance"], sort=False))
+    figure = Figure(figsize=(2.6 + 4.6 * len(panels), 4.4), dpi=150, layout="constrained")
+    drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    there = {str(name) for name in asked["asker"]}
+    styles = _styles({name: name for name in [*ASKER_ORDER, *sorted(there - set(ASKER_ORDER))] if name in there})
+    for place, (_, rows) in enumerate(panels):
+        for asker, line in asking_lines(rows).items():
+            _draw(drawn[place], line, asker, styles[asker])
+        _finish(drawn[place], "labels asked for", "" if place else "accuracy, percent")
+        first = rows.iloc[0]
+        thinned = f", {first['imbalance']}:1" if first["imbalance"] > 1 else ""
+        about = f"{first['title']}, {count(int(first['shots']), 'label')} per class{thinned}"
+        drawn[place].set_title(about, fontsize=10, loc="left")
+        drawn[place].set_xticks(sorted(rows["asked"].unique()))
+    _legend(figure, asking_lines(panels[-1][1]), drawn[-1])
+    return _png(figure)
+
+
+def asking_lines(asked: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """For each asker its points (x, mean, spread): mean over scenarios, then mean and spread over seeds.
+
+    Args:
+        asked: Of one row of the benchmark, number of shots and imbalance.
+    """
+    return round_lines(asked.assign(title=asked["asker"], round=asked["asked"]), "accuracy")
 
 
 def round_lines(rounds: pd.DataFrame, value: str) -> dict[str, pd.DataFrame]:

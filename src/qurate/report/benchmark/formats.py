@@ -53,10 +53,7 @@ def to_markdown(
         parts += [f"## {table.title.translate(_MARKDOWN)}", _markdown_table(table)]
         parts.append("\n".join(f"- {note.translate(_MARKDOWN)}" for note in table.notes))
     for found in comparisons:
-        parts += [
-            f"## Larger than chance? Model selection: {found.model_selection.translate(_MARKDOWN)}",
-            found.summary,
-        ]
+        parts += [f"## {found.title.translate(_MARKDOWN)}", found.summary]
         parts += [_markdown_comparisons(found), found.caution.translate(_MARKDOWN)]
     for figure in figures:
         caption = figure.caption.translate(_MARKDOWN)
@@ -99,7 +96,7 @@ def _latex_table(table: Table) -> str:
     for i, row in enumerate(table.rows):
         rows += ["\\midrule"] if i in selected[:1] and i else []
         rows += _latex_row(row, table)
-    head = " & ".join(["Method", *(_latex(name.replace("mean", "Mean")) for name in table.columns)])
+    head = " & ".join([table.heading.capitalize(), *(_latex(name.replace("mean", "Mean")) for name in table.columns)])
     return "\n".join(
         [
             "\\begin{table*}[htb]",

@@ -8,18 +8,21 @@ from pathlib import Path
 from qurate.benchmark.folder import check_writable
 from qurate.benchmark.outcome import Outcome, ReportError, read_outcome
 from qurate.benchmark.results import write_file
+from qurate.report.benchmark.asking import asked_tables, compare_askers
 from qurate.report.benchmark.comparisons import Comparisons, compare_rows
-from qurate.report.benchmark.figures import rounds_figure, shots_figure
+from qurate.report.benchmark.figures import asking_figure, rounds_figure, shots_figure
 from qurate.report.benchmark.formats import Drawing, to_html, to_latex, to_markdown
 from qurate.report.benchmark.tables import ACCURACY, Table, make_tables
 
 FOLDER = "report"
 """Within the folder of the benchmark, unless another is asked for."""
-PAGE, SHOTS, ROUNDS = "tables.html", "shots.png", "rounds.png"
+PAGE, SHOTS, ROUNDS, ASKING = "tables.html", "shots.png", "rounds.png", "asking.png"
 CAPTIONS = {
     SHOTS: "Accuracy against labels per class; the band is one standard deviation over seeds.",
     ROUNDS: "Accuracy by round, and below it the share of the unlabelled images whose pseudo-label is trusted (the "
     "positives). Round 0 is before selection.",
+    ASKING: "Accuracy on all unlabelled images against labels that people were asked for, where labelled images count "
+    "as right; the band is one standard deviation over seeds.",
 }
 
 
@@ -38,7 +41,7 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
 
     Args:
         outcome: What it left.
-        reference: Title of the row that the others are compared with.
+        reference: Title of the row that the others are compared with, or name of an asker.
     """
     tables = make_tables(outcome)
     rules = list(dict.fromkeys(table.model_selection for table in tables))
@@ -47,7 +50,10 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
     drawn = {
         SHOTS: shots_figure([table for table in plain if table.model_selection == rules[0]]),
         ROUNDS: rounds_figure(outcome.rounds),
+        ASKING: asking_figure(outcome.asked),
     }
+    tables += asked_tables(outcome)
+    compared += compare_askers(outcome, reference)
     return Report(
         title=f"Benchmark: {outcome.facts.suite_title or outcome.facts.suite}",
         tables=tuple(tables),

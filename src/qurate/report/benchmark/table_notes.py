@@ -47,9 +47,37 @@ def table_notes(
     ]
 
 
+def asked_notes(
+    facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], measure: str, number: int
+) -> list[str]:
+    """All sentences under a table of askers.
+
+    Args:
+        facts: What was compared.
+        results: Rows of this table.
+        columns: Scenarios and their titles.
+        measure: What its numbers are.
+        number: Labels that were asked for.
+    """
+    askers = [str(asker) for asker in results["asker"].unique()]
+    answers = f"After each run people were asked for {number} labels, and the run went on with the answers"
+    right = "; images that were labelled count as right." if measure == "accuracy" else "."
+    return [
+        _measure(results, measure),
+        answers + right,
+        *(["'none' is the control: it went on as often and as long, without answers."] if "none" in askers else []),
+        *_thinned(results),
+        "Bold: the best.",
+        *_gaps(results, len(askers)),
+        *_legend(columns),
+        _made_with(facts, results),
+    ]
+
+
 _MEASURES = {
     "accuracy": "Accuracy in percent",
     "balanced_accuracy": "Mean over the classes of accuracy in percent",
+    "unasked": "Accuracy in percent, without the images that any of these askers had asked about by then,",
     "ece": "Expected calibration error of the probabilities as trained, in percentage points (the lower, the better),",
     "ece_calibrated": "Expected calibration error with a temperature that two folds over the labelled target gave, in "
     "percentage points (the lower, the better),",

@@ -110,6 +110,8 @@ class Table:
         seeds: All seeds in the table.
         notes: Sentences to print below.
         measure: What its numbers are.
+        heading: What its rows are.
+        short: Its title in a list of tables; made of shots and rule unless given.
     """
 
     title: str
@@ -120,6 +122,8 @@ class Table:
     seeds: tuple[int, ...]
     notes: tuple[str, ...]
     measure: str = ACCURACY
+    heading: str = "method"
+    short: str = ""
 
     @property
     def has_published(self) -> bool:
@@ -165,38 +169,53 @@ def _make_table(outcome: Outcome, results: pd.DataFrame, measure: str) -> Table:
     shots, rule = int(results["shots"].iloc[0]), str(results["model_selection"].iloc[0])
     facts = outcome.facts
     scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
-    titles, columns = scenario_titles(scenarios), _columns(results, scenarios)
+    columns, names, titles = name_columns(results, scenarios)
     published = Published(facts.suite, shots if measure == ACCURACY else 0)  # nobody published balanced ones
     rows = [
-        _make_row(str(title), of_title, columns, published, measure)
+        make_row(str(title), of_title, columns, published, measure)
         for title, of_title in results.groupby("title", sort=False)
     ]
     seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
-    thinned = any(imbalance > 1 for _, imbalance in columns)
-    names = [titles[name] + (f", {imbalance}:1" if thinned else "") for name, imbalance in columns]
     what = _TITLES.get(measure, "")
     return Table(
         title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}{what}",
         shots=shots,
         model_selection=rule,
         columns=(*names, *([MEAN] if len(columns) > 1 else [])),
-        rows=tuple(_mark_best(rows, max if measure in (ACCURACY, BALANCED) else min)),
+        rows=tuple(mark_best(rows, max if measure in (ACCURACY, BALANCED) else min)),
         seeds=seeds,
         notes=tuple(table_notes(facts, results, titles, published, measure)),
         measure=measure,
     )
 
 
-def _columns(results: pd.DataFrame, scenarios: list[str]) -> list[tuple[str, int]]:
-    """Scenario and imbalance of each column: the scenarios in order, once for each imbalance."""
+def name_columns(
+    results: pd.DataFrame, scenarios: list[str]
+) -> tuple[list[tuple[str, int]], list[str], dict[str, str]]:
+    """The columns of a table: the scenarios in order, once for each imbalance.
+
+    Returns:
+        Scenario and imbalance of each column, its name, and the title of each scenario.
+    """
     there = set(zip(results["scenario"], results["imbalance"], strict=True))
     imbalances = sorted({int(imbalance) for _, imbalance in there})
-    return [(name, imbalance) for imbalance in imbalances for name in scenarios if (name, imbalance) in there]
+    columns = [(name, imbalance) for imbalance in imbalances for name in scenarios if (name, imbalance) in there]
+    titles, thinned = scenario_titles(scenarios), any(imbalance > 1 for imbalance in imbalances)
+    return columns, [titles[name] + (f", {imbalance}:1" if thinned else "") for name, imbalance in columns], titles
 
 
-def _make_row(
+def make_row(
     title: str, results: pd.DataFrame, columns: list[tuple[str, int]], published: Published, measure: str
 ) -> TableRow:
+    """One row of a table.
+
+    Args:
+        title: Its name.
+        results: Its runs.
+        columns: Scenario and imbalance of each column.
+        published: Numbers that may stand beside ours.
+        measure: Column of the results.
+    """
     by_seed = results.pivot(index="seed", columns=["scenario", "imbalance"], values=measure) * 100
     failed = results[results[ACCURACY].isna()].groupby(["scenario", "imbalance"]).size()
     by_seed = by_seed.reindex(columns=pd.MultiIndex.from_tuples(columns))
@@ -224,7 +243,7 @@ def _summary(percents: pd.Series) -> Cell:
     return Cell(float(percents.mean()), spread, len(percents))
 
 
-def _mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list[TableRow]:
+def mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list[TableRow]:
     """Best means best as printed, so equal numbers are all marked."""
     best, plain = [], []
     for column in range(len(rows[0].cells)):

@@ -76,7 +76,7 @@ def _cell(cell: Cell, table: Table) -> Text:
 
 def _print_comparisons(found: Comparisons, console: Console) -> None:
     shown = make_table(
-        escape(f"Larger than chance? Model selection: {found.model_selection}"),
+        escape(found.title),
         (escape(f"{found.reference} against"), *HEADINGS),
         [],
     )

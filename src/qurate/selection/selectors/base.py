@@ -26,11 +26,12 @@ class Selector(Protocol):
 
 
 class Sizes(NamedTuple):
-    """What a selector may need to know of a problem before it begins: N_u, d and K."""
+    """What a selector may need to know of a problem before it begins: N_u, d and K, and how many answers reward it."""
 
     unlabeled: int
     features: int
     classes: int
+    answers: int = 0
 
 
 class NamedSelector:

@@ -1,0 +1,180 @@
+"""Ask, go on, ask again: a run that people help in rounds. Nothing here sees a label that nobody was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from qurate.asking.base import Asker
+from qurate.asking.pool import Pool
+from qurate.benchmark.results import BenchmarkError
+from qurate.config import RunConfig
+from qurate.data.samples import Split
+from qurate.evaluation import predict_probabilities
+from qurate.methods import Method
+from qurate.registry import ASKERS
+from qurate.selection.algorithm import Adaptation, fit
+from qurate.selection.continuation import Previous, answer, steps_without_rounds
+from qurate.selection.positives import Positives
+from qurate.selection.views import backbone_output
+
+NOBODY = "none"
+"""The control: the run goes on as often and as long, without answers."""
+
+
+class Answers(Protocol):
+    """Who is asked."""
+
+    def label(self, indices: Tensor) -> Tensor:
+        """The class of each of these samples of D_u, -1 where there is none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Where a run stands after some answers.
+
+    Args:
+        split: What is left: answered samples are in D_t and no longer in D_u.
+        left: Positions in the D_u of the beginning of those that are left, in order.
+        method: F and C.
+        probabilities: Of all samples of the D_u of the beginning by F and C, (N_u, K).
+        positives: D_p, by positions in what is left of D_u.
+        asked: Positions in the D_u of the beginning of the samples that were answered, in that order, (n,) int64.
+        labels: What was answered, (n,) int64.
+        steps: Training steps so far.
+        seconds: So far.
+    """
+
+    split: Split
+    left: Tensor
+    method: Method
+    probabilities: Tensor
+    positives: Positives
+    asked: Tensor
+    labels: Tensor
+    steps: int
+    seconds: float
+
+    @classmethod
+    def first(cls, split: Split, done: Adaptation, steps: int, seconds: float) -> Stage:
+        """Before anybody was asked."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        inputs = split.target_unlabeled.inputs
+        probabilities = predict_probabilities(done.method, inputs)
+        return cls(
+            split,
+            torch.arange(len(inputs)),
+            done.method,
+            probabilities,
+            done.positives,
+            nothing,
+            nothing,
+            steps,
+            seconds,
+        )
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """Of F and C."""
+        weights: Mapping[str, Tensor] = self.method.state_dict()
+        return weights
+
+    def known(self) -> Tensor:
+        """The probabilities, where an answer is certain, (N_u, K)."""
+        known, named = self.probabilities.clone(), self.labels >= 0
+        known[self.asked[named]] = 0.0
+        known[self.asked[named], self.labels[named]] = 1.0
+        return known
+
+
+def ask_in_rounds(
+    split: Split, first: Stage, config: RunConfig, *, asker: str, size: int, rounds: int, person: Answers
+) -> Iterator[Stage]:
+    """Ask for labels and go on with them, round after round; what a round does depends on no later one.
+
+    Args:
+        split: Of the beginning.
+        first: The finished run to go on from.
+        config: Of that run.
+        asker: A name of `qurate.ASKERS`, or 'none'.
+        size: Labels that each round asks for.
+        rounds: How many.
+        person: Who answers.
+
+    Raises:
+        BenchmarkError: If the asker has fewer images to ask about.
+    """
+    chooser: Asker | None = None if asker == NOBODY else ASKERS.find(asker).load()()
+    stage = first
+    for number in range(1, rounds + 1):
+        began = time.perf_counter()
+        new = torch.empty(0, dtype=torch.int64)
+        if chooser is not None:
+            new = chooser.ask(pool_of(split, stage), size, config.seed)
+            if len(new) < size:
+                raise BenchmarkError(
+                    f"asker '{asker}' finds {len(new)} images to ask about in round {number}, which asks for {size}. "
+                    "Ask for fewer labels."
+                )
+        stage = go_on(split, stage, config, new, person.label(new), began)
+        yield stage
+
+
+def pool_of(split: Split, stage: Stage) -> Pool:
+    """What an asker sees.
+
+    Args:
+        split: Of the beginning.
+        stage: Where the run stands.
+    """
+    n = len(stage.probabilities)
+    closed, trusted = torch.zeros(n, dtype=torch.bool), torch.full((n,), -1)
+    closed[stage.asked] = True
+    trusted[stage.left[stage.positives.indices]] = stage.positives.labels
+    features = backbone_output(stage.method, split.target_unlabeled.inputs)
+    return Pool(features, stage.known(), trusted, closed)
+
+
+def go_on(
+    split: Split,
+    stage: Stage,
+    config: RunConfig,
+    new: Tensor,
+    labels: Tensor,
+    began: float,
+    *,
+    true_rewards: bool = True,
+) -> Stage:
+    """The run after answers to some more samples.
+
+    Args:
+        split: Of the beginning.
+        stage: Before the answers.
+        config: Of the run.
+        new: Positions in the D_u of the beginning, (n,) int64.
+        labels: What was answered, (n,) int64.
+        began: When the round did, by `time.perf_counter`.
+        true_rewards: Whether an agent is rewarded by the answers before it goes on.
+    """
+    after = answer(stage.split, torch.searchsorted(stage.left, new), labels)
+    previous = Previous(stage.weights, after.keep(stage.positives), after.joined, true_rewards=true_rewards)
+    done = fit(after.split, config, previous=previous)
+    has_rounds = config.selection.selector.name != "none"
+    steps = len(done.rounds) * config.selection.round_steps if has_rounds else steps_without_rounds(config)
+    return Stage(
+        after.split,
+        stage.left[after.kept],
+        done.method,
+        predict_probabilities(done.method, split.target_unlabeled.inputs),
+        done.positives,
+        torch.cat([stage.asked, new]),
+        torch.cat([stage.labels, labels]),
+        stage.steps + steps,
+        stage.seconds + time.perf_counter() - began,
+    )
