@@ -294,14 +294,15 @@ said, and what was true. The rule is in `qurate/runs/verdict.py`, and in words u
 [Is it helping?](own_images.md#is-it-helping). "before" is the rule of version 0.1, on the same models: right or wrong
 on each held-out image, and a paired interval. The planned cases are digits with 2 to 10 labels per class and Office-31
 with 3, the unlabelled target as it is and thinned to long tails of 5:1 and 20:1, with methods and selectors that help,
-that harm, and S+T against S+T of another seed.
+that help little, and S+T against S+T of another seed. No run loses more than two points by adaptation, so "harms" was
+never right to say; the rule treats both models alike (a test exchanges them), so it says "harms" as readily as "helps".
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the records")
-    parser.add_argument("--seeds", type=int, default=3, help="draws of each case of the digits")
+    parser.add_argument("--seeds", type=int, default=1, help="draws of each case of the digits")
     parser.add_argument("--office-seeds", type=int, default=1, help="draws of each case of Office-31; 0 leaves it out")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--page", type=Path, default=REPOSITORY / "docs" / "verdict.md")
