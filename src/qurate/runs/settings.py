@@ -10,4 +10,4 @@ BACKBONE = "timm/tf_efficientnet_lite0.in1k"
 Train = Literal["head", "full"]
 
 DEFAULT_ASKER = "density"
-"""How images to label are chosen. Our choice; what askers are worth has not been measured."""
+"""How images to label are chosen. Our choice: the best of the askers on Office-31 (docs/asking.md)."""
