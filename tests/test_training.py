@@ -99,13 +99,15 @@ def test_only_evaluation_opens_the_seal() -> None:
     assert modules_that_name("thin_to_tail") == {"qurate.benchmark.worker"}
     assert modules_that_name("__labels") == {"qurate.data.samples"}
     assert modules_that_name("_SealedLabels__labels") == set()
-    # who may ask evaluation for the truth: a benchmark, to measure, and for an oracle that says so in its name
+    # who may ask evaluation for the truth: a benchmark, to measure, and for an oracle that says so in its name; in
+    # evaluation itself the annotator, who answers what is asked and no more
     assert modules_that_name("true_labels") == {
+        "qurate.evaluation",
         "qurate.benchmark.asked_cell",
         "qurate.benchmark.cells",
         "qurate.benchmark.points",
     }
-    assert modules_that_name("Annotator") == {"qurate.benchmark.asked_cell"}
+    assert modules_that_name("Annotator") == {"qurate.benchmark.asked_cell", "qurate.evaluation"}
 
 
 @pytest.mark.parametrize(
