@@ -19,7 +19,7 @@ class EpisodeConfig(Checked):
     even_candidates: bool = False
     """Draw candidates evenly over pseudo-classes (decision 20). Paper: at random from D_u."""
     actions: Positive = 100
-    """Most actions per round, over all its episodes. Our choice; with one episode of N_c candidates no bound."""
+    """Most actions per round, over all its episodes. Our choice; no bound for an episode of fewer candidates."""
     repeat_episodes: bool = False
     """Start new episodes until `actions` are used up. Paper: one episode per round."""
     trial_steps: StepsOrDefault = 0
