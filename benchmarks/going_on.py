@@ -11,10 +11,9 @@ Seconds are those of both rounds together.
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import mean
 
 import torch
-from office_answers import ROUNDS, SCENARIOS, Asked, now, parse
+from office_answers import ROUNDS, Asked, now, parse, print_rows
 from torch import Tensor
 
 from qurate.benchmark.asking import Stage, go_on
@@ -59,19 +58,8 @@ def run(scenario: str, seed: int) -> list[float]:
 
 def main() -> None:
     seeds = parse(__doc__)
-    print("| | before | going on | anew | short | seconds going on | anew | short |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    rows = []
-    for scenario in SCENARIOS:
-        for seed in seeds:
-            rows.append(run(scenario, seed))
-            print_row(f"{scenario} seed {seed}", rows[-1])
-    print_row("mean", [mean(column) for column in zip(*rows, strict=True)])
-
-
-def print_row(title: str, row: list[float]) -> None:
-    cells = [f"{value:.1f}" for value in row[:4]] + [f"{value:.0f}" for value in row[4:]]
-    print(f"| {title} | {' | '.join(cells)} |", flush=True)
+    heads = ("before", "going on", "anew", "short", "seconds going on", "seconds anew", "seconds short")
+    print_rows(heads, run, seeds)
 
 
 if __name__ == "__main__":

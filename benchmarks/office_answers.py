@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import torch
 from torch import Tensor
@@ -86,6 +88,28 @@ def parse(doc: str | None) -> list[int]:
     torch.set_num_threads(1)
     keep_freed_memory()
     return [int(seed) for seed in parser.parse_args().seeds.split(",")]
+
+
+def print_rows(heads: Sequence[str], run: Callable[[str, int], list[float]], seeds: Sequence[int]) -> None:
+    """A row for each scenario and seed as it ends, and their means; columns of seconds have no decimals.
+
+    Args:
+        heads: Of the columns.
+        run: Gives the numbers of a scenario and seed.
+        seeds: Of the runs.
+    """
+    print(f"| | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}")
+    rows = []
+    for scenario in SCENARIOS:
+        for seed in seeds:
+            rows.append(run(scenario, seed))
+            _print_row(f"{scenario} seed {seed}", heads, rows[-1])
+    _print_row("mean", heads, [mean(column) for column in zip(*rows, strict=True)])
+
+
+def _print_row(title: str, heads: Sequence[str], row: Sequence[float]) -> None:
+    cells = [f"{value:.{0 if 'seconds' in head else 1}f}" for head, value in zip(heads, row, strict=True)]
+    print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 
 def now() -> float:

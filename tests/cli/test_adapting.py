@@ -7,17 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.cli.test_own_images import ADAPT, command
-from tests.own_images import make_folders, save_weights
+from tests.cli.test_own_images import place as place
 
 from qurate.runs.answers import AnswerLog
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("own")
-    make_folders(root)
-    save_weights(root / "w.safetensors")
-    return root
 
 
 def test_suggest_answer_and_go_on(

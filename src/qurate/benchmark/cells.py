@@ -104,7 +104,7 @@ class Cell:
     @property
     def numbers(self) -> tuple[int, ...]:
         """How many labels were asked for by each of its rows: 0 alone where nobody is asked."""
-        return tuple(self.ask * done // self.ask_rounds for done in range(self.ask_rounds + 1)) if self.asker else (0,)
+        return numbers_asked(self.ask, self.ask_rounds)
 
     def key(self) -> tuple[str, str, str, int, int]:
         """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
@@ -116,6 +116,11 @@ class Cell:
         thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
         asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
         return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
+
+
+def numbers_asked(ask: int, rounds: int) -> tuple[int, ...]:
+    """How many labels were asked for before the first round and after each; 0 alone where there are no rounds."""
+    return (0, *(ask * done // rounds for done in range(1, rounds + 1)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from qurate.benchmark.asked_outcome import with_unasked
+from qurate.benchmark.cells import numbers_asked
 from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
 from qurate.data.places import is_file
@@ -118,14 +119,13 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
         found["imbalance"] = cell.get("imbalance", 1)  # cells of before there were others do not name it
         found.update({name: cell[name] for name in CELL if name not in found})
         rules, asker = cell["rules"], str(cell.get("asker", ""))
+        numbers = numbers_asked(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"lacks {error}") from error
     kinds = {"shots": int, "seed": int, "imbalance": int}
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
-    rounds = cell["ask_rounds"] if asker else 0
-    numbers = [cell["ask"] * done // rounds for done in range(rounds + 1)] if asker else [0]
     return [
         {**found, "model_selection": str(rule), "steps": steps, "asker": asker, "asked": number}
         for rule in rules
