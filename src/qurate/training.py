@@ -140,12 +140,11 @@ class Trainer:
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise TrainingError(f"The state is of another network, method or optimiser ({error}).") from error
 
-    def go_on(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Take the weights of a finished run of the same method; the optimiser has no memory of it.
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights of a finished run of the same method.
 
         Args:
             weights: State of its method.
-            step: Where in the learning-rate schedule to go on.
 
         Raises:
             TrainingError: If they are of another network or method.
@@ -154,7 +153,6 @@ class Trainer:
             self.method.load_state_dict(weights)
         except (AttributeError, RuntimeError, TypeError) as error:
             raise TrainingError(f"The weights are of another network or method ({error}).") from error
-        self.step = step
 
     def start_over(self, other: Trainer) -> None:
         """Take the weights and the step of another trainer of the same method; the optimiser forgets its steps."""

@@ -37,7 +37,7 @@ def test_suggest_answer_and_go_on(
         f"Model, predictions and tables: {better}",
     ):
         assert words in out
-    assert "pre-training" not in out
+    assert "comparison: " not in out  # no such phase
     file = next(iter(sorted(set(pd.read_csv(f"{run}/predictions.csv")["file"]) - set(table["file"]))))
     answer = {"file": file, "answer": "none", "label": "", "predicted": "blue", "asked": "check"}
     AnswerLog(Path(better) / "labels.csv").add([answer])

@@ -36,6 +36,7 @@ class Watcher:
     def __init__(self, kill_at: str = "") -> None:
         self.lines: list[str] = []
         self.phases: list[str] = []
+        self.totals: dict[str, int] = {}
         self._kill_at = kill_at
 
     def say(self, line: str) -> None:
@@ -43,6 +44,7 @@ class Watcher:
 
     def show(self, phase: str, done: int, total: int) -> None:
         self.phases.append(phase)
+        self.totals[phase] = total
         if self._kill_at and phase.startswith(self._kill_at):
             raise KilledError
 
@@ -129,7 +131,8 @@ def test_labels_join_the_labelled_ones_and_all_answered_leave_the_unlabelled_one
     assert [told[file] for file in files[:6]] == [truth_of(file) for file in files[:6]]
     assert set(record.predictions["file"]) == set(files[8:])
     assert set(record.positives["file"]) <= set(files[8:]), "what people answered about is never trusted"
-    assert not any(phase.startswith(("comparison", "S+T", "pre-training")) for phase in watcher.phases)
+    assert not any(phase.startswith(("comparison", "S+T")) for phase in watcher.phases)
+    assert (watcher.totals["pre-training"], watcher.totals["round 2 of 2"]) == (5, 2)  # of 15 and of 5
     table = predictions_of(tmp_path / "next")
     assert sorted(table.index) == files
     assert table.loc[files[:8], "answer"].tolist() == ["label"] * 6 + ["none", "wrong"]
@@ -184,7 +187,7 @@ def test_going_on_is_deterministic_and_resumes_to_the_same_result(selector: str,
     assert not (killed / "labels.csv").exists()
     watcher = Watcher()
     go_on(world, run, killed, resume=True, audience=watcher)
-    assert "going on" not in watcher.phases
+    assert "pre-training" not in watcher.phases
     assert "round 1 of 2" not in watcher.phases
     for name in ("model.safetensors", "predictions.csv", "positives.csv", "labels.csv", "config.json"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name

@@ -24,10 +24,9 @@ from qurate.selection import algorithm
 from qurate.selection.algorithm import Adaptation, DQNSelector, fit
 from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.checkpoint import Progress
-from qurate.selection.continuation import Answered, Previous, answer, before_answers
+from qurate.selection.continuation import Answered, Previous, answer, before_answers, shorten
 from qurate.selection.episode import SelectionEnv
 from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
 from qurate.selection.selectors.base import Selector
 
 ASKED = torch.tensor([70, 3, 41, 12, 0, 55, 28, 33])
@@ -175,58 +174,15 @@ class Spy(Callback):
         self.records.append(record)
 
 
-class Shows:
-    """A selector that keeps the D_p it is shown, and trusts it."""
-
-    def __init__(self) -> None:
-        self.shown: list[Positives] = []
-
-    def select(self, round: Round) -> Positives:
-        self.shown.append(round.positives)
-        return round.positives
-
-
-@pytest.mark.parametrize(("rounds", "expected"), [(5, [2, 3, 4, 5, 6]), (2, [5, 6]), (9, list(range(7)))])
-def test_the_last_rounds_follow_once_more(rounds: int, expected: list[int]) -> None:
-    split, run, spy = blobs(), config("adaptive", rounds=7), Spy()
+def test_it_begins_anew_with_a_third_of_the_steps_and_with_all_rounds() -> None:
+    split, run, spy, plain = blobs(), config("adaptive", rounds=7), Spy(), Spy()
     base, after = fit(split, run), answered(split)
-    previous = previous_of(base, after, rounds=rounds)
-    done = fit(after.split, run, previous=previous, callbacks=[spy])
-    assert spy.starts == expected
-    assert [record.round for record in done.rounds] == expected
-    assert spy.steps == 10 * len(expected)
-    assert done.stopped == "the budget of 7 rounds is used up"
-    for name, values in previous.weights.items():
-        assert torch.equal(spy.first[name], values), name  # it begins where the finished run ended
-    changed = [not torch.equal(values, previous.weights[name]) for name, values in done.method.state_dict().items()]
-    assert any(changed)
-
-
-def test_it_begins_with_the_positives_of_the_finished_run() -> None:
-    split, run, selector = blobs(), config("adaptive", rounds=7), Shows()
-    base, after = fit(split, run), answered(split)
-    previous = previous_of(base, after)
-    fit(after.split, run, previous=previous, selector=selector)
-    assert len(previous.positives) > 40
-    assert selector.shown[0].indices.tolist() == previous.positives.indices.tolist()
-
-
-def test_the_learning_rate_goes_on_where_the_repeated_rounds_began(tmp_path: Path) -> None:
-    split, run = blobs(), config("adaptive", rounds=7)
-    base, after = fit(split, run), answered(split)
-    checkpoint = File(tmp_path / "c.safetensors")
-    with pytest.raises(KilledError):
-        fit(
-            after.split,
-            run,
-            previous=previous_of(base, after),
-            checkpoint=checkpoint,
-            callbacks=[Events(3)],  # start, pretrained, and the start of the first round
-        )
-    progress = checkpoint.load()
-    assert progress is not None
-    assert (progress.first, progress.next_round) == (2, 2)
-    assert int(progress.trainer["step"]) == 60 + 2 * 10
+    done = fit(after.split, run, previous=previous_of(base, after), callbacks=[spy])
+    assert spy.starts == list(range(7))
+    assert spy.steps == 20 + 7 * 4  # of 60 and of 10
+    short = replace(run, training=replace(run.training, steps=20), selection=replace(run.selection, round_steps=4))
+    assert_equal(done, fit(after.split, short, callbacks=[plain]))
+    assert (spy.steps, spy.starts) == (plain.steps, plain.starts)
 
 
 def test_without_rounds_a_third_of_the_steps_follow() -> None:
@@ -236,6 +192,12 @@ def test_without_rounds_a_third_of_the_steps_follow() -> None:
     assert spy.steps == 20  # of 60
     assert (done.rounds, len(done.positives)) == ((), 0)
     assert not torch.equal(done.method.network.classifier.weight, base.method.network.classifier.weight)
+
+
+def test_an_agent_acts_a_third_as_often() -> None:
+    run = our_config(rounds=7)
+    assert (agent_of(run).episode.actions, agent_of(shorten(run)).episode.actions) == (12, 4)
+    assert shorten(replace(run, training=replace(run.training, steps=1))).training.steps == 1
 
 
 RUNS = {
@@ -261,12 +223,11 @@ def test_the_same_twice_and_killed_anywhere_the_same(name: str, tmp_path: Path) 
         assert_equal(whole, fit(after.split, run, previous=previous, checkpoint=checkpoint))
 
 
-def test_a_checkpoint_of_before_begins_at_round_0() -> None:
-    state = Progress(Positives.none(), None, first=3).tensors()
-    assert Progress.of_tensors(state).first == 3
-    del state["first"]
-    old = Progress.of_tensors(state)
-    assert (old.first, old.next_round) == (0, 0)
+def test_a_checkpoint_that_began_with_a_later_round_is_refused() -> None:
+    state = Progress(Positives.none(), None).tensors()
+    assert Progress.of_tensors(state | {"first": torch.tensor(0)}).next_round == 0
+    with pytest.raises(ValueError, match="an earlier version of qurate began it with a later round"):
+        Progress.of_tensors(state | {"first": torch.tensor(3)})
 
 
 @pytest.mark.parametrize(
@@ -279,15 +240,15 @@ def test_a_checkpoint_of_before_begins_at_round_0() -> None:
     ],
 )
 def test_a_previous_run_that_does_not_fit_is_named(change: dict[str, Any], said: str) -> None:
-    split, run = blobs(), config("none")
+    split, run = blobs(), our_config(rounds=2)
     base, after = fit(split, run), answered(split)
     with pytest.raises(QurateError, match=said):
         fit(after.split, run, previous=replace(previous_of(base, after), **change))
 
 
 def test_a_previous_run_is_checked_by_itself_too() -> None:
-    with pytest.raises(ConfigError, match="rounds must be at least 1 and answered at least 0, got 0 and 0"):
-        Previous({}, Positives.none(), rounds=0)
+    with pytest.raises(ConfigError, match="answered must be at least 0, got -1"):
+        Previous({}, Positives.none(), answered=-1)
     wrong: Any = "run"
     with pytest.raises(ConfigError, match="previous must be a Previous, got str"):
         fit(blobs(), config("none"), previous=wrong)

@@ -19,7 +19,7 @@ from qurate.evaluation import predict_probabilities
 from qurate.methods import Method
 from qurate.registry import ASKERS
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.continuation import Previous, answer, steps_without_rounds
+from qurate.selection.continuation import Previous, answer, shorten
 from qurate.selection.positives import Positives
 from qurate.selection.views import backbone_output
 
@@ -165,8 +165,8 @@ def go_on(
     after = answer(stage.split, torch.searchsorted(stage.left, new), labels)
     previous = Previous(stage.weights, after.keep(stage.positives), after.joined, true_rewards=true_rewards)
     done = fit(after.split, config, previous=previous)
-    has_rounds = config.selection.selector.name != "none"
-    steps = len(done.rounds) * config.selection.round_steps if has_rounds else steps_without_rounds(config)
+    short = shorten(config)
+    steps = short.training.steps + len(done.rounds) * short.selection.round_steps
     return Stage(
         after.split,
         stage.left[after.kept],

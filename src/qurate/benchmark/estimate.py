@@ -13,7 +13,7 @@ from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.samples import Split
 from qurate.expectation import embed_sample, seconds_per_step, steps_of_rounds, take_sample
 from qurate.registry import ORACLE
-from qurate.selection.continuation import LAST_ROUNDS, steps_without_rounds
+from qurate.selection.continuation import shorten
 
 Kind = tuple[str, str, int, int]
 """Method, selector, steps and rounds of asking: cells of a kind take about as long."""
@@ -91,10 +91,11 @@ class _Times:
 
     def steps(self, cell: Cell) -> float:
         """Training steps, with what the agent costs."""
-        config, rounds = cell.config, cell.config.selection.rounds
-        of_rounds = steps_of_rounds(config, self._n_source)
-        going_on = of_rounds * min(LAST_ROUNDS, rounds) / rounds if of_rounds else steps_without_rounds(config)
-        return config.training.steps + of_rounds + cell.ask_rounds * going_on
+        once, again = (
+            config.training.steps + steps_of_rounds(config, self._n_source)
+            for config in (cell.config, shorten(cell.config))
+        )
+        return once + cell.ask_rounds * again
 
     def _take(self, cell: Cell, worker: Worker) -> Split:
         """A sample of the first cell's split, embedded if the others will be."""

@@ -55,7 +55,7 @@ def adapt(
         labeled: The few labelled target images, likewise.
         unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table. --from knows all three.
         out: Run folder for the model, predictions.csv, positives.csv, metrics.csv and report.html.
-        previous: Go on from this finished run with what people said of it, by its settings; it stays as it is.
+        previous: Learn from what people said of this finished run, by its settings in a third of its steps; it stays.
         labels: What people said: labels.csv of qurate review, or a filled-in table of qurate suggest. That of --from
             counts in any case.
         method: How the network learns; a name of the registry.

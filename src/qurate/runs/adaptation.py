@@ -60,7 +60,7 @@ def adapt(
             beside `previous`, whose images are then taken.
         labels: What people said of unlabelled images: labels.csv of `qurate review`, or a table of `model.suggest` with
             its column `label` filled in. Answers in labels.csv of `previous` count too.
-        previous: A finished run, or its model, to go on from with these answers, in place of beginning anew. Its
+        previous: A finished run, or its model, that these answers are about; learned from in a third of its steps. Its
             settings hold; neither the comparison nor the calibration is repeated.
         method: How the network learns: one of `qurate.METHODS`.
         selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'adaptive' unless given, or 'dqn' with

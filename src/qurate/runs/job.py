@@ -45,7 +45,7 @@ from qurate.runs.staging import CURVES_FOLDER
 from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.continuation import Previous
+from qurate.selection.continuation import Previous, shorten
 from qurate.selection.counting import StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of, is_baseline
 from qurate.selection.views import log_probabilities
@@ -118,12 +118,16 @@ class Job:
     def _lesson(self, parts: Parts) -> Lesson:
         return Lesson.none() if self.given is None else make_lesson(self.given, parts, self.previous)
 
+    @property
+    def _trained(self) -> RunConfig:
+        """The run with the steps that it takes."""
+        return self.config if self.previous is None else shorten(self.config)
+
     def _say_expected(self, parts: Parts) -> None:
         if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
             folds = len(self._plan(parts).folds)
             turns = math.ceil(folds / lanes_for(self.config, folds))
-            config = self.config if self.previous is None else self.previous.shortened
-            expected = expect(parts.split, config, self.frozen, turns, self.cache)
+            expected = expect(parts.split, self._trained, self.frozen, turns, self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
 
     def _work(self, material: Material) -> RunOutcome:
@@ -160,13 +164,13 @@ class Job:
         return RunOutcome(model, record)
 
     def _fit(self, material: Material) -> Adaptation:
-        """Algorithm 1, from the beginning or from where the previous run ended."""
+        """Algorithm 1; shorter where people have answered questions about a finished run."""
         previous, folder = None, self.folder
         if self.previous is not None:
             trusted = self.previous.trusted(paths_of(material.parts.split.target_unlabeled))
             previous = Previous(self.previous.weights(), material.told.keep(trusted), material.lesson.joined)
         tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
-        callbacks = (tracker, Phases(self.audience, self.config, goes_on=previous is not None))
+        callbacks = (tracker, Phases(self.audience, self._trained))
         result = fit(material.split, self.config, checkpoint=folder, callbacks=callbacks, previous=previous)
         tracker.close()
         return result
@@ -285,7 +289,7 @@ class Job:
             material.files,
             material.split,
             result,
-            self.config,
+            self._trained,
             (*material.parts.notes, *material.lesson.notes),
             title=f"{material.parts.name}, {material.split.n_classes} classes",
             before=None if self.folder is None else self._before,  # nobody will see a map without a page

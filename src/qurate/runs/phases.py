@@ -7,7 +7,6 @@ from qurate.runs.previous import PreviousRun
 from qurate.runs.staging import REPORT_FILE
 from qurate.runtime.progress import Audience
 from qurate.selection.callbacks import Callback
-from qurate.selection.continuation import steps_without_rounds
 from qurate.selection.crossfit import is_baseline
 from qurate.selection.q_learning.memory import readable_size
 
@@ -28,15 +27,12 @@ class Phases(Callback):
     Args:
         audience: Told of them.
         config: The run.
-        goes_on: Whether it goes on from a finished run.
     """
 
-    def __init__(self, audience: Audience, config: RunConfig, *, goes_on: bool) -> None:
+    def __init__(self, audience: Audience, config: RunConfig) -> None:
         self._audience = audience
         self._selection = config.selection
         self._phase, self._total = "pre-training", config.training.steps
-        if goes_on:
-            self._phase, self._total = "going on", steps_without_rounds(config)
 
     def on_memory(self, peak: int) -> None:
         """Say it once."""

@@ -33,7 +33,6 @@ from qurate.runs.staging import CONFIG_FILE, POSITIVES_FILE, PREDICTIONS_FILE, R
 from qurate.runs.suggestions import read_run_table
 from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.tables import to_csv
-from qurate.selection.continuation import LAST_ROUNDS, steps_without_rounds
 from qurate.selection.positives import Positives
 
 _NUMBERS = ("reward", "phi", "classifier_prob", "center_prob", "entropy_drop")
@@ -93,15 +92,6 @@ class PreviousRun:
             return {}
         rows = self.predictions[["file", "answer", "answer_label"]].itertuples(index=False)
         return {whole_path(file): (answer, label) for file, answer, label in rows if answer}
-
-    @property
-    def shortened(self) -> RunConfig:
-        """A run of about as many steps as going on takes, to tell how long that is."""
-        config = self.config
-        if config.selection.selector.name == "none":
-            return _with_steps(config, steps_without_rounds(config))
-        selection = dataclasses.replace(config.selection, rounds=min(LAST_ROUNDS, config.selection.rounds))
-        return dataclasses.replace(_with_steps(config, 1), selection=selection)
 
     def understand(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Config, backbone and weights of a run that goes on.
@@ -207,7 +197,3 @@ def read_previous(run: Place | AdaptedModel) -> PreviousRun:
 def whole_path(file: Path | str) -> str:
     """One name for an image, however a table spells it: its absolute path; links are not followed."""
     return os.path.abspath(file)  # noqa: PTH100  # Path.absolute keeps '..'
-
-
-def _with_steps(config: RunConfig, steps: int) -> RunConfig:
-    return dataclasses.replace(config, training=dataclasses.replace(config.training, steps=steps))

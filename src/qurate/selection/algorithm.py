@@ -25,7 +25,7 @@ from qurate.selection.agents import build_agent
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
 from qurate.selection.checkpoint import Checkpoint, Progress, restore, save
 from qurate.selection.checks import check_fit, check_positives
-from qurate.selection.continuation import Previous, before_answers, steps_without_rounds
+from qurate.selection.continuation import Previous, before_answers, shorten
 from qurate.selection.episode import SelectionEnv, relations_of_all
 from qurate.selection.harvest import harvest
 from qurate.selection.positives import Positives
@@ -74,7 +74,8 @@ def fit(
         callbacks: Told how the run goes.
         checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
-        previous: A finished run to go on from, where D_t has grown by answers; see `answer`.
+        previous: A finished run that D_t has grown by answers about, see `answer`; learned from them in a third of the
+            steps of the config.
 
     Example:
         >>> from qurate import NetworkConfig, digits_split, make_config
@@ -85,18 +86,19 @@ def fit(
         'the budget of 2 rounds is used up'
     """
     check_fit(split, config, selector, callbacks, checkpoint, pretrained, previous)
+    config = config if previous is None else shorten(config)
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)
-    rewarding = previous.answered if previous is not None and previous.true_rewards else 0
-    selector = selector or build_selector(config, trainer, data, tell, answers=rewarding)
+    rewarding = previous if previous is not None and previous.true_rewards and previous.answered else None
+    answers = 0 if rewarding is None else rewarding.answered
+    selector = selector or build_selector(config, trainer, data, tell, answers=answers)
     tell.on_start(trainer.method)
     # 1-3, unless they were done before
     done = restore(checkpoint, trainer, selector)
     if done is None:
-        if previous is None:
-            done = begin(trainer, data, config, selector, tell, pretrained)
-        else:
-            done = go_on(trainer, data, config, selector, tell, previous)
+        if rewarding is not None and isinstance(selector, DQNSelector):
+            selector.learn_from_answers(*asked_about(split, config, rewarding))
+        done = begin(trainer, data, config, selector, tell, pretrained)
         save(checkpoint, done, trainer, selector)
     if isinstance(selector, NoneSelector):
         return Adaptation(trainer.method, done.positives, "no selector: the base model is the result", ())
@@ -147,42 +149,31 @@ def begin(
         trainer.load_state_dict(state)
     tell.on_pretrained(trainer.method)
     # 2: D_p is empty    3: the experience pool M is empty; it is the agent's
-    return Progress(Positives.none(), _neighbors(trainer, data, config, selector))
+    neighbors = None if isinstance(selector, NoneSelector) else _neighbors(trainer, data, config)
+    return Progress(Positives.none(), neighbors)
 
 
-def go_on(
-    trainer: Trainer, data: TrainingData, config: RunConfig, selector: Selector, tell: Callback, previous: Previous
-) -> Progress:
-    """In place of lines 1-3: F, C and D_p of a finished run, whose last rounds follow once more (decision 52).
-
-    Without rounds, line 1 is repeated in a third of its steps. An agent begins with the rewards that people gave.
+def asked_about(split: Split, config: RunConfig, previous: Previous) -> tuple[Round, Tensor]:
+    """Pseudo-labels of the finished run for D_u as it was before the answers, and what is known of it (decision 52).
 
     Args:
-        trainer: F and C, which take the weights of the finished run.
-        data: D_s, D_t with the answers at its end, D_u without them.
+        split: After the answers.
         config: The run.
-        selector: Who will select.
-        tell: Told of each step.
         previous: The finished run.
+
+    Returns:
+        The round, and the class of each sample of its D_u, -1 where it is not known, (N_u,) int64.
     """
-    first = max(0, config.selection.rounds - previous.rounds)
-    if isinstance(selector, NoneSelector):
-        steps, seed = steps_without_rounds(config), stream_seed(config.seed, 1, 1)
-        trainer.go_on(previous.weights, config.training.steps - steps)
-        trainer.run(data, steps=steps, seed=seed, on_step=tell.on_step)
-    else:
-        trainer.go_on(previous.weights, config.training.steps + first * config.selection.round_steps)
-    tell.on_pretrained(trainer.method)
-    if isinstance(selector, DQNSelector) and previous.true_rewards and previous.answered:
-        former, truth = before_answers(data, previous.answered)
-        neighbors = _neighbors(trainer, former, config, selector)
-        asked = pseudo_label(trainer, former, previous.positives.moved(previous.answered), first, config, neighbors)
-        selector.learn_from_answers(asked, truth)
-    return Progress(previous.positives, _neighbors(trainer, data, config, selector), first=first)
+    trainer = start(split, config)
+    trainer.load_weights(previous.weights)
+    former, truth = before_answers(TrainingData.of(split), previous.answered)
+    positives = previous.positives.moved(previous.answered)
+    neighbors = _neighbors(trainer, former, config)
+    return pseudo_label(trainer, former, positives, 0, config, neighbors), truth
 
 
-def _neighbors(trainer: Trainer, data: TrainingData, config: RunConfig, selector: Selector) -> Tensor | None:
-    if config.selection.reward.center != "neighbors" or isinstance(selector, NoneSelector):
+def _neighbors(trainer: Trainer, data: TrainingData, config: RunConfig) -> Tensor | None:
+    if config.selection.reward.center != "neighbors":
         return None
     return find_neighbors(trainer.method, data, config.selection.reward.neighbors)
 

@@ -40,7 +40,6 @@ class Progress:
         positives: D_p.
         neighbors: Found once, after pre-training; None unless the reward asks for them.
         rounds: The rounds that are done.
-        first: Number of the first of them: 0, or later in a run that goes on from a finished one.
         unchanged: For how many rounds D_p has not changed.
         trainer: Weights, optimiser and step, as they were saved.
         selector: What the selector remembers, as it was saved.
@@ -50,14 +49,13 @@ class Progress:
     neighbors: Tensor | None
     rounds: tuple[RoundRecord, ...] = ()
     unchanged: int = 0
-    first: int = 0
     trainer: State = field(default_factory=dict)
     selector: State = field(default_factory=dict)
 
     @property
     def next_round(self) -> int:
         """Number of the round that follows."""
-        return self.first + len(self.rounds)
+        return len(self.rounds)
 
     def converged(self, config: SelectionConfig) -> bool:
         """Line 4: whether the budget of rounds is used up, or D_p has not changed for long enough (decision 13)."""
@@ -94,12 +92,17 @@ class Progress:
                 [getattr(record, part.name) for record in self.rounds], dtype=torch.float64
             )
         state["unchanged"] = torch.tensor(self.unchanged)
-        state["first"] = torch.tensor(self.first)
         return {name: values.detach().cpu().contiguous() for name, values in state.items()}
 
     @classmethod
     def of_tensors(cls, state: Mapping[str, Tensor]) -> Progress:
-        """What `tensors` made into a dictionary."""
+        """What `tensors` made into a dictionary.
+
+        Raises:
+            ValueError: If it is of a run that began with a later round, as before 0.2 those with answers did.
+        """
+        if int(state.get("first", torch.tensor(0))):
+            raise ValueError("an earlier version of qurate began it with a later round")
         state = {name: values.clone() for name, values in state.items()}  # a file's own memory is aligned anyhow
         columns = {name: values.tolist() for name, values in below("rounds.", state).items()}
         counted = zip(columns["round"], columns["positives"], columns["new"], columns["seconds"], strict=True)
@@ -108,7 +111,6 @@ class Progress:
             neighbors=state.get("neighbors"),
             rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in counted),
             unchanged=int(state["unchanged"]),
-            first=int(state.get("first", 0)),
             trainer=below("trainer.", state),
             selector=below("selector.", state),
         )

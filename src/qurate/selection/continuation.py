@@ -1,4 +1,4 @@
-"""Going on from a finished run with what people have answered since, in place of beginning anew."""
+"""A run that learns from what people answered about a finished one (decision 52)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,35 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from qurate.config import RunConfig
+from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, check_positions, describe, join, take
 from qurate.errors import ConfigError
 from qurate.selection.positives import Positives
 
-LAST_ROUNDS = 5
-"""How many of the last rounds are repeated when a run goes on: a third of its training steps. Our choice."""
+SHORTER = 3
+"""How many times fewer steps a run takes that learns from answers. Our choice."""
 
 
 @dataclass(frozen=True, eq=False)
 class Previous:
-    """A finished run to go on from.
+    """A finished run that people have answered questions about.
 
     Args:
         weights: State of its method, F and C.
         positives: Its D_p, as positions in the D_u that is now left; see `answer`.
         answered: How many of the last samples of D_t people have labelled since.
-        rounds: How many of the last rounds to repeat; all of them where a run has fewer.
-        true_rewards: Whether an agent is rewarded by the answers before it goes on.
+        true_rewards: Whether an agent is rewarded by the answers before its first round.
     """
 
     weights: Mapping[str, Tensor]
     positives: Positives
     answered: int = 0
-    rounds: int = LAST_ROUNDS
     true_rewards: bool = True
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.answered < 0:
-            raise ConfigError(
-                f"Previous: rounds must be at least 1 and answered at least 0, got {self.rounds} and {self.answered}."
-            )
+        if self.answered < 0:
+            raise ConfigError(f"Previous: answered must be at least 0, got {self.answered}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +103,20 @@ def _check_labels(labels: object, n_classes: int) -> None:
         raise DataError(f"{allowed}, got {int(labels.min())} to {int(labels.max())}.")
 
 
-def steps_without_rounds(config: RunConfig) -> int:
-    """Training steps of a run without a selector that goes on: a third of those it began with."""
-    return -(-config.training.steps // 3)
+def shorten(config: RunConfig) -> RunConfig:
+    """The run with a third of the steps before selection, and of the steps and actions in each round, rounded up."""
+    training, selection, selector = config.training, config.selection, config.selection.selector
+    if isinstance(selector, DQNConfig):
+        selector = replace(selector, episode=replace(selector.episode, actions=_share(selector.episode.actions)))
+    return replace(
+        config,
+        training=replace(training, steps=_share(training.steps)),
+        selection=replace(selection, selector=selector, round_steps=_share(selection.round_steps)),
+    )
+
+
+def _share(count: int) -> int:
+    return -(-count // SHORTER)
 
 
 def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Tensor]:
