@@ -89,9 +89,14 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
     assert metrics["comparison_balanced_low"] <= metrics["comparison_balanced_high"]
     beside = tmp_path / "run" / "baseline"
     assert {path.name for path in beside.iterdir()} == {"model.json", "model.safetensors", "predictions.csv"}
-    told = qurate.load(beside).predict(place["unlabeled"]).set_index("file")["label"]
-    kept = pd.read_csv(beside / "predictions.csv").set_index("file")["label"]
-    assert told.to_dict() == kept.to_dict()
+    plain = qurate.load(beside)
+    assert (plain.calibration.by, plain.calibration.images) == ("held-out images", 9)
+    told = plain.predict(place["unlabeled"]).set_index("file")
+    kept = pd.read_csv(beside / "predictions.csv").set_index("file").loc[told.index]
+    assert list(told["label"]) == list(kept["label"])
+    assert told["probability"].to_numpy() == pytest.approx(kept["probability"].to_numpy(), abs=1e-4)
+    with pytest.raises(qurate.QurateError, match=r"This is the plain model beside the run .*run; give that run"):
+        plain.suggest(1)
     assert set(record.embedding["part"]) == {"source", "labeled", "unlabeled"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "été" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Protocol
 
 import torch
@@ -24,7 +25,7 @@ from qurate.selection.positives import Positives
 from qurate.selection.views import backbone_output
 
 NOBODY = "none"
-"""The control: the run goes on as often and as long, without answers."""
+"""The control: a short run without answers, the same in every round."""
 
 
 class Answers(Protocol):
@@ -110,18 +111,21 @@ def ask_in_rounds(
     Raises:
         BenchmarkError: If the asker has fewer images to ask about.
     """
-    chooser: Asker | None = None if asker == NOBODY else ASKERS.find(asker).load()()
     stage = first
+    if asker == NOBODY:
+        nothing = torch.empty(0, dtype=torch.int64)
+        stage = go_on(split, first, config, nothing, person.label(nothing), time.perf_counter())
+        yield from repeat(stage, rounds)
+        return
+    chooser: Asker = ASKERS.find(asker).load()()
     for number in range(1, rounds + 1):
         began = time.perf_counter()
-        new = torch.empty(0, dtype=torch.int64)
-        if chooser is not None:
-            new = chooser.ask(pool_of(split, stage), size, config.seed)
-            if len(new) < size:
-                raise BenchmarkError(
-                    f"asker '{asker}' finds {len(new)} images to ask about in round {number}, which asks for {size}. "
-                    "Ask for fewer labels."
-                )
+        new = chooser.ask(pool_of(split, stage), size, config.seed)
+        if len(new) < size:
+            raise BenchmarkError(
+                f"asker '{asker}' finds {len(new)} images to ask about in round {number}, which asks for {size}. "
+                "Ask for fewer labels."
+            )
         stage = go_on(split, stage, config, new, person.label(new), began)
         yield stage
 

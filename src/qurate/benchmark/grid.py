@@ -52,7 +52,7 @@ class Grid(Checked):
         device: Where to train.
         imbalances: Ratios of the largest class to the smallest to thin the unlabelled target to; 1 leaves it as it is.
         calibrate: Find a temperature for each cell by cross-fitting; it then takes three times as long.
-        askers: Who says which images to label next: names of `qurate.ASKERS`, and 'none' for the control that goes on
+        askers: Who says which images to label next: names of `qurate.ASKERS`, and 'none' for the control
             without answers. Each asks after the run of each cell; if empty, nobody asks.
         ask: Labels to ask for.
         ask_rounds: In as many rounds, after each of which the run goes on.

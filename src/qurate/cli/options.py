@@ -64,7 +64,7 @@ Askers = Annotated[
     _shown(
         "A,B,...",
         "all",
-        f"Who says which images to label next: {', '.join(ASKERS)}, or none, the control that goes on without answers.",
+        f"Who says which images to label next: {', '.join(ASKERS)}, or none, the control without answers.",
     ),
 ]
 EVERY_SELECTOR = ",".join(SELECTORS)

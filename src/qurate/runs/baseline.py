@@ -7,13 +7,14 @@ import dataclasses
 import pandas as pd
 from torch import Tensor
 
+from qurate.calibration import Calibration
 from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.methods import Method
 from qurate.report.run.record import RunRecord
 from qurate.runs.folder import RunFolder
 from qurate.runs.lesson import Material
-from qurate.runs.predictions import predict_all
+from qurate.runs.predictions import calibrate_record, predict_all
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import fit
 from qurate.selection.counting import StepCount
@@ -35,7 +36,9 @@ def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, au
     return fit(split, run, checkpoint=checkpoint, callbacks=[listen]).method
 
 
-def predict_baseline(said: Tensor, record: RunRecord, material: Material, method: Method) -> pd.DataFrame:
+def predict_baseline(
+    said: Tensor, record: RunRecord, material: Material, method: Method, calibration: Calibration
+) -> pd.DataFrame:
     """predictions.csv of S+T, with a row for the same images as the adapted model's.
 
     Args:
@@ -43,9 +46,8 @@ def predict_baseline(said: Tensor, record: RunRecord, material: Material, method
         record: Of the run; names the files of D_u.
         material: The images.
         method: S+T.
+        calibration: Its temperature.
     """
-    sure, labels = said.exp().max(dim=1)
-    table = record.predictions[["file"]].assign(
-        label=[record.classes[label] for label in labels.tolist()], probability=sure.tolist()
-    )
-    return predict_all(dataclasses.replace(record, predictions=table), material, method)
+    named = record.predictions.assign(label=[record.classes[label] for label in said.argmax(dim=1).tolist()])
+    of_baseline = calibrate_record(dataclasses.replace(record, predictions=named), said, calibration)
+    return predict_all(of_baseline, material, method)

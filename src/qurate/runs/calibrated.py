@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 from torch import Tensor
 
@@ -11,11 +9,14 @@ from qurate.calibration import Calibration, at_temperature, fit_temperature, mat
 from qurate.selection.crossfit import HeldOut
 
 
-def calibrate(folds: Sequence[HeldOut]) -> Calibration:
-    """From what adapted models say of images that they were not trained on."""
-    held_out = HeldOut.join(folds)
-    temperature = fit_temperature(held_out.adapted, held_out.labels)
-    return Calibration(temperature, "held-out images", len(held_out.labels))
+def calibrate(said: Tensor, labels: Tensor) -> Calibration:
+    """From what models say of images that they were not trained on.
+
+    Args:
+        said: Their log-probabilities, (n, K).
+        labels: The classes, (n,) int64.
+    """
+    return Calibration(fit_temperature(said, labels), "held-out images", len(labels))
 
 
 def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
@@ -29,9 +30,8 @@ def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
     return Calibration(match_confidence(adapted, agree), "agreement with S+T")
 
 
-def held_out_table(folds: Sequence[HeldOut], calibration: Calibration) -> pd.DataFrame:
+def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
     """How sure adapted models were of held-out images, before and after, and whether they were right."""
-    held_out = HeldOut.join(folds)
     return pd.DataFrame(
         {
             "probability": at_temperature(held_out.adapted, calibration.temperature).max(dim=1).values.tolist(),

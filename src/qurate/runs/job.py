@@ -46,8 +46,7 @@ from qurate.runs.tracking import Tracker
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.continuation import Previous, shorten
-from qurate.selection.counting import StepCount
-from qurate.selection.crossfit import HeldOut, baseline_of, is_baseline
+from qurate.selection.crossfit import HeldOut, is_baseline
 from qurate.selection.views import log_probabilities
 
 
@@ -148,13 +147,18 @@ class Job:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
-            plain = self._baseline(material, record)
+            baseline = train_baseline(split, self.config, folder, self.audience)
+            plain = log_probabilities(baseline, split.target_unlabeled.inputs)
             folds = self._cross_fit(split, plan)
             record = dataclasses.replace(record, comparison=compare(folds, plan.how, said, plain), no_comparison="")
-            record = calibrate_record(record, said, calibration := calibrate(folds))
-            record = dataclasses.replace(record, held_out=held_out_table(folds, calibration))
+            held_out = HeldOut.join(folds)
+            record = calibrate_record(record, said, calibration := calibrate(held_out.adapted, held_out.labels))
+            record = dataclasses.replace(record, held_out=held_out_table(held_out, calibration))
             model = dataclasses.replace(model, calibration=calibration)
             if folder is not None:
+                fitted = calibrate(held_out.baseline, held_out.labels)
+                predictions = predict_baseline(plain, record, material, baseline, fitted)
+                folder.write_baseline(self._model(baseline, split.classes, fitted), predictions)
                 folder.write_calibrated(model, record, predict_all(record, material, result.method))
         else:
             self.audience.say(f"No comparison was made. {self._why_not_compared()}")
@@ -234,16 +238,6 @@ class Job:
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.frozen.identity.encode()).hexdigest()
 
-    def _baseline(self, material: Material, record: RunRecord) -> Tensor:
-        """Train S+T on all labelled images, keep it beside the adapted model; what it says of D_u, (N_u, K)."""
-        split = material.split
-        baseline = train_baseline(split, self.config, self.folder, self.audience)
-        said = log_probabilities(baseline, split.target_unlabeled.inputs)
-        if self.folder is not None:
-            predictions = predict_baseline(said, record, material, baseline)
-            self.folder.write_baseline(self._model(baseline, split.classes, Calibration()), predictions)
-        return said
-
     def _cross_fit(self, split: Split, plan: Plan) -> tuple[HeldOut, ...]:
         done = {} if self.folder is None else self.folder.load_folds(split, plan.folds)
         if done is None:
@@ -257,10 +251,8 @@ class Job:
             return self.previous.model.calibration
         if not self.check_helping or is_baseline(self.config):
             return Calibration()
-        plain = baseline_of(self.config)
-        shown = StepCount(self.audience, "S+T, to calibrate by", plain.total_steps)
-        other = log_probabilities(fit(split, plain, callbacks=(shown,)).method, split.target_unlabeled.inputs)
-        return calibrate_by_agreement(said, other)
+        plain = train_baseline(split, self.config, self.folder, self.audience)
+        return calibrate_by_agreement(said, log_probabilities(plain, split.target_unlabeled.inputs))
 
     def _model(self, method: Method, classes: tuple[str, ...], calibration: Calibration) -> AdaptedModel:
         network = method.network.to("cpu")

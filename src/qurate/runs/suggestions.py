@@ -19,13 +19,14 @@ from qurate.asking.random import RandomAsker
 from qurate.data.domains import list_some
 from qurate.data.images import OnProgress
 from qurate.data.parts import Place, find_images
+from qurate.data.places import is_file
 from qurate.data.samples import check_positions
 from qurate.errors import ConfigError, DataError
 from qurate.registry import ASKERS
-from qurate.runs.about import file_of
+from qurate.runs.about import ABOUT_FILE, file_of
 from qurate.runs.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.runs.model import AdaptedModel
-from qurate.runs.staging import POSITIVES_FILE, PREDICTIONS_FILE, RunError
+from qurate.runs.staging import BASELINE_FOLDER, POSITIVES_FILE, PREDICTIONS_FILE, RunError
 from qurate.runtime.checked import LARGEST_SEED, MOST, show
 from qurate.runtime.tables import TableError, read_csv
 
@@ -233,7 +234,10 @@ def read_run_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     try:
         table = read_csv(path)
     except TableError as error:
-        raise RunError(f"{error} It belongs to every finished run; adapt again, or give the images.") from error
+        hint = "It belongs to every finished run; adapt again, or give the images."
+        if folder.name == BASELINE_FOLDER and is_file(folder.parent / ABOUT_FILE):
+            hint = f"This is the plain model beside the run {folder.parent}; give that run, or the images."
+        raise RunError(f"{error} {hint}") from error
     if missing := [column for column in columns if column not in table.columns]:
         raise RunError(f"{path}: must have the column '{missing[0]}', got {list_some(table.columns)}.")
     return table
