@@ -22,6 +22,7 @@ from qurate.evaluation import true_labels
 from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit, pretrain
 from qurate.selection.callbacks import Callback
+from qurate.selection.continuation import SHORTER
 from qurate.selection.crossfit import draw_folds, fit_without
 from qurate.selection.selectors.base import Selector
 from qurate.selection.selectors.oracle import OracleSelector
@@ -75,7 +76,9 @@ class Cell:
     def name(self) -> str:
         """The fingerprint; without what cells of before it could be chosen do not name."""
         about = dataclasses.asdict(self)
-        if not self.asker:
+        if self.asker:
+            about["learning"] = f"anew, 1/{SHORTER} of the steps"  # cells of before went on with the old weights
+        else:
             for part in ASKING:
                 del about[part]
         if self.imbalance == 1:
