@@ -51,6 +51,7 @@ class Weighed:
         self.distances: list[float] = []
 
     def select(self, round: Round) -> Positives:
+        """The share of the round, balanced by the weight."""
         self.distances.append(1 - balance(round, replace(self.config, lopsided_from=1.0, lopsided_over=1.0)))
         scores = round.phi - self.weight * round.class_quantile(round.phi, 0.5)
         return round.positives_at(best_within_room(round, scores, self.weight, self.config))
@@ -140,10 +141,8 @@ def main() -> None:
         row = [value(games, *pair) for pair in (learned, own, (-9.0, 1.0), (99.0, 1.0))]
         for thinned, run in runs:
             row += [accuracy(fit(thinned, with_constants(run, *pair)), thinned) for pair in (learned, own)]
-        print(
-            f"| {seed} | {learned[0]:.2f} | {learned[1]:.2f} | {' | '.join(f'{each:.1f}' for each in row)} |",
-            flush=True,
-        )
+        numbers = [*(f"{each:.2f}" for each in learned), *(f"{each:.1f}" for each in row)]
+        print(f"| {seed} | {' | '.join(numbers)} |", flush=True)
 
 
 if __name__ == "__main__":
