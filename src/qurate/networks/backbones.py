@@ -83,8 +83,8 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
 
     Args:
         name: 'none', 'digits', 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34'.
-        weights: 'none', 'pretrained', 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0'), or the
-            path of a safetensors or state-dict file.
+        weights: 'none', 'pretrained', 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0', 1 and 2),
+            or the path of a safetensors or state-dict file.
         input_width: Width of the embeddings, for 'none'.
 
     Raises:
@@ -108,21 +108,12 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
             "'torchvision/vgg16', 'torchvision/resnet34'."
         )
     if weights == "offline":
-        _load_offline(name, backbone.module)
+        backbone.module.load_state_dict(offline_weights(name))
     elif weights not in ("none", "pretrained"):
         load_weights(backbone.module, Path(weights))
     elif name == "digits" and weights == "pretrained":
         raise BackboneError("Backbone 'digits' has no pretrained weights; use `weights='none'` or a file.")
     return backbone
-
-
-def _load_offline(name: str, module: nn.Module) -> None:
-    if name.partition(".")[0] != OFFLINE_BACKBONE:  # with or without timm's tag
-        raise BackboneError(
-            f"`weights='offline'` are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
-            "pass a local file: `weights=FILE`."
-        )
-    module.load_state_dict(offline_weights())
 
 
 def _timm(name: str, *, pretrained: bool) -> Backbone:
