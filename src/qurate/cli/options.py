@@ -44,6 +44,8 @@ Steps = Annotated[int | None, _shown("INT", str(config.TrainingConfig.steps))]
 Rounds = Annotated[int | None, _shown("INT", "that of the preset")]
 
 Backbone = Annotated[str | None, _shown("NAME", settings.BACKBONE)]
+ImageSize = Annotated[int | None, _shown("PIXELS", "the model's own")]
+Pooling = Annotated[Literal["class", "mean", "both"] | None, _shown("{class,mean,both}", "the model's own")]
 Weights = Annotated[str | None, _shown("FILE", "auto")]
 Train = Annotated[settings.Train | None, _shown("{head,full}", "head")]
 Device = Annotated[config.Device | None, _shown("{auto,cpu,cuda,mps}", "auto")]

@@ -36,13 +36,14 @@ def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
         given: The options that were given.
         config: A file of settings, which given numbers change.
     """
+    from qurate.networks.names import name_with
     from qurate.networks.offline import find_weights
     from qurate.runs.adaptation import trained_network
     from qurate.runs.settings import BACKBONE
 
     if config is not None:
         return _repeat_run(config, given)
-    backbone = given.pop("backbone", BACKBONE)
+    backbone = name_with(given.pop("backbone", BACKBONE), given.pop("image_size", None), given.pop("pooling", None))
     weights = find_weights(backbone, given.pop("weights", "auto"))
     run = make_config(network=trained_network(given.pop("train", "head"), backbone, weights), **given)
     return {"config": run, "backbone": backbone, "weights": weights, "compare": True}
@@ -50,6 +51,7 @@ def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     """The run of a file; the config.json of a run also says its backbone and whether it was compared."""
+    from qurate.networks.names import name_with
     from qurate.networks.offline import find_weights
     from qurate.runs.settings import BACKBONE
 
@@ -57,6 +59,7 @@ def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     is_head = config.network.backbone == "none"
     known = stored if is_head else {"backbone": config.network.backbone, "weights": config.network.weights}
     network = {"backbone": BACKBONE, "weights": "auto"} | _pick({**known, **given}, "backbone", "weights")
+    network["backbone"] = name_with(network["backbone"], given.get("image_size"), given.get("pooling"))
     network["weights"] = find_weights(network["backbone"], network["weights"])
     config = replace(
         config,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from qurate.data.places import is_file
 from qurate.errors import ConfigError, QurateError
+from qurate.networks.names import members_of, weights_of
 
 OFFLINE_BACKBONE = "timm/tf_efficientnet_lite0"
 """The smallest of the backbones that weights='offline' belong to."""
@@ -55,12 +56,22 @@ def offline_is_installed(backbone: str = OFFLINE_BACKBONE) -> bool:
 
 
 def find_weights(backbone: str, weights: str) -> str:
-    """What 'auto' stands for here; a file by its whole path, for a run may be resumed from elsewhere."""
-    for argument, word in (("backbone", backbone), ("weights", weights)):
-        if not isinstance(word, str) or not word:
-            raise ConfigError(f"{argument} must be text, got {word!r}.")
+    """What 'auto' stands for here; a file by its whole path, for a run may be resumed from elsewhere.
+
+    Args:
+        backbone: One, or several joined by '+'.
+        weights: For all of them, or for each, joined likewise.
+    """
+    members = members_of(backbone)
+    if not isinstance(weights, str) or not weights:
+        raise ConfigError(f"weights must be text, got {weights!r}.")
+    words = [_find(member.model, own) for member, own in zip(members, weights_of(backbone, weights), strict=True)]
+    return words[0] if len(set(words)) == 1 else "+".join(words)
+
+
+def _find(model: str, weights: str) -> str:
     if weights == "auto":
-        return "offline" if offline_is_installed(backbone) else "pretrained"
+        return "offline" if offline_is_installed(model) else "pretrained"
     return str(Path(weights).resolve()) if is_file(Path(weights)) else weights
 
 

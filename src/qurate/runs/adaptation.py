@@ -8,10 +8,12 @@ from contextlib import nullcontext
 from typing import Any, get_args
 
 from qurate.config import Device, NetworkConfig, RunConfig
-from qurate.data.embedding.frozen import choose_device, freeze_backbone
+from qurate.data.embedding.frozen import choose_device
+from qurate.data.embedding.several import freeze_backbones
 from qurate.data.parts import Missing, Place, read_parts
 from qurate.data.places import as_path, check_places, is_file
 from qurate.errors import ConfigError, DataError
+from qurate.networks.names import Pooling, check_trainable, name_with
 from qurate.networks.offline import find_weights
 from qurate.presets import Preset, make_config
 from qurate.runs.folder import RunFolder
@@ -37,6 +39,8 @@ def adapt(
     preset: Preset = "qurate",
     backbone: str = BACKBONE,
     weights: str = "auto",
+    image_size: int | None = None,
+    pooling: Pooling | None = None,
     train: Train = "head",
     steps: int | None = None,
     rounds: int | None = None,
@@ -66,9 +70,13 @@ def adapt(
         selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'adaptive' unless given, or 'dqn' with
             preset 'paper'.
         preset: How the agent of selector 'dqn' is set up: 'qurate', or 'paper' for the printed algorithm.
-        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'; several side by side with '+' between
+            them, where only the head is trained.
         weights: 'pretrained' (download), 'offline' (of the extra `qurate[offline]`), or the path of a weight file;
             'auto' takes the offline ones where they are installed and fit the backbone, else the pretrained ones.
+        image_size: Side in pixels of the images that a backbone of timm sees; the model's own unless given.
+        pooling: What becomes of the tokens of a transformer: 'class' token, 'mean' of the patches, or 'both' one after
+            the other; what the model was made for unless given.
         train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         steps: Training steps before selection; the preset's unless given.
         rounds: Most rounds of selection; the preset's unless given.
@@ -106,11 +114,14 @@ def adapt(
     if previous is not None:
         kept = read_previous(previous)
         beside = words | {"device": device, "config": config, "backbone": backbone, "weights": weights, "train": train}
+        beside |= {"image_size": image_size, "pooling": pooling}
         run, backbone, weights = kept.understand(_given(beside)).values()
     elif config is None:
+        backbone = name_with(backbone, image_size, pooling)
         weights = find_weights(backbone, weights)
         run = make_config(network=trained_network(train, backbone, weights), device=device, **words)
     else:
+        backbone = name_with(backbone, image_size, pooling)
         weights = find_weights(backbone, weights)
         run = _alone(config, words | {"device": device})
         if run.network.backbone != "none":  # all layers are trained
@@ -153,6 +164,8 @@ def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:
     """What is trained: the layers after a frozen backbone, on its embeddings, or the backbone as well."""
     if train not in get_args(Train):
         raise ConfigError(f"train must be one of {', '.join(get_args(Train))}, got {train!r}.")
+    if train == "full":
+        check_trainable(backbone)
     network = NetworkConfig(bottleneck="normalized")
     return dataclasses.replace(network, backbone=backbone, weights=weights) if train == "full" else network
 
@@ -200,7 +213,7 @@ def run_adaptation(
         parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=store)
         for line in parts.lines():
             hears.say(line)
-        frozen = freeze_backbone(backbone, weights)
+        frozen = freeze_backbones(backbone, weights)
         return Job(config, weights, frozen, compare, store, folder, hears, places, given, previous).run(parts)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from qurate.config import RunConfig
 from qurate.data.domains import list_some
-from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.embedding.several import Frozen, transforms_of
 from qurate.data.parts import Parts, paths_of
 from qurate.data.places import Place
 from qurate.errors import ConfigError, DataError
@@ -115,7 +115,7 @@ class PreviousRun:
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
         return {"config": config, "backbone": backbone, "weights": weights}
 
-    def check(self, parts: Parts, frozen: FrozenBackbone) -> None:
+    def check(self, parts: Parts, frozen: Frozen) -> None:
         """Make sure that its model is one of these classes and images, before any work.
 
         Raises:
@@ -133,7 +133,7 @@ class PreviousRun:
                 "of that run, or begin anew without `previous`."
             )
         identity = hashlib.sha256(frozen.identity.encode()).hexdigest()
-        if self.settings.get("backbone_sha256", identity) != identity or self.model.transform != frozen.transform:
+        if self.settings.get("backbone_sha256", identity) != identity or self.model.transforms != transforms_of(frozen):
             raise ConfigError(
                 f"a run that goes on from {self.folder} must have its backbone, {self.settings.get('backbone')}, with "
                 "the same weights and preparation of images; these are others. Pass its weights as `weights=FILE`."
