@@ -64,7 +64,8 @@ def adapt(
         selector: Which pseudo-labels to trust; a name of the registry.
         preset: Settings of selector dqn: 'qurate', our own, or 'paper', the published algorithm as printed.
         config: JSON or TOML file with all settings. The config.json of a run repeats that run.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or fast, good,
+            best, auto, which `qurate backbones` lists.
         weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
         image_size: Side in pixels of the images that a backbone of timm sees.
         pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
@@ -99,7 +100,7 @@ def adapt(
     from qurate.runs.previous import read_previous
 
     kept = None if previous is None else read_previous(previous)
-    run = understand(given, config) if kept is None else kept.understand(given)
+    run = understand(given, config, places) if kept is None else kept.understand(given)
     run["compare"] = run.get("compare", True) and compare
     done = run_adaptation(
         source,

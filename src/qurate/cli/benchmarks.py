@@ -112,8 +112,8 @@ def benchmark(
         presets: Settings of selectors dqn and confidence: qurate, paper, or both.
         shots: Labelled target images per class: 1 and 3 have public lists, others need --protocol drawn.
         seeds: Seeds of the runs.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B. The
-            suite's (the paper's) unless given.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or
+            fast, good, best, auto. The suite's (the paper's) unless given.
         weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
         image_size: Side in pixels of the images that a backbone of timm sees.
         pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
@@ -151,12 +151,21 @@ def benchmark(
     from qurate.benchmark.grid import Grid
     from qurate.benchmark.worker import Worker
     from qurate.data.catalog import load_suite
-    from qurate.networks.names import name_with
-    from qurate.networks.offline import find_weights
+    from qurate.data.embedding.frozen import choose_device
+    from qurate.data.parts import count_images
+    from qurate.networks.recommended import find_backbone
     from qurate.runtime.machine import available_cores
 
     found = load_suite(suite)
-    named = name_with(backbone or found.backbone, image_size, pooling)
+    named, chosen, said = find_backbone(
+        backbone or found.backbone,
+        weights or "auto",
+        image_size,
+        pooling,
+        look=lambda: (0 if data is None else count_images(data), choose_device(device or "auto")),
+    )
+    if said:
+        say(said)
     grid = Grid(
         found,
         data,
@@ -167,7 +176,7 @@ def benchmark(
         shots=chosen_shots,
         seeds=chosen_seeds,
         backbone="" if named == found.backbone else named,
-        weights=find_weights(named, weights or "auto"),
+        weights=chosen,
         train=train or "head",
         protocol=protocol or found.protocols[0],
         rules=chosen_rules,

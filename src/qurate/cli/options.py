@@ -43,7 +43,7 @@ Seed = Annotated[int | None, _shown("INT", "0")]
 Steps = Annotated[int | None, _shown("INT", str(config.TrainingConfig.steps))]
 Rounds = Annotated[int | None, _shown("INT", "that of the preset")]
 
-Backbone = Annotated[str | None, _shown("NAME", settings.BACKBONE)]
+Backbone = Annotated[str | None, _shown("NAME", f"fast, {settings.BACKBONE}")]
 ImageSize = Annotated[int | None, _shown("PIXELS", "the model's own")]
 Pooling = Annotated[Literal["class", "mean", "both"] | None, _shown("{class,mean,both}", "the model's own")]
 Weights = Annotated[str | None, _shown("FILE", "auto")]

@@ -24,7 +24,8 @@ class NetworkConfig(Checked):
 
     backbone: str = "none"
     """'none' (inputs are embeddings), 'digits' (small CNN), 'timm/NAME.TAG', 'torchvision/vgg16' or
-    'torchvision/resnet34'. Paper: ResNet-34 on DomainNet, VGG-16 on Office."""
+    'torchvision/resnet34'; 'timm/NAME@224@mean' has its image size and pooling. Paper: ResNet-34 on DomainNet, VGG-16
+    on Office."""
     weights: str = "none"
     """'none' (random), 'pretrained' (download), 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0', 1
     and 2), or the path of a safetensors or state-dict file."""

@@ -80,7 +80,7 @@ def check_backbone(name: str) -> None:
             raise BackboneError(
                 f"There is no backbone {member.model!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) "
                 "lists them), 'torchvision/vgg16', 'torchvision/resnet34'; with '@224' its image size in pixels, and "
-                "several with '+' between them."
+                "several with '+' between them. `qurate backbones` lists those that we would take."
             )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from qurate.data.images import Transform
+from qurate.networks.hub import hub_answers, hub_place, is_downloaded
 from qurate.networks.names import Member
 from qurate.networks.offline import BackboneError
 
@@ -103,6 +104,8 @@ def download_failed(name: str, error: BaseException) -> BackboneError:
 
 
 def _create(name: str, size: int, *, pretrained: bool) -> Any:
+    if pretrained and hub_place(name) is not None and not is_downloaded(name) and not hub_answers():
+        raise download_failed(f"timm/{name}", TimeoutError())  # timm would ask again and again, for a minute
     try:
         if size:
             try:
