@@ -18,7 +18,7 @@ import torch
 from office_answers import ROUNDS, Asked, now, parse, print_rows
 from torch import Tensor
 
-from qurate.benchmark.asking import Stage, go_on
+from qurate.benchmark.asking import Stage, learn
 from qurate.data.samples import Split
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.continuation import answer
@@ -54,7 +54,7 @@ def run(scenario: str, seed: int) -> list[float]:
     for _ in range(ROUNDS):
         new, said = asked.ask(short)
         indices, labels = torch.cat([indices, new]), torch.cat([labels, said])
-        short = go_on(asked.split, short, asked.config, new, said, now())
+        short = learn(asked.split, short, asked.config, new, said, now())
         for place, train in enumerate(OTHERS):
             others[place] = _after(asked, others[place], train, indices, labels)
     stages = (short, *others)

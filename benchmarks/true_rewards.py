@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from office_answers import ROUNDS, Asked, now, parse, print_rows
 
-from qurate.benchmark.asking import go_on
+from qurate.benchmark.asking import learn
 
 ARMS = {"with": True, "without": False}
 
@@ -23,7 +23,7 @@ def run(scenario: str, seed: int) -> list[float]:
     for _ in range(ROUNDS):
         new, labels = asked.ask(stages["with"])
         for name, true_rewards in ARMS.items():
-            stages[name] = go_on(asked.split, stages[name], asked.config, new, labels, now(), true_rewards=true_rewards)
+            stages[name] = learn(asked.split, stages[name], asked.config, new, labels, now(), true_rewards=true_rewards)
             row.append(asked.accuracy(stages[name]))
     return [*row, row[-2] - row[-1]]
 

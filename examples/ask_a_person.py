@@ -26,6 +26,8 @@ def main() -> None:
     def annotate(file: str) -> str:
         return next((digits / "answers").glob(f"*/{Path(file).name}")).parent.name
 
+    for turn in range(options.turns + 1):  # answers of an earlier execution would count too
+        (digits / f"asked-{turn}" / "labels.csv").unlink(missing_ok=True)
     model = qurate.adapt(*parts, steps=options.steps, rounds=options.rounds, out=digits / "asked-0", force=True)
     print(f"before: {model.evaluate(digits / 'answers').accuracy:.1%}")
     for turn in range(1, options.turns + 1):

@@ -24,7 +24,7 @@ _EVIDENCE = 3.84
 """Twice the gain in log-likelihood from which on a temperature below 1 is believed: 5 % of chi-square."""
 _HALVINGS = 60
 
-Source = Literal["held-out images", "agreement with S+T", "nothing"]
+Source = Literal["held-out images", "agreement with S+T", "the run before", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Calibration:
             return f"calibrated on {self.images} held-out images (temperature {self.temperature:.2f})"
         if self.by == "agreement with S+T":
             return f"calibrated without labels, by how often it agrees with S+T (temperature {self.temperature:.2f})"
+        if self.by == "the run before":
+            return f"as sure, on the mean, as the calibrated of the run before (temperature {self.temperature:.2f})"
         return "not calibrated: probabilities are usually too high"
 
     @classmethod

@@ -29,9 +29,9 @@ def test_suggest_answer_and_go_on(
     assert command(place, monkeypatch, "adapt", "--from", run, "--labels", str(to_label), "--out", better) == 0
     out = capsys.readouterr().out
     for words in (
-        f"4 answers to learn from, 4 with a class. This run goes on from {run}.",
+        f"4 answers to learn from, 4 with a class. They are about {run}.",
         "round 2 of 2: ",
-        f"No comparison was made. This run goes on from {run} and repeats neither the comparison",
+        f"No comparison was made. This run learns from answers about {run} and repeats neither its",
         "People answered about 4 images: 4 got a class and joined the labelled images.",
         "The model that was asked had been right on 3 of 4 images (75",
         f"Model, predictions and tables: {better}",
@@ -43,7 +43,7 @@ def test_suggest_answer_and_go_on(
     AnswerLog(Path(better) / "labels.csv").add([answer])
     assert command(place, monkeypatch, "adapt", "--from", better, "--out", third) == 0
     out = capsys.readouterr().out
-    assert "1 answer to learn from, 0 with a class, and 4 that it had learned from before." in out
+    assert "1 answer to learn from, 0 with a class, and 4 that the run before had learned from." in out
     assert "People answered about 1 image: 1 is of no class." in out
     assert command(place, monkeypatch, "adapt", "--from", better, "--out", third) == 2
     assert "--force" in capsys.readouterr().err

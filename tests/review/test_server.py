@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tests.review.served import Served
 from tests.runs.written import write_run
 
 from qurate.errors import ConfigError
 from qurate.runs.answers import AnswerLog
+from qurate.runtime.tables import to_csv
 
 pytest.importorskip("uvicorn", reason="the extra review is not installed")
 
@@ -30,6 +33,23 @@ def test_it_stops_by_a_signal_with_one_line_and_all_answers_saved(tmp_path: Path
     assert server.process.returncode == 143
     assert said.rstrip().endswith(f"stopped. All answers are saved in {run / 'labels.csv'}.")
     assert [answer.label for answer in AnswerLog(run / "labels.csv").current().values()] == ["été"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are valid text elsewhere")
+def test_a_name_that_is_no_valid_text_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path, unlabeled=1)
+    table = pd.read_csv(run / "predictions.csv")
+    for number, file in enumerate(table["file"]):
+        strange = Path(file).with_name(f"caf\udce9{number}.png")
+        Path(file).rename(strange)
+        table.loc[number, "file"] = str(strange)
+    (run / "predictions.csv").write_bytes(to_csv(table))
+    (run / "positives.csv").write_bytes(to_csv(pd.read_csv(run / "positives.csv").head(0)))
+    server = Served(run, "--asker", "random")
+    status, body, *_ = server.request("GET", "question?tab=a")
+    server.kill()
+    assert status == 200
+    assert "caf\udce9" in json.loads(body)["question"]["file"]
 
 
 def test_a_port_that_is_taken_is_refused_in_words() -> None:

@@ -152,3 +152,21 @@ def test_an_answer_is_synced_before_it_counts_as_given(log: AnswerLog, monkeypat
     monkeypatch.setattr(os, "fsync", watch)
     log.add([said("a")])
     assert log.path.stat().st_size in synced
+
+
+def test_answers_that_are_brought_along_overrule_neither_later_ones_nor_what_was_taken_back(tmp_path: Path) -> None:
+    old, new = AnswerLog(tmp_path / "old.csv"), AnswerLog(tmp_path / "new.csv")
+    for file in "abc":
+        old.add([said(file, "mug")])
+    new.keep(old.rows())
+    new.add([said("a", "pen")])
+    new.undo(new.current()["b"].id)
+    before = len(new.rows())
+    new.keep(old.rows())
+    assert len(new.rows()) == before, "all of them were known"
+    assert {file: row.label for file, row in new.current().items()} == {"c": "mug", "a": "pen"}
+    outdated = said("a", "cup")
+    new.keep([Answer(id="elsewhere", time="2020-01-01T00:00:00+00:00", **outdated)])
+    assert new.current()["a"].label == "pen"
+    new.keep([Answer(id="elsewhere", time="2120-01-01T00:00:00+00:00", **outdated)])
+    assert new.current()["a"].label == "cup"

@@ -59,6 +59,15 @@ def test_kinds_of_answers_and_how_often_the_asked_model_was_right() -> None:
     assert found.corrections is None
 
 
+def test_who_rejects_a_pseudo_label_has_not_judged_a_model_that_says_something_else() -> None:
+    previous = previous_of({"a": "cat", "b": "dog", "c": "cat"}, {"b": "cat"})
+    chance = lesson_of(
+        *(row(file, said, asked="random") for file, said in (("a", "cat"), ("b", "wrong"), ("c", "wrong")))
+    )
+    found = what_changed(chance, ["cat"] * 3, pd.DataFrame({"file": [], "label": []}), previous)
+    assert (found.random, found.random_right) == (2, 1)
+
+
 def test_what_changed_since_the_previous_run() -> None:
     before = {"a": "cat", "b": "cat", "c": "cat", "d": "dog", "e": "pig", "f": "pig"}
     previous = previous_of(before, {"a": "cat", "b": "cat", "c": "cat", "f": "pig"})

@@ -144,18 +144,22 @@ def test_labels_join_the_labelled_ones_and_all_answered_leave_the_unlabelled_one
     assert new.current() == old.current()
 
 
-def test_the_temperature_and_the_verdict_are_those_of_the_run_before(world: Path, run: Path, tmp_path: Path) -> None:
+def test_it_is_as_sure_as_the_run_before_whose_verdict_is_named(world: Path, run: Path, tmp_path: Path) -> None:
     answer(run, {file: truth_of(file) for file in files_of(run)[:3]})
     watcher = Watcher()
     model = go_on(world, run, tmp_path / "next", audience=watcher).model
-    assert model.calibration == qurate.load(run).calibration
-    assert model.calibration.by == "held-out images"
+    assert model.calibration.by == "the run before"
+    sure = [
+        pd.read_csv(folder / "predictions.csv").set_index("file")["probability"] for folder in (run, tmp_path / "next")
+    ]
+    left = files_of(run)[3:]
+    assert sure[1][left].mean() == pytest.approx(sure[0][left].mean(), abs=1e-6)
     said = " ".join(watcher.lines)
-    assert f"goes on from {run} and repeats neither the comparison" in said
+    assert f"learns from answers about {run} and repeats neither its comparison" in said
     assert f"{run / 'report.html'} says of whether adaptation helped holds for the model before the answers" in said
     page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
     assert "The model has learned from 3 answers" in page
-    assert "It was not measured again after the answers." in page
+    assert "How often it is right after the answers was not" in page
     answer(tmp_path / "next", {files_of(run)[4]: truth_of(files_of(run)[4])})
     go_on(world, tmp_path / "next", tmp_path / "third", audience=watcher)
     assert f"{run / 'report.html'} says" in watcher.lines[-2], "the comparison is still that of the first run"
@@ -163,8 +167,17 @@ def test_the_temperature_and_the_verdict_are_those_of_the_run_before(world: Path
 
 def test_only_new_answers_are_counted_when_a_run_goes_on_twice(world: Path, run: Path, tmp_path: Path) -> None:
     files = files_of(run)
-    answer(run, {files[0]: truth_of(files[0]), files[1]: "wrong"})
+    answer(run, {files[0]: truth_of(files[0])})
+    answer(run, {files[1]: "wrong"})
     second = tmp_path / "second"
+    go_on(world, run, second)
+    log = AnswerLog(second / "labels.csv")
+    undone = log.undo(log.current()[files[1]].id)
+    taken_back = go_on(world, second, tmp_path / "taken back").record
+    assert undone
+    assert taken_back is not None
+    assert files[1] in set(taken_back.predictions["file"]), "what is taken back is learned from no longer"
+    shutil.rmtree(second)
     go_on(world, run, second)
     with pytest.raises(DataError, match=r"has learned from all of the 2 answers"):
         go_on(world, second, tmp_path / "third")
@@ -303,6 +316,11 @@ def test_a_filled_in_table_of_suggestions_is_a_file_of_answers(world: Path, run:
     qurate.adapt(labels=tmp_path / "more.csv", previous=better, **given)
     after = AnswerLog(tmp_path / "third" / "labels.csv").current()
     assert set(after) == {*log, *again["file"][:2]}, "what was answered before still holds"
+    own = AnswerLog(run / "labels.csv")
+    answer(run, {table["file"][1]: "none"})
+    own.undo(own.rows()[0].id)  # a file in which nothing counts does not stop another
+    qurate.adapt(labels=tmp_path / "answers.csv", previous=run, **{**given, "out": tmp_path / "fourth"})
+    assert set(AnswerLog(tmp_path / "fourth" / "labels.csv").current()) == set(log)
 
 
 def test_settings_are_those_of_the_run_before(world: Path, run: Path, tmp_path: Path) -> None:

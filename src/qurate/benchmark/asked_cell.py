@@ -1,4 +1,4 @@
-"""A cell in which people are asked: what it goes on from, and how good it is after each number of labels."""
+"""A cell in which people are asked: the run that it asks about, and how good it is after each number of labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask, go on, ask again: a run that people help in rounds. Nothing here sees a label that nobody was asked for."""
+"""Ask, learn, ask again: a run that people help in rounds. Nothing here sees a label that nobody was asked for."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ class Stage:
 def ask_in_rounds(
     split: Split, first: Stage, config: RunConfig, *, asker: str, size: int, rounds: int, person: Answers
 ) -> Iterator[Stage]:
-    """Ask for labels and go on with them, round after round; what a round does depends on no later one.
+    """Ask for labels and learn from them, round after round; what a round does depends on no later one.
 
     Args:
         split: Of the beginning.
-        first: The finished run to go on from.
+        first: The finished run to ask about first.
         config: Of that run.
         asker: A name of `qurate.ASKERS`, or 'none'.
         size: Labels that each round asks for.
@@ -114,7 +114,7 @@ def ask_in_rounds(
     stage = first
     if asker == NOBODY:
         nothing = torch.empty(0, dtype=torch.int64)
-        stage = go_on(split, first, config, nothing, person.label(nothing), time.perf_counter())
+        stage = learn(split, first, config, nothing, person.label(nothing), time.perf_counter())
         yield from repeat(stage, rounds)
         return
     chooser: Asker = ASKERS.find(asker).load()()
@@ -126,7 +126,7 @@ def ask_in_rounds(
                 f"asker '{asker}' finds {len(new)} images to ask about in round {number}, which asks for {size}. "
                 "Ask for fewer labels."
             )
-        stage = go_on(split, stage, config, new, person.label(new), began)
+        stage = learn(split, stage, config, new, person.label(new), began)
         yield stage
 
 
@@ -145,7 +145,7 @@ def pool_of(split: Split, stage: Stage) -> Pool:
     return Pool(features, stage.known(), trusted, closed)
 
 
-def go_on(
+def learn(
     split: Split,
     stage: Stage,
     config: RunConfig,
@@ -155,7 +155,7 @@ def go_on(
     *,
     true_rewards: bool = True,
 ) -> Stage:
-    """The run after answers to some more samples.
+    """A run that learns from the answers to some more samples, too.
 
     Args:
         split: Of the beginning.
@@ -164,7 +164,7 @@ def go_on(
         new: Positions in the D_u of the beginning, (n,) int64.
         labels: What was answered, (n,) int64.
         began: When the round did, by `time.perf_counter`.
-        true_rewards: Whether an agent is rewarded by the answers before it goes on.
+        true_rewards: Whether an agent is rewarded by the answers before it begins.
     """
     after = answer(stage.split, torch.searchsorted(stage.left, new), labels)
     previous = Previous(stage.weights, after.keep(stage.positives), after.joined, true_rewards=true_rewards)

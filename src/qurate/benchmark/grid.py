@@ -56,7 +56,7 @@ class Grid(Checked):
         askers: Who says which images to label next: names of `qurate.ASKERS`, and 'none' for the control
             without answers. Each asks after the run of each cell; if empty, nobody asks.
         ask: Labels to ask for.
-        ask_rounds: In as many rounds, after each of which the run goes on.
+        ask_rounds: In as many rounds, after each of which a run learns from the answers.
 
     Raises:
         ConfigError: If a value is not of its type, or a name none of those allowed.
@@ -126,7 +126,7 @@ class Grid(Checked):
             )
         if tuple(self.rules) != ("last",):
             raise BenchmarkError(
-                f"`ask` needs `model_selection` 'last' alone, since a run goes on from its last model; got "
+                f"`ask` needs `model_selection` 'last' alone, since people are asked about the last model; got "
                 f"{', '.join(self.rules)}."
             )
         if self.calibrate:

@@ -63,7 +63,7 @@ def adapt(
         method: How the network learns; a name of the registry.
         selector: Which pseudo-labels to trust; a name of the registry.
         preset: Settings of selector dqn: 'qurate', our own, or 'paper', the published algorithm as printed.
-        config: JSON or TOML file with all settings. The config.json of a run repeats that run.
+        config: JSON or TOML file with all settings. The config.json of a run repeats it; answers are given by --labels.
         backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or fast, good,
             best, auto, which `qurate backbones` lists.
         weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
@@ -125,7 +125,7 @@ def _places(
     unlabeled: Path | None,
     missing: Literal["error", "drop"],
 ) -> Places:
-    """Where the images are, by the options or by the run to go on from, which nothing beside it may contradict."""
+    """Where the images are, by the options or by the run that answers are about, which nothing may contradict."""
     kept = None
     if previous is not None:
         check_beside_previous(given)

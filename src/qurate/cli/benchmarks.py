@@ -122,7 +122,7 @@ def benchmark(
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
         imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
         calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
-        ask: Ask for this many labels after each run, and go on with the answers, which come from the hidden labels.
+        ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
         asker: Who says which images to label next; names of the registry.
         ask_rounds: Ask in this many rounds of equal size; 1 unless given.
         steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.

@@ -137,7 +137,8 @@ class ReviewPage:
             with self._lock:
                 return {**work(), "summary": self._session.summary(), "trusted": self._session.trusted_classes()}
 
-        return JSONResponse(await run_in_threadpool(do), headers={"cache-control": "no-store"})
+        said = json.dumps(await run_in_threadpool(do))  # in ASCII: the name of a file need not be valid text
+        return Response(said, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def _body(request: Request) -> dict[str, Any]:

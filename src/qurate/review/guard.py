@@ -1,7 +1,8 @@
 """Who may talk to the server: pages that it has given out itself, and nobody else.
 
 It listens on the loopback address only, but every page that a browser on this machine shows can send requests there,
-and so can other users of the machine. So a request must know the token of the address, name this server as its host (a
+and so can other users of the machine (who can read the token while a browser is started with it on its command line;
+`--no-browser` starts none). So a request must know the token of the address, name this server as its host (a
 foreign name that was made to point here is refused), and if it changes anything come from this origin.
 """
 

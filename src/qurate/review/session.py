@@ -140,11 +140,9 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """How far it is, and how often the model is right; answers that it has learned from do not count."""
         answers = self._new_answers()
-        confirmed = sum(answer.label == self._name(self.inquiry.place[file]) for file, answer in answers.items())
         none = sum(answer.answer == "none" for answer in answers.values())
         return {
             "answered": len(answers),
-            "confirmed": confirmed,
             "none": none,
             "left": len(self._open()),
             "estimate": self.estimate()._asdict(),
@@ -175,7 +173,7 @@ class Session:
         answers = self._answers()
         rows = torch.tensor([image for image, k in self._trusted.items() if k == label], dtype=torch.int64)
         rows = rows[[self.inquiry.files[i] not in answers for i in rows.tolist()]]
-        order = label_support(self.inquiry.pool, rows, torch.full_like(rows, label)).argsort(stable=True)
+        order = label_support(self.inquiry.after(answers), rows, torch.full_like(rows, label)).argsort(stable=True)
         shown = rows[order[:count]].tolist()
         images = [{"image": image, "file": self.inquiry.files[image]} for image in shown]
         return {"label": label, "open": len(rows), "images": images}

@@ -18,7 +18,7 @@ from qurate.networks.names import Pooling, check_trainable
 from qurate.networks.recommended import Look, find_backbone
 from qurate.presets import Preset, make_config
 from qurate.runs.folder import RunFolder
-from qurate.runs.given import GivenAnswers, read_answers
+from qurate.runs.given import GivenAnswers, read_answers, read_given
 from qurate.runs.job import Job, RunOutcome
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.origin import choose_places
@@ -65,8 +65,8 @@ def adapt(
             beside `previous`, whose images are then taken.
         labels: What people said of unlabelled images: labels.csv of `qurate review`, or a table of `model.suggest` with
             its column `label` filled in. Answers in labels.csv of `previous` count too.
-        previous: A finished run, or its model, that these answers are about; learned from in a third of its steps. Its
-            settings hold; neither the comparison nor the calibration is repeated.
+        previous: A finished run, or its model, that these answers are about. The new one has its settings and takes a
+            third of its steps; neither the comparison nor the calibration is repeated.
         method: How the network learns: one of `qurate.METHODS`.
         selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'adaptive' unless given, or 'dqn' with
             preset 'paper'.
@@ -233,7 +233,7 @@ def _answers(labels: Place | None, previous: PreviousRun | None) -> GivenAnswers
     if previous is None:
         return given
     if given is not None:
-        return given.after(read_answers(previous.labels)) if is_file(previous.labels) else given
+        return given.after(read_given(previous.labels)) if is_file(previous.labels) else given
     if not is_file(previous.labels):
         raise DataError(
             f"{previous.labels}: there is no such file, so there are no answers to learn from. Answer on the page of "

@@ -99,9 +99,11 @@ class AnswerLog:
         return act
 
     def keep(self, answers: Iterable[Answer]) -> None:
-        """Write answers that were given elsewhere, as they were; those that count here already are left out."""
-        there = self.current()
-        self._append([row for row in answers if there.get(row.file) != row])
+        """Write answers that were given elsewhere, as they were; those are left out that are known or outdated here."""
+        rows, there = self.rows(), self.current()
+        known = {(row.id, row.file) for row in rows}
+        new = (row for row in answers if (row.id, row.file) not in known)
+        self._append([row for row in new if row.file not in there or there[row.file].time <= row.time])
 
     def undo(self, act: str) -> bool:
         """Take answers back by adding a row for each.

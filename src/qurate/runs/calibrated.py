@@ -1,4 +1,4 @@
-"""The temperature of a run's model, from its folds or, where nothing can be held out, from its agreement with S+T."""
+"""The temperature of a run's model, from its folds or, where nothing is held out, from another model of D_u."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
     """
     agree = float((adapted.argmax(dim=1) == baseline.argmax(dim=1)).double().mean())
     return Calibration(match_confidence(adapted, agree), "agreement with S+T")
+
+
+def calibrate_by_previous(said: Tensor, previous: Calibration, sure: float) -> Calibration:
+    """Such that a model that learned from answers is as sure, on the mean, as the calibrated one before it.
+
+    Args:
+        said: Log-probabilities of D_u, (N_u, K).
+        previous: Of the model before; where that is not calibrated, this one is not either.
+        sure: Mean probability that it gave the classes it named in D_u.
+    """
+    if previous.by == "nothing":
+        return Calibration()
+    return Calibration(match_confidence(said, sure), "the run before")
 
 
 def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:

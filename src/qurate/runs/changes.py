@@ -23,14 +23,15 @@ def what_changed(
         lesson: The answers.
         named: The class that the new model gives each of its images.
         predictions: What the new model says of the images without an answer; columns file, label.
-        previous: The run that this one goes on from, if any.
+        previous: The run that the answers are about, if any.
     """
     new, labels = lesson.answers[lesson.earlier :], lesson.labels[lesson.earlier :].tolist()
     labeled = [row for row, label in zip(new, labels, strict=True) if label >= 0]
     wrong = sum(row.answer == "wrong" for row in new)
     judged = [row for row in new if row.predicted and row.answer != "none"]
+    nones = [row for row in new if row.predicted and row.answer == "none"]
     now = zip(new, labels, named[lesson.earlier :], strict=True)
-    chance = count_right(row for row in new if row.asked == "random" and row.predicted)
+    chance = count_right(row for row in judged + nones if row.asked == "random" and _tells(row, previous))
     return RunAnswers(
         labeled=len(labeled),
         none=len(new) - len(labeled) - wrong,
@@ -46,6 +47,13 @@ def what_changed(
         confusions=_confusions(labeled),
         corrections=None if previous is None else _corrections(new, predictions, previous),
     )
+
+
+def _tells(row: Answer, previous: PreviousRun | None) -> bool:
+    """Whether it says if the model was right: who rejects a pseudo-label may not have rejected what the model says."""
+    if row.answer != "wrong" or previous is None:
+        return True
+    return previous.predicted.get(whole_path(row.file)) == row.predicted
 
 
 def _confusions(labeled: Sequence[Answer]) -> tuple[tuple[str, str, int], ...]:

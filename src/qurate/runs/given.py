@@ -55,6 +55,15 @@ def read_answers(where: Place) -> GivenAnswers:
         DataError: If there is none, it is no such file, or holds no answer.
         TableError: If it is a table that cannot be read.
     """
+    found = read_given(where)
+    if not found.current:
+        lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
+        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {found.path} holds none that counts.{lost}")
+    return found
+
+
+def read_given(where: Place) -> GivenAnswers:
+    """The answers of a file, which may hold none; see `read_answers`."""
     path = as_path(where, "labels", _ALLOWED)
     try:
         content = path.read_bytes()
@@ -62,14 +71,9 @@ def read_answers(where: Place) -> GivenAnswers:
         reason = error.strerror or error
         raise DataError(f"labels must be {_ALLOWED}, got {path}: cannot be read ({reason}).") from error
     if _is_table(content):
-        found = GivenAnswers(path, _of_table(path))
-    else:
-        rows, damaged = parse_answers(content)
-        found = GivenAnswers(path, current_answers(rows), damaged)
-    if not found.current:
-        lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
-        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {path} holds none that counts.{lost}")
-    return found
+        return GivenAnswers(path, _of_table(path))
+    rows, damaged = parse_answers(content)
+    return GivenAnswers(path, current_answers(rows), damaged)
 
 
 def _is_table(content: bytes) -> bool:
@@ -88,7 +92,8 @@ def _of_table(path: Path) -> dict[str, Answer]:
     when = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
     columns = [table[name] if name in table else [""] * len(table) for name in ("file", "label", "predicted", "asker")]
     found: dict[str, Answer] = {}
-    for file, label, predicted, asker in zip(*columns, strict=True):
+    for file, written, predicted, asker in zip(*columns, strict=True):
+        label = written.strip()
         if file and label:
             act = hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
             found[file] = Answer(act, when, file, "label", label, predicted, asker)

@@ -29,7 +29,7 @@ from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
 from qurate.report.run.record import RunRecord
 from qurate.runs.baseline import predict_baseline, train_baseline
-from qurate.runs.calibrated import calibrate, calibrate_by_agreement, held_out_table
+from qurate.runs.calibrated import calibrate, calibrate_by_agreement, calibrate_by_previous, held_out_table
 from qurate.runs.changes import what_changed
 from qurate.runs.comparison import Plan, compare, plan_comparison
 from qurate.runs.crossfit import cross_fit, lanes_for
@@ -78,7 +78,7 @@ class Job:
         audience: Told what the run does.
         places: Where the images are.
         given: What people said of them, if anything.
-        previous: The run that this one goes on from, if any.
+        previous: The run that the answers are about, if any.
     """
 
     config: RunConfig
@@ -136,7 +136,7 @@ class Job:
         result = self._fit(material)
         self.audience.show("writing the results", 0, 1)
         said = log_probabilities(result.method, split.target_unlabeled.inputs)
-        calibration = Calibration() if plan.folds else self._without_labels(split, said)
+        calibration = Calibration() if plan.folds else self._without_labels(material, said)
         record = calibrate_record(self._record(material, result, plan), said, calibration)
         predictions = predict_all(record, material, result.method)
         record = self._with_answers(record, material, predictions)
@@ -246,14 +246,15 @@ class Job:
         keep = None if self.folder is None else self.folder.save_folds
         return cross_fit(split, self.config, plan.folds, self.audience, done=done, on_fold=keep)
 
-    def _without_labels(self, split: Split, said: Tensor) -> Calibration:
-        """The temperature where no image is held out: the previous run's, or how often S+T says the same."""
+    def _without_labels(self, material: Material, said: Tensor) -> Calibration:
+        """The temperature where no image is held out: as sure as the run before, or as often as S+T says the same."""
         if self.previous is not None:
-            return self.previous.model.calibration
+            sure = self.previous.sure_of(paths_of(material.files.target_unlabeled))
+            return calibrate_by_previous(said, self.previous.model.calibration, sure)
         if not self.check_helping or is_baseline(self.config):
             return Calibration()
-        plain = train_baseline(split, self.config, self.folder, self.audience)
-        return calibrate_by_agreement(said, log_probabilities(plain, split.target_unlabeled.inputs))
+        plain = train_baseline(material.split, self.config, self.folder, self.audience)
+        return calibrate_by_agreement(said, log_probabilities(plain, material.split.target_unlabeled.inputs))
 
     def _model(self, method: Method, classes: tuple[str, ...], calibration: Calibration) -> AdaptedModel:
         network = method.network.to("cpu")

@@ -59,8 +59,8 @@ class Lesson:
         """What was understood, one sentence each."""
         if not len(self):
             return []
-        start = "" if previous is None else f" This run goes on from {previous.folder}."
-        earlier = f", and {self.earlier} that it had learned from before" if self.earlier else ""
+        start = "" if previous is None else f" They are about {previous.folder}."
+        earlier = f", and {self.earlier} that the run before had learned from" if self.earlier else ""
         new = _rows(len(self) - self.earlier, "answer")
         return [f"{new} to learn from, {self.joined} with a class{earlier}.{start}", *self.notes]
 
@@ -112,7 +112,7 @@ def make_lesson(given: GivenAnswers, parts: Parts, previous: PreviousRun | None)
     Args:
         given: The answers.
         parts: The images of the run.
-        previous: The run that it goes on from, if any.
+        previous: The run that they are about, if any.
 
     Raises:
         DataError: If none of the answers is new and of use, or too few unlabelled images would be left.
@@ -183,7 +183,7 @@ def _check(lesson: Lesson, given: GivenAnswers, n_files: int, previous: Previous
             f"labels: none of the {count} of {given.path} is about an unlabelled image of this run, by its file name. "
             "Is it the file of another run? Where its paths are relative, run from the folder that it was started in."
         )
-    if previous is not None and lesson.earlier == len(lesson):
+    if previous is not None and lesson.earlier == len(lesson) == len(previous.learned):  # nothing was taken back either
         raise DataError(
             f"labels: {previous.folder} has learned from all of the {count} of {given.path} already. Answer more, for "
             f"example on the page of 'qurate review {previous.folder}'."

@@ -107,6 +107,6 @@ def check_beside_previous(given: Mapping[str, Any]) -> None:
     """
     if other := [f"`{name}`" for name in given if name not in CHANGEABLE]:
         raise ConfigError(
-            f"{', '.join(other)} cannot be given beside `previous`: a run that goes on has the settings of the one "
-            "before it. Leave them out, or give `labels` without `previous` to begin anew."
+            f"{', '.join(other)} cannot be given beside `previous`: a run that learns from answers has the "
+            "settings of the one that they are about. Leave them out, or give `labels` without `previous`."
         )

@@ -52,10 +52,11 @@ def why_not_compared(config: RunConfig, check_helping: bool, previous: PreviousR
     """Why a run has no comparison, as a sentence or two."""
     if previous is not None:
         is_calibrated = previous.model.calibration.by != "nothing"
-        kept = "have the temperature of that run" if is_calibrated else "are not calibrated, as those of that run"
+        kept = "are made as sure as that run's" if is_calibrated else "are not calibrated, as those of that run"
         return (
-            f"This run goes on from {previous.folder} and repeats neither the comparison with plain training (S+T) nor "
-            f"the calibration, which would take longer than the run itself. Its probabilities {kept}, and what "
+            f"This run learns from answers about {previous.folder} and repeats neither its comparison with plain "
+            "training (S+T) nor its calibration, which would take longer than the run itself. Its probabilities "
+            f"{kept}, and what "
             f"{previous.compared / REPORT_FILE} says of whether adaptation helped holds for the model before the "
             "answers."
         )

@@ -1,4 +1,4 @@
-"""A finished run that another goes on from: its settings, its model, its pseudo-labels, and whether they fit."""
+"""A finished run that answers are about: its settings, its model, its pseudo-labels, and whether they fit."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PreviousRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """What a run that goes on from it depends on."""
+        """What a run that learns from answers about it depends on."""
         weights = {name: values.cpu() for name, values in self.model.network.state_dict().items()}
         return {"model": tensor_digest(weights), "positives": hashlib.sha256(to_csv(self.positives)).hexdigest()}
 
@@ -84,6 +84,15 @@ class PreviousRun:
     def predicted(self) -> dict[str, str]:
         """Its prediction of each image, by absolute path."""
         return {whole_path(file): label for file, label in self.predictions[["file", "label"]].itertuples(index=False)}
+
+    def sure_of(self, files: Sequence[Path]) -> float:
+        """Mean probability that its model gave the classes it named in these images; 1 where its table does not say."""
+        if "probability" not in self.predictions:
+            return 1.0
+        wanted = {whole_path(file) for file in files}
+        rows = self.predictions[[whole_path(file) in wanted for file in self.predictions["file"]]]
+        sure = pd.to_numeric(rows["probability"], errors="coerce").clip(0, 1).mean()
+        return 1.0 if math.isnan(sure) else float(sure)
 
     @cached_property
     def learned(self) -> dict[str, tuple[str, str]]:
@@ -94,7 +103,7 @@ class PreviousRun:
         return {whole_path(file): (answer, label) for file, answer, label in rows if answer}
 
     def understand(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Config, backbone and weights of a run that goes on.
+        """Config, backbone and weights of a run that learns from answers about it.
 
         Args:
             given: Words and numbers that were given beside it.
@@ -129,14 +138,15 @@ class PreviousRun:
             differ = [name for name in (*own, *wanted) if name not in own or name not in wanted]
             what = f"these differ: {list_some(differ)}" if differ else "their order differs"
             raise DataError(
-                f"a run that goes on from {self.folder} must have its {len(own)} classes, and {what}. Give the images "
-                "of that run, or begin anew without `previous`."
+                f"a run that learns from answers about {self.folder} must have its {len(own)} classes, and {what}. "
+                "Give the images of that run, or give `labels` without `previous` for a whole run."
             )
         identity = hashlib.sha256(frozen.identity.encode()).hexdigest()
         if self.settings.get("backbone_sha256", identity) != identity or self.model.transforms != transforms_of(frozen):
             raise ConfigError(
-                f"a run that goes on from {self.folder} must have its backbone, {self.settings.get('backbone')}, with "
-                "the same weights and preparation of images; these are others. Pass its weights as `weights=FILE`."
+                f"a run that learns from answers about {self.folder} must have its backbone, "
+                f"{self.settings.get('backbone')}, with the same weights and preparation of images; these are others. "
+                "Pass its weights as `weights=FILE`."
             )
 
     def weights(self) -> dict[str, Tensor]:
@@ -169,7 +179,7 @@ class PreviousRun:
 
 
 def read_previous(run: Place | AdaptedModel) -> PreviousRun:
-    """A run to go on from.
+    """A run that answers are about.
 
     Args:
         run: Its folder, or its model.

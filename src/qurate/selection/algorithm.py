@@ -74,8 +74,8 @@ def fit(
         callbacks: Told how the run goes.
         checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: State of the trainer after line 1 of a run that differs in selection alone; see `pretrain`.
-        previous: A finished run that D_t has grown by answers about, see `answer`; learned from them in a third of the
-            steps of the config.
+        previous: A finished run that people answered questions about; see `answer`. This run then takes a third of the
+            config's steps and actions.
 
     Example:
         >>> from qurate import NetworkConfig, digits_split, make_config
@@ -166,6 +166,7 @@ def asked_about(split: Split, config: RunConfig, previous: Previous) -> tuple[Ro
     """
     trainer = start(split, config)
     trainer.load_weights(previous.weights)
+    trainer.step = trainer.total_steps  # trials are trained at the rate that the finished run ended with
     former, truth = before_answers(TrainingData.of(split), previous.answered)
     positives = previous.positives.moved(previous.answered)
     neighbors = _neighbors(trainer, former, config)
@@ -223,8 +224,9 @@ class DQNSelector(NamedSelector):
     def select(self, round: Round) -> Positives:
         """Lines 6-18, then the harvest if the config asks for one."""
         env = SelectionEnv(round, self.config.episode, seed=stream_seed(self.seed, 6, round.number))
-        positives = self._play(env, self.exploration(round.number), self.config.episode.actions, self._tell)
-        return positives if self.config.episode.harvest == "none" else self._harvest(round, positives)
+        episode, exploration = self.config.episode, self.exploration(round.number)
+        positives = self._play(env, exploration, episode.actions, self._tell, repeat=episode.repeat_episodes)
+        return positives if episode.harvest == "none" else self._harvest(round, positives)
 
     def learn_from_answers(self, round: Round, truth: Tensor) -> None:
         """Lines 6-18 over samples that people have labelled, with true rewards; D_p stays as it is (decision 52).
@@ -237,10 +239,10 @@ class DQNSelector(NamedSelector):
         """
         episode = replace(self.config.episode, candidates=self.agent.pool.n_actions)  # of the smaller D_u that is left
         env = SelectionEnv(round, episode, seed=stream_seed(self.seed, 6, round.number, 1), truth=truth)
-        self._play(env, self.exploration(round.number), int((truth >= 0).sum()), Callback())
+        self._play(env, self.exploration(round.number), int((truth >= 0).sum()), Callback(), repeat=True)
 
-    def _play(self, env: SelectionEnv, exploration: float, left: int, tell: Callback) -> Positives:
-        """Lines 6-18 with so many actions; D_p afterwards."""
+    def _play(self, env: SelectionEnv, exploration: float, left: int, tell: Callback, *, repeat: bool) -> Positives:
+        """Lines 6-18 with so many actions, in one episode or as many as that takes; D_p afterwards."""
         agent, round, positives = self.agent, env.round, env.round.positives
         with torch_threads(1):
             while left > 0:  # more than one episode per round is ours (decision 25)
@@ -269,7 +271,7 @@ class DQNSelector(NamedSelector):
                     if reward < 0:
                         break
                 positives = env.positives
-                if not self.config.episode.repeat_episodes:
+                if not repeat:
                     break
         return positives
 

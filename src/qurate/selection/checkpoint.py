@@ -99,7 +99,7 @@ class Progress:
         """What `tensors` made into a dictionary.
 
         Raises:
-            ValueError: If it is of a run that began with a later round, as before 0.2 those with answers did.
+            ValueError: If it is of a run that began with a later round, as those with answers did during 0.2.
         """
         if int(state.get("first", torch.tensor(0))):
             raise ValueError("an earlier version of qurate began it with a later round")

@@ -22,6 +22,8 @@ SHORTER = 3
 class Previous:
     """A finished run that people have answered questions about.
 
+    Its weights and positives serve the agent of selector 'dqn' alone, whose true rewards are for its pseudo-labels.
+
     Args:
         weights: State of its method, F and C.
         positives: Its D_p, as positions in the D_u that is now left; see `answer`.

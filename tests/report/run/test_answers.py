@@ -31,9 +31,9 @@ def test_the_page_says_what_was_answered_and_what_it_is_worth(tmp_path: Path) ->
         "People answered about 8 images: 5 got a class and joined the labelled images, 2 are of no class, 1 is not",
         "The 3 without a class left the unlabelled images",
         "4 answers besides, from which the previous run had learned",
-        "had been right on 3 of 6 images of which that is known (50 %). Most were chosen, by doubt",
+        "had been right on 3 of 6 images of which that is known (50 %). 3 of them were not drawn at random, so",
         "drawn at random it had been right on 2 of 3 (67 %), 95 % interval 21 % to 94 %",
-        "unless hard ones were put off",
+        "If they are of one batch of questions, and all of it was answered, that is an honest estimate",
         "gives the class that it was told to 4 of 5. It has learned from these images, so that is no accuracy.",
         "Of the 27 pseudo-labels that the previous run trusted, people confirmed 3 and rejected 2.",
         "The prediction changed for 7 of 28 images without an answer (25 %).",
@@ -52,24 +52,20 @@ def test_answers_of_one_kind_and_none_at_random() -> None:
     assert "None of them was drawn at random, so they do not tell how often that model is right" in said
     assert "interval" not in said
     all_random = replace(TOLD, random=6, random_right=3)
-    assert "chosen" not in " ".join(answers_in_words(all_random)), "then it is an honest sample"
+    assert "not drawn" not in " ".join(answers_in_words(all_random)), "then it is an honest sample"
 
 
 @pytest.mark.parametrize(
     ("calibration", "words"),
     [
         (
-            Calibration(2.5, "held-out images", 9),
-            "divided by 2.50, as in the run that it goes on from, where that was ",
+            Calibration(2.5, "the run before"),
+            "divided by 2.50, such that it is as sure, on the mean, as the run before",
         ),
-        (Calibration(2.5, "held-out images", 9), "found from 9 held-out images. It was not measured again"),
-        (Calibration(0.9, "agreement with S+T"), "found from its agreement with plain training (S+T)."),
         (Calibration(), "not calibrated"),
     ],
 )
-def test_the_temperature_is_said_to_be_that_of_the_run_before(
-    calibration: Calibration, words: str, tmp_path: Path
-) -> None:
+def test_it_is_said_to_be_as_sure_as_the_run_before(calibration: Calibration, words: str, tmp_path: Path) -> None:
     record = finished_run(tmp_path, comparison=None, no_comparison=WENT_ON, answers=corrected(tmp_path))
     page = written(replace(record, calibration=calibration), tmp_path)
     assert words in page.said("sure")

@@ -60,12 +60,12 @@ def asked_notes(
         number: Labels that were asked for.
     """
     askers = [str(asker) for asker in results["asker"].unique()]
-    answers = f"After each run people were asked for {number} labels, and the run went on with the answers"
+    answers = f"After each run people were asked for {number} labels, from which a run in a third of the steps learned"
     right = "; images that were labelled count as right." if measure == "accuracy" else "."
     return [
         _measure(results, measure),
         answers + right,
-        *(["'none' is the control: it went on as often and as long, without answers."] if "none" in askers else []),
+        *(["'none' is the control: a run in a third of the steps, without answers."] if "none" in askers else []),
         *_thinned(results),
         "Bold: the best.",
         *_gaps(results, len(askers)),

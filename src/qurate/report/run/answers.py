@@ -39,8 +39,10 @@ def _before(found: RunAnswers) -> str:
     known = "" if found.judged == found.total else " of which that is known"
     share = _share(found.right, found.judged)
     text = f"The model that was asked had been right on {share} images{known} ({percent(found.right / found.judged)})."
-    if found.random < found.judged:
-        text += " Most were chosen, by doubt or to check what was trusted, so that is not its accuracy."
+    if chosen := found.judged - found.random:
+        text += (
+            f" {chosen:,} of them {'was' if chosen == 1 else 'were'} not drawn at random, so that is not its accuracy."
+        )
     return text
 
 
@@ -50,9 +52,9 @@ def _chance(found: RunAnswers) -> str:
     share = f"{_share(found.random_right, found.random)} ({percent(found.random_right / found.random)})"
     ends = percent(found.random_low), percent(found.random_high)
     return (
-        f"On those that were drawn at random it had been right on {share}, 95 % interval {ends[0]} to {ends[1]}. That "
-        "is an honest estimate of its accuracy on all unlabelled images, unless hard ones were put off and never "
-        "answered."
+        f"On those that were drawn at random it had been right on {share}, 95 % interval {ends[0]} to {ends[1]}. If "
+        "they are of one batch of questions, and all of it was answered, that is an honest estimate of its accuracy on "
+        "all unlabelled images. Later batches are drawn from what is left, which is easier."
     )
 
 

@@ -28,8 +28,6 @@ _NOT_CALIBRATED = (
     "when it is sure. They are usually too high, so use them to rank images, not as chances."
 )
 
-_FOUND_FROM = {"held-out images": "{}", "agreement with S+T": "its agreement with plain training (S+T)"}
-
 
 @dataclass(frozen=True)
 class PageOutcome:
@@ -135,11 +133,11 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
         return (_NOT_CALIBRATED,)
     was_changed = "made higher" if calibration.temperature < 1 else "made lower"
     scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
-    if record.answers is not None and record.answers.corrections is not None:
-        source = _FOUND_FROM[calibration.by].format(count(calibration.images, "held-out image"))
+    if calibration.by == "the run before":
         return (
-            f"Its probabilities {scaled} {calibration.temperature:.2f}, as in the run that it goes on from, where that "
-            f"was found from {source}. It was not measured again after the answers.",
+            f"Its probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on the mean, as the "
+            "run before was, whose probabilities were calibrated. How often it is right after the answers was not "
+            "measured.",
         )
     if calibration.by == "agreement with S+T":
         return (

@@ -3,7 +3,8 @@ const $ = id => document.getElementById(id);
 const GRID = 30;
 const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
 const state = { classes: [], examples: [], question: null, later: [], busy: false, view: "one", trusted: [], grid: null };
-const acts = JSON.parse(sessionStorage.getItem("acts") ?? "[]");
+const KEY = `acts ${location.pathname}`; // with the token: another server on this port has other answers
+const acts = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
 
 async function call(path, body) {
   const options = body === undefined ? {} : { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
@@ -13,8 +14,10 @@ async function call(path, body) {
   } catch {
     throw new Error("The server has ended, so nothing more is saved. Start `qurate review` again; all answers so far are kept.");
   }
-  const said = await answer.json().catch(() => ({ problem: `the server answers ${answer.status}` }));
-  if (!answer.ok) throw new Error(`Not saved: ${said.problem}`);
+  const text = await answer.text();
+  let said = { problem: text || `the server answers ${answer.status}` };
+  try { said = JSON.parse(text); } catch { /* what is refused is said in plain text */ }
+  if (!answer.ok) throw new Error(body === undefined ? said.problem : `Not saved: ${said.problem}`);
   if (said.summary) showSummary(said.summary);
   if (said.trusted) state.trusted = said.trusted;
   return said;
@@ -87,7 +90,7 @@ function showUndo() {
 
 function remember(id) {
   acts.push(id);
-  sessionStorage.setItem("acts", JSON.stringify(acts.slice(-500)));
+  sessionStorage.setItem(KEY, JSON.stringify(acts.slice(-500)));
 }
 
 function examplesOf(label, most, named) {
@@ -151,10 +154,10 @@ const later = () => doing(async () => {
 const undo = () => doing(async () => {
   if (!acts.length) return;
   const id = acts.at(-1);
-  await call("undo", { id });
+  const { undone } = await call("undo", { id });
   acts.pop();
-  sessionStorage.setItem("acts", JSON.stringify(acts));
-  $("status").textContent = "Undone.";
+  sessionStorage.setItem(KEY, JSON.stringify(acts));
+  $("status").textContent = undone ? "Undone." : "It had been taken back already.";
   await (state.view === "grid" ? showGrid() : nextQuestion());
 });
 
