@@ -12,7 +12,7 @@ from torch import Tensor
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.embedding.embed import embed_files, image_paths
-from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.embedding.several import Frozen
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
 from qurate.runtime.randomness import generator
 from qurate.training import start
@@ -25,7 +25,7 @@ _STEPS_PER_ACTION = 3.0
 digits, 3.2 on embeddings of Office-31."""
 
 
-def expect(split: Split, config: RunConfig, frozen: FrozenBackbone, folds: int, cache: Path | None = None) -> float:
+def expect(split: Split, config: RunConfig, frozen: Frozen, folds: int, cache: Path | None = None) -> float:
     """Seconds that embedding, training and comparison will take, roughly.
 
     Args:
@@ -76,7 +76,7 @@ def take_sample(split: Split) -> Split:
     return Split(split.classes, labeled[0], labeled[1], Unlabeled(some[2]))
 
 
-def embed_sample(sample: Split, frozen: FrozenBackbone, cache: Path | None) -> tuple[float, Split]:
+def embed_sample(sample: Split, frozen: Frozen, cache: Path | None) -> tuple[float, Split]:
     """Seconds per image, none where all are in the cache, and rows of the embeddings' width to time training on."""
     paths = image_paths(sample)
     embed_files(paths[:_WARM_UP], frozen, cache=cache)  # the first images are slower

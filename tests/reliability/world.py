@@ -70,9 +70,11 @@ def _interrupt(out: str, phase: str) -> None:
     """A run that was stopped as a phase began."""
     from qurate.cli.words import understand
     from qurate.runs.adaptation import run_adaptation
+    from qurate.runs.origin import Places
 
     given = {"backbone": BACKBONE, "weights": "w.safetensors", "device": "cpu"}
-    run = understand({**given, "steps": 4, "rounds": 1, "selector": "balanced"}, None)
+    places = Places("source", "labeled", "unlabeled", "error")
+    run = understand({**given, "steps": 4, "rounds": 1, "selector": "balanced"}, None, places)
     with pytest.raises(KeyboardInterrupt):
         run_adaptation(Path("source"), Path("labeled"), Path("unlabeled"), out=Path(out), audience=_Stop(phase), **run)
 

@@ -426,7 +426,7 @@ def test_offline_weights_are_taken_where_they_are_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str
 ) -> None:
     for installed, found in ((True, "offline"), (False, "pretrained")):
-        monkeypatch.setattr("qurate.networks.offline.offline_is_installed", lambda there=installed: there)
+        monkeypatch.setattr("qurate.networks.offline.find_spec", lambda name, there=installed: there or None)
         assert find_weights(DEFAULT_BACKBONE, "auto") == found
         assert find_weights("timm/resnet34.tv_in1k", "auto") == "pretrained"
     monkeypatch.chdir(Path(weights).parent)

@@ -31,7 +31,7 @@ def _network(config: NetworkConfig = CONFIG) -> Network:
 
 def _export(network: Network, path: Path, classes: tuple[str, ...] = CLASSES, *, force: bool = False) -> Path:
     assert network.transform is not None
-    return export_onnx(network, classes, network.transform, path, force=force)
+    return export_onnx(network, classes, [network.transform], path, force=force)
 
 
 def _session(path: Path) -> Any:
@@ -68,7 +68,7 @@ def test_the_temperature_is_part_of_the_graph(exported: tuple[Network, Path], tm
     network, plain = exported
     assert network.transform is not None
     calibration = Calibration(4.0, "held-out images", 62)
-    path = export_onnx(network, CLASSES, network.transform, tmp_path / "calibrated.onnx", calibration)
+    path = export_onnx(network, CLASSES, [network.transform], tmp_path / "calibrated.onnx", calibration)
     inputs = torch.randn(5, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits = network.eval()(inputs)
@@ -142,7 +142,7 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 
 
 def test_the_recipe_names_every_number() -> None:
-    said = describe(CLASSES, Transform(256, 224, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)))
+    said = describe(CLASSES, [Transform(256, 224, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3))])
     assert "resize to 256 x 256" in said["preprocessing"]
     assert "centre 224 x 224" in said["preprocessing"]
     assert (said["mean"], said["std"]) == ("[0.5, 0.4, 0.3]", "[0.1, 0.2, 0.3]")

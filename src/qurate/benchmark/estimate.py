@@ -9,7 +9,7 @@ from statistics import mean
 from qurate.benchmark.cells import CALIBRATION_FOLDS, Cell
 from qurate.benchmark.worker import Worker
 from qurate.config import NoneConfig
-from qurate.data.embedding.frozen import freeze_backbone
+from qurate.data.embedding.several import freeze_backbones
 from qurate.data.samples import Split
 from qurate.expectation import embed_sample, seconds_per_step, steps_of_rounds, take_sample
 from qurate.registry import ORACLE
@@ -103,7 +103,7 @@ class _Times:
         self._n_source = len(split.source)
         sample = take_sample(split)
         if cell.config.network.backbone == "none":
-            seconds, sample = embed_sample(sample, freeze_backbone(cell.backbone, worker.weights), None)
+            seconds, sample = embed_sample(sample, freeze_backbones(cell.backbone, worker.weights), None)
             images = sum(domain.images or 0 for domain in worker.suite.domains.values())
             self.embedding = seconds * (images or len(split.source) + len(split.target_unlabeled))
         self._sample = sample

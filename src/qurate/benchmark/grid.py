@@ -16,6 +16,7 @@ from qurate.data.catalog import VALIDATION_SHOTS, Protocol, Suite, check_scenari
 from qurate.data.digits import check_shots
 from qurate.model_selection import RULES
 from qurate.networks.backbones import check_backbone
+from qurate.networks.names import check_trainable
 from qurate.presets import Preset, check_preset, make_config
 from qurate.registry import ASKERS, LONG, METHODS, ORACLE, PLAIN, PRINTED, SELECTOR_ORDER, SELECTORS, resolve_pair
 from qurate.runtime.checked import Checked, Count, Positive, Seed, StepsOrDefault
@@ -104,6 +105,8 @@ class Grid(Checked):
                 check_shots(shots, VALIDATION_SHOTS if "validation" in self.rules else 0)
         else:
             check_backbone(self.backbone or suite.backbone)
+            if self.train == "full":
+                check_trainable(self.backbone or suite.backbone)
         if self.protocol != "drawn" and (other := set(self.shots) - {1, 3}):
             raise BenchmarkError(
                 f"`shots` must be 1 or 3 under protocol '{self.protocol}', for which lists were published; got "
@@ -228,10 +231,10 @@ class Grid(Checked):
 
 
 def describe_weights(weights: str) -> str:
-    """What weights are, wherever the file lies: its name and the beginning of its hash."""
+    """What weights are, wherever the file lies: its name and the beginning of its hash; those of each, if several."""
     path = Path(weights)
     if not path.is_file():
-        return weights
+        return "+".join(map(describe_weights, weights.split("+"))) if "+" in weights else weights
     with path.open("rb") as file:
         return f"{path.name} sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
 

@@ -38,6 +38,8 @@ def adapt(
     config: options.AnyFile = None,
     backbone: options.Backbone = None,
     weights: options.Weights = None,
+    image_size: options.ImageSize = None,
+    pooling: options.Pooling = None,
     train: options.Train = None,
     seed: options.Seed = None,
     steps: options.Steps = None,
@@ -62,8 +64,11 @@ def adapt(
         selector: Which pseudo-labels to trust; a name of the registry.
         preset: Settings of selector dqn: 'qurate', our own, or 'paper', the published algorithm as printed.
         config: JSON or TOML file with all settings. The config.json of a run repeats it; answers are given by --labels.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or fast, good,
+            best, auto, which `qurate backbones` lists.
         weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
+        image_size: Side in pixels of the images that a backbone of timm sees.
+        pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
         train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         seed: Decides everything random; the same seed gives the same result on CPU.
         steps: Training steps before selection.
@@ -77,7 +82,7 @@ def adapt(
     words = {"method": method, "selector": selector, "preset": preset, "train": train}
     given = check_words({name: word for name, word in words.items() if word is not None}, config)
     numbers = {"seed": seed, "steps": steps, "rounds": rounds, "device": device}
-    network = {"backbone": backbone, "weights": weights}
+    network = {"backbone": backbone, "weights": weights, "image_size": image_size, "pooling": pooling}
     given |= {name: value for name, value in {**numbers, **network}.items() if value is not None}
     check_seed("seed", seed or 0)
     check_count("steps", steps, MOST_STEPS)
@@ -95,7 +100,7 @@ def adapt(
     from qurate.runs.previous import read_previous
 
     kept = None if previous is None else read_previous(previous)
-    run = understand(given, config) if kept is None else kept.understand(given)
+    run = understand(given, config, places) if kept is None else kept.understand(given)
     run["compare"] = run.get("compare", True) and compare
     done = run_adaptation(
         source,

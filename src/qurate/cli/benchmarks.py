@@ -84,6 +84,8 @@ def benchmark(
     seeds: options.Names = "0,1,2",
     backbone: options.AnyName = None,
     weights: options.Weights = None,
+    image_size: options.ImageSize = None,
+    pooling: options.Pooling = None,
     train: options.Train = None,
     protocol: options.Protocol = None,
     model_selection: options.Names = "last",
@@ -110,8 +112,11 @@ def benchmark(
         presets: Settings of selectors dqn and confidence: qurate, paper, or both.
         shots: Labelled target images per class: 1 and 3 have public lists, others need --protocol drawn.
         seeds: Seeds of the runs.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; the suite's (the paper's) unless given.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or
+            fast, good, best, auto. The suite's (the paper's) unless given.
         weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
+        image_size: Side in pixels of the images that a backbone of timm sees.
+        pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
         train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
@@ -146,10 +151,21 @@ def benchmark(
     from qurate.benchmark.grid import Grid
     from qurate.benchmark.worker import Worker
     from qurate.data.catalog import load_suite
-    from qurate.networks.offline import find_weights
+    from qurate.data.embedding.frozen import choose_device
+    from qurate.data.parts import count_images
+    from qurate.networks.recommended import find_backbone
     from qurate.runtime.machine import available_cores
 
     found = load_suite(suite)
+    named, chosen, said = find_backbone(
+        backbone or found.backbone,
+        weights or "auto",
+        image_size,
+        pooling,
+        look=lambda: (0 if data is None else count_images(data), choose_device(device or "auto")),
+    )
+    if said:
+        say(said)
     grid = Grid(
         found,
         data,
@@ -159,8 +175,8 @@ def benchmark(
         presets=chosen_presets,
         shots=chosen_shots,
         seeds=chosen_seeds,
-        backbone=backbone or "",
-        weights=find_weights(backbone or found.backbone, weights or "auto"),
+        backbone="" if named == found.backbone else named,
+        weights=chosen,
         train=train or "head",
         protocol=protocol or found.protocols[0],
         rules=chosen_rules,

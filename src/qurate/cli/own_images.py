@@ -124,6 +124,8 @@ def embed(
     images: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES", help_behavior_hint="")],
     backbone: options.Backbone = None,
     weights: options.Weights = None,
+    image_size: options.ImageSize = None,
+    pooling: options.Pooling = None,
     cache: options.AnyFolder = None,
     device: options.Device = None,
 ) -> None:
@@ -131,8 +133,11 @@ def embed(
 
     Args:
         images: One or more folders, globs (in quotes), list files or images.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or fast, good,
+            best, auto, which `qurate backbones` lists.
         weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
+        image_size: Side in pixels of the images that a backbone of timm sees.
+        pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
         cache: Folder of the cache; QURATE_CACHE or the user's cache folder unless given.
         device: Where to compute.
     """
@@ -144,19 +149,28 @@ def embed(
     begin()
     from qurate.data.domains import list_some
     from qurate.data.embedding.embed import default_cache, embed_files
-    from qurate.data.embedding.frozen import freeze_backbone
+    from qurate.data.embedding.frozen import choose_device
+    from qurate.data.embedding.several import freeze_backbones
     from qurate.data.parts import find_images
-    from qurate.networks.offline import find_weights
+    from qurate.networks.recommended import find_backbone
     from qurate.runs.settings import BACKBONE
     from qurate.runtime.progress import PhaseBars
 
-    name = backbone or BACKBONE
     with PhaseBars(Console()) as bars:
         bars.say("Reading the images ...")
         found = [file for place in images for file in find_images(place)]
+        name, chosen, said = find_backbone(
+            backbone or BACKBONE,
+            weights or "auto",
+            image_size,
+            pooling,
+            look=lambda: (len(found), choose_device(device or "auto")),
+        )
+        if said:
+            bars.say(said)
         done = embed_files(
             found,
-            freeze_backbone(name, find_weights(name, weights or "auto")),
+            freeze_backbones(name, chosen),
             cache=cache,
             required=True,
             device=device or "auto",

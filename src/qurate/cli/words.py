@@ -12,6 +12,7 @@ from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, Preset, check_preset, make_config
 from qurate.registry import ASKERS, LONG, METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
+from qurate.runs.origin import Places
 from qurate.runtime.checked import LARGEST_SEED, show
 
 
@@ -29,35 +30,44 @@ def check_words(words: dict[str, Any], config: Path | None) -> dict[str, Any]:
     return words
 
 
-def understand(given: dict[str, Any], config: Path | None) -> dict[str, Any]:
+def understand(given: dict[str, Any], config: Path | None, places: Places) -> dict[str, Any]:
     """The run that the words of `adapt` mean: config, backbone, weights and whether to compare.
 
     Args:
         given: The options that were given.
         config: A file of settings, which given numbers change.
+        places: Where the images are.
     """
-    from qurate.networks.offline import find_weights
-    from qurate.runs.adaptation import trained_network
+    from qurate.networks.recommended import find_backbone
+    from qurate.runs.adaptation import look_at, trained_network
     from qurate.runs.settings import BACKBONE
 
     if config is not None:
-        return _repeat_run(config, given)
-    backbone = given.pop("backbone", BACKBONE)
-    weights = find_weights(backbone, given.pop("weights", "auto"))
+        return _repeat_run(config, given, places)
+    backbone, weights, said = find_backbone(
+        given.pop("backbone", BACKBONE),
+        given.pop("weights", "auto"),
+        given.pop("image_size", None),
+        given.pop("pooling", None),
+        look=look_at(places[:3], given.get("device", "auto")),
+    )
     run = make_config(network=trained_network(given.pop("train", "head"), backbone, weights), **given)
-    return {"config": run, "backbone": backbone, "weights": weights, "compare": True}
+    return {"config": run, "backbone": backbone, "weights": weights, "compare": True, "said": said}
 
 
-def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+def _repeat_run(path: Path, given: dict[str, Any], places: Places) -> dict[str, Any]:
     """The run of a file; the config.json of a run also says its backbone and whether it was compared."""
-    from qurate.networks.offline import find_weights
+    from qurate.networks.recommended import find_backbone
+    from qurate.runs.adaptation import look_at
     from qurate.runs.settings import BACKBONE
 
     stored, config = read_settings(path), RunConfig.from_file(path)
     is_head = config.network.backbone == "none"
     known = stored if is_head else {"backbone": config.network.backbone, "weights": config.network.weights}
     network = {"backbone": BACKBONE, "weights": "auto"} | _pick({**known, **given}, "backbone", "weights")
-    network["weights"] = find_weights(network["backbone"], network["weights"])
+    look = look_at(places[:3], given.get("device", config.training.device))
+    found = find_backbone(**network, image_size=given.get("image_size"), pooling=given.get("pooling"), look=look)
+    network = {"backbone": found.name, "weights": found.weights}
     config = replace(
         config,
         network=config.network if is_head else replace(config.network, **network),
@@ -66,7 +76,7 @@ def _repeat_run(path: Path, given: dict[str, Any]) -> dict[str, Any]:
         **_pick(given, "seed"),
     )
     compare = stored.get("check_helping", True) is not False
-    return {"config": config, "compare": compare, **network}
+    return {"config": config, "compare": compare, "said": found.said, **network}
 
 
 def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:

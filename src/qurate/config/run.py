@@ -24,10 +24,11 @@ class NetworkConfig(Checked):
 
     backbone: str = "none"
     """'none' (inputs are embeddings), 'digits' (small CNN), 'timm/NAME.TAG', 'torchvision/vgg16' or
-    'torchvision/resnet34'. Paper: ResNet-34 on DomainNet, VGG-16 on Office."""
+    'torchvision/resnet34'; 'timm/NAME@224@mean' has its image size and pooling. Paper: ResNet-34 on DomainNet, VGG-16
+    on Office."""
     weights: str = "none"
-    """'none' (random), 'pretrained' (download), 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0'),
-    or the path of a safetensors or state-dict file."""
+    """'none' (random), 'pretrained' (download), 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0', 1
+    and 2), or the path of a safetensors or state-dict file."""
     bottleneck: Bottleneck = "linear"
     """Layer before the classifier: 'linear' as in the MME reference code, 'normalized' (dropout, linear,
     batch norm, ReLU; our choice), or 'none': the backbone's own last layers, which in VGG-16 are the two fully

@@ -30,6 +30,18 @@ Missing = Literal["error", "drop"]
 """What is done with a class that one side lacks."""
 
 
+def count_images(*places: Place) -> int:
+    """About how many images there are at some places: files of folders by their names, lines of lists and tables."""
+    count = 0
+    for place in places:
+        if is_file(Path(place)):
+            count += sum(1 for line in Path(place).read_bytes().splitlines() if line.strip())
+        else:
+            names = (name for _, _, files in os.walk(place) for name in files)
+            count += sum(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in names)
+    return count
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The three parts of a run, read and matched.

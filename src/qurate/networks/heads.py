@@ -11,6 +11,7 @@ from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone, set_apart_last_layers
+from qurate.networks.several import SideBySide
 from qurate.runtime.precision import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
@@ -105,14 +106,14 @@ class Network(nn.Module):
         linear = [layer for layer in self.bottleneck.modules() if isinstance(layer, nn.Linear)]
         return linear[0].in_features if linear else self.n_features
 
-    def features(self, inputs: Tensor) -> Tensor:
-        """F(x), (N, d)."""
-        features: Tensor = self.bottleneck(self.backbone(inputs))
+    def features(self, *inputs: Tensor) -> Tensor:
+        """F(x), (N, d); where backbones stand side by side, of the inputs of each."""
+        features: Tensor = self.bottleneck(self.backbone(*inputs))
         return features
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         """C(F(x)) as logits, (N, K)."""
-        logits: Tensor = self.classifier(self.features(inputs))
+        logits: Tensor = self.classifier(self.features(*inputs))
         return logits
 
 
@@ -140,7 +141,7 @@ def check_inputs(network: Network, inputs: object, where: str) -> None:
     """
     if isinstance(inputs, ImageFiles):
         fits, allowed = network.transform is not None, "a tensor: this network does not read image files"
-        if isinstance(network.backbone, nn.Identity):
+        if isinstance(network.backbone, nn.Identity | SideBySide):
             allowed = "embeddings, which embed_split makes of image files; or name a backbone in NetworkConfig"
     elif isinstance(network.backbone, nn.Identity):
         allowed = f"a tensor (N, {network.width}) of embeddings; a network for images has a backbone in NetworkConfig"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, get_args
 
 from qurate.config import Device, NetworkConfig, RunConfig
-from qurate.data.embedding.frozen import choose_device, freeze_backbone
-from qurate.data.parts import Missing, Place, read_parts
+from qurate.data.embedding.frozen import choose_device
+from qurate.data.embedding.several import freeze_backbones
+from qurate.data.parts import Missing, Place, count_images, read_parts
 from qurate.data.places import as_path, check_places, is_file
 from qurate.errors import ConfigError, DataError
-from qurate.networks.offline import find_weights
+from qurate.networks.names import Pooling, check_trainable
+from qurate.networks.recommended import Look, find_backbone
 from qurate.presets import Preset, make_config
 from qurate.runs.folder import RunFolder
 from qurate.runs.given import GivenAnswers, read_answers, read_given
@@ -37,6 +40,8 @@ def adapt(
     preset: Preset = "qurate",
     backbone: str = BACKBONE,
     weights: str = "auto",
+    image_size: int | None = None,
+    pooling: Pooling | None = None,
     train: Train = "head",
     steps: int | None = None,
     rounds: int | None = None,
@@ -66,9 +71,13 @@ def adapt(
         selector: Which pseudo-labels to trust: one of `qurate.SELECTORS`; 'adaptive' unless given, or 'dqn' with
             preset 'paper'.
         preset: How the agent of selector 'dqn' is set up: 'qurate', or 'paper' for the printed algorithm.
-        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34'; several side by side with '+' between
+            them, where only the head is trained; or 'fast', 'good', 'best', 'auto', which `qurate backbones` lists.
         weights: 'pretrained' (download), 'offline' (of the extra `qurate[offline]`), or the path of a weight file;
             'auto' takes the offline ones where they are installed and fit the backbone, else the pretrained ones.
+        image_size: Side in pixels of the images that a backbone of timm sees; the model's own unless given.
+        pooling: What becomes of the tokens of a transformer: 'class' token, 'mean' of the patches, or 'both' one after
+            the other; what the model was made for unless given.
         train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
         steps: Training steps before selection; the preset's unless given.
         rounds: Most rounds of selection; the preset's unless given.
@@ -102,17 +111,20 @@ def adapt(
         "rounds": rounds,
         "seed": seed,
     }
-    kept = None
+    kept, said = None, ""
     if previous is not None:
         kept = read_previous(previous)
         beside = words | {"device": device, "config": config, "backbone": backbone, "weights": weights, "train": train}
+        beside |= {"image_size": image_size, "pooling": pooling}
         run, backbone, weights = kept.understand(_given(beside)).values()
     elif config is None:
-        weights = find_weights(backbone, weights)
+        look = look_at((source, labeled, unlabeled), device)
+        backbone, weights, said = find_backbone(backbone, weights, image_size, pooling, look=look)
         run = make_config(network=trained_network(train, backbone, weights), device=device, **words)
     else:
-        weights = find_weights(backbone, weights)
         run = _alone(config, words | {"device": device})
+        look = look_at((source, labeled, unlabeled), run.training.device)
+        backbone, weights, said = find_backbone(backbone, weights, image_size, pooling, look=look)
         if run.network.backbone != "none":  # all layers are trained
             backbone, weights = run.network.backbone, run.network.weights
     return run_adaptation(
@@ -131,7 +143,13 @@ def adapt(
         progress=progress,
         labels=labels,
         previous=kept,
+        said=said,
     ).model
+
+
+def look_at(places: Sequence[Place | None], device: str) -> Look:
+    """What backbone 'auto' wants to know of a run."""
+    return lambda: (count_images(*(place for place in places if place is not None)), choose_device(device))
 
 
 def _given(words: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +171,8 @@ def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:
     """What is trained: the layers after a frozen backbone, on its embeddings, or the backbone as well."""
     if train not in get_args(Train):
         raise ConfigError(f"train must be one of {', '.join(get_args(Train))}, got {train!r}.")
+    if train == "full":
+        check_trainable(backbone)
     network = NetworkConfig(bottleneck="normalized")
     return dataclasses.replace(network, backbone=backbone, weights=weights) if train == "full" else network
 
@@ -175,8 +195,9 @@ def run_adaptation(
     labels: Place | None = None,
     previous: PreviousRun | None = None,
     audience: Audience | None = None,
+    said: str = "",
 ) -> RunOutcome:
-    """`adapt` with its words understood, see there; an `audience` is told in place of bars.
+    """`adapt` with its words understood, see there; an `audience` is told in place of bars, first what was `said`.
 
     Returns:
         The model, and the record of its run beside it.
@@ -196,11 +217,13 @@ def run_adaptation(
                 folder.forget()  # a kill may have come just before that
                 hears.say(f"{folder.path} is already finished.")
                 return RunOutcome(load(folder.path), None)
+        if said:
+            hears.say(said)
         hears.say("Reading the images ...")
         parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=store)
         for line in parts.lines():
             hears.say(line)
-        frozen = freeze_backbone(backbone, weights)
+        frozen = freeze_backbones(backbone, weights)
         return Job(config, weights, frozen, compare, store, folder, hears, places, given, previous).run(parts)
 
 

@@ -37,7 +37,7 @@ class ExportError(RunError):
 def export_onnx(
     network: Network,
     classes: Sequence[str],
-    transform: Transform,
+    transforms: Sequence[Transform],
     path: Path | str,
     calibration: Calibration = _NONE,
     *,
@@ -51,7 +51,7 @@ def export_onnx(
     Args:
         network: Inputs to logits.
         classes: Names of the K outputs.
-        transform: How images are prepared.
+        transforms: How images are prepared; one for each backbone, whose input it is.
         path: File to write, whole or not at all.
         calibration: Whose temperature becomes part of the graph.
         force: Overwrite it if it exists.
@@ -66,8 +66,8 @@ def export_onnx(
     device, was_training = network.classifier.weight.device, network.training
     try:
         model = _Probabilities(network.cpu().eval(), calibration.temperature).eval()
-        about = describe(classes, transform, calibration)
-        content = _convert(model, about, (3, transform.crop, transform.crop))
+        about = describe(classes, transforms, calibration)
+        content = _convert(model, about, [(3, transform.crop, transform.crop) for transform in transforms])
     finally:
         network.to(device).train(was_training)
     try:
@@ -79,15 +79,34 @@ def export_onnx(
     return target
 
 
-def describe(classes: Sequence[str], transform: Transform, calibration: Calibration = _NONE) -> dict[str, str]:
-    """The metadata of an exported file; values that are no sentences are JSON."""
-    size, crop = transform.resize, transform.crop
-    return {
+def input_names(count: int) -> list[str]:
+    """What the inputs are called: 'images', or where there are several 'images_1', 'images_2' and so on."""
+    return [INPUT_NAME] if count == 1 else [f"{INPUT_NAME}_{number}" for number in range(1, count + 1)]
+
+
+def describe(
+    classes: Sequence[str], transforms: Sequence[Transform], calibration: Calibration = _NONE
+) -> dict[str, str]:
+    """The metadata of an exported file; values that are no sentences are JSON.
+
+    What is said of an input has the input's number after its name where there are several.
+    """
+    inputs = input_names(len(transforms))
+    about = {
         "classes": json.dumps(list(classes), ensure_ascii=False),
-        "input": INPUT_NAME,
+        "input": ", ".join(inputs),
         "output": OUTPUT_NAME,
         "output_meaning": "float32 (batch, classes): the probability of each class, in the order of classes.",
         "calibration": f"The probabilities are {calibration}.",
+    }
+    for name, transform in zip(inputs, transforms, strict=True):
+        about |= {key + name.removeprefix(INPUT_NAME): said for key, said in _preparation(transform).items()}
+    return about
+
+
+def _preparation(transform: Transform) -> dict[str, str]:
+    size, crop = transform.resize, transform.crop
+    return {
         "preprocessing": (
             "Decode to RGB, upright by the EXIF tag, transparent pixels on white; "
             f"resize to {size} x {size} pixels without keeping the aspect, bilinear with antialiasing as Pillow does; "
@@ -107,37 +126,39 @@ class _Probabilities(nn.Module):
         self.network = network
         self.temperature = temperature
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return F.softmax(self.network(inputs) / self.temperature, dim=1)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return F.softmax(self.network(*inputs) / self.temperature, dim=1)
 
 
-def _convert(model: _Probabilities, about: dict[str, str], shape: tuple[int, ...]) -> bytes:
+def _convert(model: _Probabilities, about: dict[str, str], shapes: Sequence[tuple[int, ...]]) -> bytes:
     onnx: Any = importlib.import_module("onnx")
     program: Any = torch.onnx.export(
         model,
-        (torch.zeros(2, *shape),),
+        tuple(torch.zeros(2, *shape) for shape in shapes),
         dynamo=True,
-        input_names=[INPUT_NAME],
+        input_names=input_names(len(shapes)),
         output_names=[OUTPUT_NAME],
-        dynamic_shapes={"inputs": {0: "batch"}},
+        dynamic_shapes={"inputs": ({0: "batch"}, *({0: torch.export.Dim.DYNAMIC} for _ in shapes[1:]))},  # of one size
         verbose=False,
     )
     proto = program.model_proto
     onnx.helper.set_model_props(proto, about)
     proto.producer_name = "qurate"
     content: bytes = proto.SerializeToString()
-    _check_agreement(model, content, shape)
+    _check_agreement(model, content, shapes)
     return content
 
 
-def _check_agreement(model: nn.Module, content: bytes, shape: tuple[int, ...]) -> None:
+def _check_agreement(model: nn.Module, content: bytes, shapes: Sequence[tuple[int, ...]]) -> None:
     """Compare file and network on random inputs, in batches of sizes that were not exported with."""
     session: Any = importlib.import_module("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
     for size in (1, 3):
-        inputs = torch.randn(size, *shape, generator=generator(0, size))
+        source = generator(0, size)
+        inputs = [torch.randn(size, *shape, generator=source) for shape in shapes]
         with torch.no_grad():
-            expected: NDArray[np.float32] = model(inputs).numpy()
-        (got,) = session.run([OUTPUT_NAME], {INPUT_NAME: inputs.numpy()})
+            expected: NDArray[np.float32] = model(*inputs).numpy()
+        given = {name: images.numpy() for name, images in zip(input_names(len(shapes)), inputs, strict=True)}
+        (got,) = session.run([OUTPUT_NAME], given)
         difference = float(np.abs(got - expected).max()) if got.shape == expected.shape else float("inf")
         if not difference <= LARGEST_DIFFERENCE:
             raise ExportError(

@@ -19,6 +19,7 @@ from qurate.calibration import Calibration
 from qurate.config import RunConfig, to_dict
 from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.embedding.several import Frozen
 from qurate.data.images import check_pixels, try_all
 from qurate.data.parts import Parts, paths_of
 from qurate.data.samples import Inputs, Split
@@ -82,7 +83,7 @@ class Job:
 
     config: RunConfig
     weights: str
-    frozen: FrozenBackbone
+    frozen: Frozen
     check_helping: bool
     cache: Path | None
     folder: RunFolder | None
@@ -264,7 +265,7 @@ class Job:
                 network.bottleneck,
                 network.classifier,
                 pretrained=True,
-                transform=self.frozen.transform,
+                transform=self.frozen.transform if isinstance(self.frozen, FrozenBackbone) else None,
             )
         origin = {
             "qurate": version("qurate"),

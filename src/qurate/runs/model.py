@@ -20,7 +20,7 @@ from qurate.calibration import Calibration, at_temperature
 from qurate.config import NetworkConfig
 from qurate.data.domains import leave_out, list_some
 from qurate.data.embedding.embed import Embeddings, embed_files
-from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.embedding.several import freeze_module
 from qurate.data.images import ImageFiles, OnProgress, Transform
 from qurate.data.parts import Place, find_images, read_labeled
 from qurate.data.places import as_path, shorten
@@ -29,7 +29,7 @@ from qurate.evaluation import Metrics, calibration_error, measure
 from qurate.networks.heads import Network, build_network
 from qurate.runs.about import ABOUT_FILE, FORMAT, WEIGHTS_FILE, file_of, read_about
 from qurate.runs.about import ModelError as ModelError
-from qurate.runs.model_files import load_tensors, read_transform
+from qurate.runs.model_files import how_to_prepare, load_tensors, put_transforms, read_transforms, transforms_of
 from qurate.runs.settings import DEFAULT_ASKER
 from qurate.runtime.checksums import tensor_digest
 from qurate.runtime.files import write_atomically
@@ -56,7 +56,7 @@ class AdaptedModel:
     """An image classifier for the target domain.
 
     Args:
-        network: Prepared images (N, 3, crop, crop) to logits (N, K).
+        network: Prepared images (N, 3, crop, crop), for each backbone its own, to logits (N, K).
         config: Backbone, bottleneck and classifier that the network is made of.
         classes: Class names.
         origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
@@ -85,10 +85,9 @@ class AdaptedModel:
         )
 
     @property
-    def transform(self) -> Transform:
-        """How image files are prepared for the network."""
-        assert self.network.transform is not None, "a model is made of a backbone that takes images"
-        return self.network.transform
+    def transforms(self) -> tuple[Transform, ...]:
+        """How image files are prepared for each backbone; most models have one."""
+        return transforms_of(self.network)
 
     def predict(self, images: Place | Sequence[Place], on_progress: OnProgress | None = None) -> pd.DataFrame:
         """The most probable class of each image.
@@ -189,7 +188,7 @@ class AdaptedModel:
         from qurate.runs.export import export_onnx  # an extra of its own
 
         target = as_path(path, "path", "a file to write")
-        return export_onnx(self.network, self.classes, self.transform, target, self.calibration, force=force)
+        return export_onnx(self.network, self.classes, self.transforms, target, self.calibration, force=force)
 
     def save(self, folder: Place) -> None:
         """Write model.safetensors and model.json, each whole or not at all.
@@ -217,18 +216,16 @@ class AdaptedModel:
 
     def about(self) -> dict[str, Any]:
         """How to use the model, with or without qurate."""
-        crop = self.transform.crop
+        prepared = [asdict(transform) for transform in self.transforms]
         return {
             "format": FORMAT,
             **self.origin,
             "network": asdict(self.config),
             "classes": list(self.classes),
-            "transform": asdict(self.transform),
+            "transform": prepared[0] if len(prepared) == 1 else prepared,
             "calibration": asdict(self.calibration),
             "how to use": [
-                f"Decode to RGB, upright by the EXIF tag; resize to {self.transform.resize} x {self.transform.resize} "
-                f"pixels (bilinear), cut the centre {crop} x {crop}, divide by 255, subtract mean, divide by std.",
-                f"Input: float32 (N, 3, {crop}, {crop}). Tensors: backbone.*, bottleneck.*, classifier.weight.",
+                *how_to_prepare(self.transforms),
                 "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; "
                 "softmax(logits / temperature) gives probabilities, in the order of classes.",
                 "Python: qurate.load(FOLDER).predict(IMAGES).",
@@ -237,7 +234,7 @@ class AdaptedModel:
 
     def _embed(self, files: Sequence[Path], on_progress: OnProgress | None) -> Embeddings:
         backbone = self.network.eval().backbone
-        frozen = FrozenBackbone(self.config.backbone, backbone, self.network.width, self.transform)
+        frozen = freeze_module(self.config.backbone, backbone, self.network.width, self.transforms)
         shared = self.origin.get("trained") == "head"  # else the backbone is one that no other run will have
         found = embed_files(files, frozen, cache=self.cache, cached=shared, on_progress=on_progress)
         backbone.to("cpu")
@@ -266,14 +263,12 @@ def load(folder: Place) -> AdaptedModel:
         if not isinstance(stored := about.get("network"), dict):
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
-        transform = read_transform(about.get("transform"))
+        transforms = read_transforms(about.get("transform"))
         calibration = Calibration.of(about.get("calibration"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
-        if network.transform is None:
-            raise ValueError("its backbone takes no image files")
+        put_transforms(network, transforms)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
-    network.transform = transform
     load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
     origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
     return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration, folder=path)

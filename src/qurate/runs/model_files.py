@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,65 @@ from qurate.data.domains import list_some
 from qurate.data.images import Transform
 from qurate.data.places import shorten
 from qurate.networks.heads import Network
+from qurate.networks.several import SideBySide
 from qurate.runs.about import ABOUT_FILE, ModelError
 from qurate.runtime.checksums import not_finite, tensor_digest
 
 
+def transforms_of(network: Network) -> tuple[Transform, ...]:
+    """How image files are prepared for each backbone of a network that takes them; none if it does not."""
+    if isinstance(network.backbone, SideBySide):
+        return network.backbone.transforms
+    return () if network.transform is None else (network.transform,)
+
+
+def put_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
+    """Prepare image files in these ways.
+
+    Raises:
+        ValueError: If the network has more backbones or fewer, or takes no image files.
+    """
+    wanted = len(transforms_of(network))
+    if not wanted:
+        raise ValueError("its backbone takes no image files")
+    if len(transforms) != wanted:
+        raise ValueError(f"transform must be {wanted} tables, one for each backbone, got {len(transforms)}")
+    if isinstance(network.backbone, SideBySide):
+        network.backbone.transforms = transforms
+    else:
+        (network.transform,) = transforms
+
+
+def how_to_prepare(transforms: Sequence[Transform]) -> list[str]:
+    """What to do with an image, in words."""
+    lines = []
+    for number, transform in enumerate(transforms, start=1):
+        size, crop = transform.resize, transform.crop
+        backbone = f"backbone.members.{number - 1}.*" if len(transforms) > 1 else "backbone.*"
+        lines += [
+            f"Decode to RGB, upright by the EXIF tag; resize to {size} x {size} pixels (bilinear), cut the centre "
+            f"{crop} x {crop}, divide by 255, subtract mean, divide by std.",
+            f"Input: float32 (N, 3, {crop}, {crop}). Tensors: {backbone}, bottleneck.*, classifier.weight.",
+        ]
+    if len(transforms) > 1:
+        lines.append(
+            f"backbone(x): each of the {len(transforms)} vectors divided by its length, side by side, times the square "
+            f"root of their whole width / {len(transforms)}."
+        )
+    return lines
+
+
+def read_transforms(said: Any) -> tuple[Transform, ...]:
+    """How images are prepared for each backbone, as model.json says it: a table, or a list of them.
+
+    Raises:
+        ValueError: If it does not say that.
+    """
+    return tuple(read_transform(each) for each in said) if isinstance(said, list) else (read_transform(said),)
+
+
 def read_transform(said: Any) -> Transform:
-    """How images are prepared, as model.json says it.
+    """How images are prepared for one backbone.
 
     Raises:
         ValueError: If it does not say that.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from qurate.config import RunConfig
 from qurate.data.domains import list_some
-from qurate.data.embedding.frozen import FrozenBackbone
+from qurate.data.embedding.several import Frozen, transforms_of
 from qurate.data.parts import Parts, paths_of
 from qurate.data.places import Place
 from qurate.errors import ConfigError, DataError
@@ -124,7 +124,7 @@ class PreviousRun:
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
         return {"config": config, "backbone": backbone, "weights": weights}
 
-    def check(self, parts: Parts, frozen: FrozenBackbone) -> None:
+    def check(self, parts: Parts, frozen: Frozen) -> None:
         """Make sure that its model is one of these classes and images, before any work.
 
         Raises:
@@ -142,7 +142,7 @@ class PreviousRun:
                 "Give the images of that run, or give `labels` without `previous` for a whole run."
             )
         identity = hashlib.sha256(frozen.identity.encode()).hexdigest()
-        if self.settings.get("backbone_sha256", identity) != identity or self.model.transform != frozen.transform:
+        if self.settings.get("backbone_sha256", identity) != identity or self.model.transforms != transforms_of(frozen):
             raise ConfigError(
                 f"a run that learns from answers about {self.folder} must have its backbone, "
                 f"{self.settings.get('backbone')}, with the same weights and preparation of images; these are others. "

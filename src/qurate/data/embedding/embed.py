@@ -10,16 +10,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory, Store
 from qurate.data.embedding.contents import Content, read_contents, spread
-from qurate.data.embedding.frozen import FrozenBackbone, choose_device, freeze_backbone
+from qurate.data.embedding.frozen import FrozenBackbone, choose_device
+from qurate.data.embedding.several import Frozen, FrozenBackbones, JoinedRows, freeze_backbones
 from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.places import is_file
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
+from qurate.networks.names import Pooling, name_with
 
 
 def default_cache() -> Path:
@@ -49,7 +52,7 @@ class Embeddings:
         seconds: What making them took.
     """
 
-    store: Store
+    store: Store | JoinedRows
     contents: Mapping[Path, Content]
     unreadable: Mapping[Path, str]
     made: int
@@ -67,7 +70,7 @@ class Embeddings:
 
 def embed_files(
     paths: Sequence[Path],
-    frozen: FrozenBackbone,
+    frozen: Frozen,
     *,
     cache: Path | None = None,
     cached: bool = True,
@@ -81,7 +84,7 @@ def embed_files(
 
     Args:
         paths: Files, images or not. One that is in the cache is not decoded.
-        frozen: The backbone.
+        frozen: The backbone; several side by side are cached each by itself.
         cache: Folder of the cache; `default_cache()` unless given.
         cached: Whether to use the cache; not for a backbone that no other run will have.
         required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
@@ -98,6 +101,9 @@ def embed_files(
     """
     if batch_size is not None and batch_size < 1:
         raise EmbeddingError(f"batch_size must be 1 or more, got {batch_size}.")
+    if isinstance(frozen, FrozenBackbones):
+        options = {"cache": cache, "cached": cached, "required": required, "strict": strict, "device": device}
+        return _embed_with_each(paths, frozen, on_progress, batch_size=batch_size, **options)
     opened = _open_cache(Path(cache or default_cache()), frozen, required) if cached else None
     store: Store = opened or EmbeddingMemory(frozen.width)
     contents, unreadable = read_contents(paths, digest_memory(cache))
@@ -117,6 +123,25 @@ def embed_files(
     return Embeddings(store, contents, unreadable, made, seconds)
 
 
+def _embed_with_each(
+    paths: Sequence[Path], several: FrozenBackbones, on_progress: OnProgress | None, **options: Any
+) -> Embeddings:
+    """Embed with one backbone after another; progress counts images once for each."""
+    found: list[Embeddings] = []
+    count = len(several.members)
+
+    def tell(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(len(found) * total + done, count * total)
+
+    for member in several.members:
+        found.append(embed_files(paths, member, on_progress=tell, **options))
+    stores = tuple(each.store for each in found if not isinstance(each.store, JoinedRows))
+    unreadable = {path: reason for each in found for path, reason in each.unreadable.items()}
+    made, seconds = max(each.made for each in found), sum(each.seconds for each in found)
+    return Embeddings(JoinedRows(stores), found[0].contents, unreadable, made, seconds)
+
+
 def _refuse(unreadable: Mapping[Path, str]) -> None:
     if unreadable:
         first, *rest = unreadable.values()
@@ -125,9 +150,11 @@ def _refuse(unreadable: Mapping[Path, str]) -> None:
 
 def embed_split(
     split: Split,
-    backbone: FrozenBackbone | str,
+    backbone: Frozen | str,
     weights: str = "pretrained",
     *,
+    image_size: int | None = None,
+    pooling: Pooling | None = None,
     cache: Path | None = None,
     device: str = "auto",
     batch_size: int | None = None,
@@ -139,8 +166,11 @@ def embed_split(
 
     Args:
         split: Image files in some or all of its parts.
-        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', or one that was built already.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', several with '+' between them, or one
+            that was built already.
         weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
+        image_size: Of a backbone given by name: the side of its images in pixels; the model's own unless given.
+        pooling: Likewise: what becomes of a transformer's tokens; what the model was made for unless given.
         cache: See `embed_files`.
         device: See `embed_files`.
         batch_size: See `embed_files`.
@@ -155,7 +185,9 @@ def embed_split(
     paths = image_paths(split)
     if not paths:
         return split
-    frozen = freeze_backbone(backbone, weights) if isinstance(backbone, str) else backbone
+    frozen = backbone
+    if isinstance(frozen, str):
+        frozen = freeze_backbones(name_with(frozen, image_size, pooling), weights)
     found = embed_files(
         paths, frozen, strict=True, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress
     )
