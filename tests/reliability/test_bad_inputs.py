@@ -27,7 +27,7 @@ from qurate.errors import QurateError
 SECONDS = 180
 """After so long, on however busy a machine, an answer to a bad input is none."""
 WORK = (
-    *("qurate.selection.algorithm.begin", "qurate.selection.algorithm.go_on"),
+    *("qurate.selection.algorithm.begin", "qurate.selection.algorithm.asked_about"),
     *("qurate.benchmark.cells.pretrain", "qurate.benchmark.lanes.ProcessLane"),
 )
 """What no bad input gets to."""
