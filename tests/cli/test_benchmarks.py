@@ -163,9 +163,9 @@ def test_the_estimate_counts_the_run_that_askers_share_once(tmp_path: Path) -> N
     (first, *_) = grid(0)
     assert first.config.training.steps == 6
     assert (first.config.selection.rounds, first.config.selection.round_steps) == (4, 1)
-    going_on = 2 * 4 / (6 + 4 + 2 * 4)  # the share of two times four rounds
+    learning = 2 * (2 + 4) / (6 + 4 + 2 * (2 + 4))  # the share of two runs in a third of the steps, rounded up
     found = estimate(grid(1, 2), [(first, 18.0)], None)
-    assert found.of_cells == pytest.approx((18.0, 18.0 * going_on, 18.0 * going_on) * 2)
+    assert found.of_cells == pytest.approx((18.0, 18.0 * learning, 18.0 * learning) * 2)
     assert found.measured == 6
 
 
