@@ -167,7 +167,8 @@ def _choose_auto(images: int, device: torch.device) -> Chosen:
     why = why if quick else f"the fastest, for {images} images on {device.type} take long"
     state = f"its weights are {row.ready}" if row.ready else f"its weights, {row.megabytes} MB, are downloaded once"
     took = max(1, round(row.cost * seconds))
-    said = f"Backbone 'auto': {row.name}, {why}: about {took} seconds if none are in the cache; {state} ({hub})."
+    time_needed = "about a second" if took == 1 else f"about {took} seconds"
+    said = f"Backbone 'auto': {row.name}, {why}: {time_needed} if none are in the cache; {state} ({hub})."
     return Chosen(row.name, _weights(row), said)
 
 
