@@ -9,7 +9,7 @@ import pandas as pd
 
 from qurate.report.run.record import Corrections, RunAnswers
 from qurate.runs.answers import Answer
-from qurate.runs.estimate import count_right
+from qurate.runs.estimate import count_right, tells
 from qurate.runs.lesson import Lesson
 from qurate.runs.previous import PreviousRun, whole_path
 
@@ -28,10 +28,13 @@ def what_changed(
     new, labels = lesson.answers[lesson.earlier :], lesson.labels[lesson.earlier :].tolist()
     labeled = [row for row, label in zip(new, labels, strict=True) if label >= 0]
     wrong = sum(row.answer == "wrong" for row in new)
-    judged = [row for row in new if row.predicted and row.answer != "none"]
-    nones = [row for row in new if row.predicted and row.answer == "none"]
+    known = [row for row in new if row.predicted]
+    judged = [row for row in known if row.answer != "none"]
     now = zip(new, labels, named[lesson.earlier :], strict=True)
-    chance = count_right(row for row in judged + nones if row.asked == "random" and _tells(row, previous))
+    drawn = [row for row in known if row.asked == "random"]
+    if previous is not None:
+        drawn = [row for row in drawn if tells(row, previous.predicted.get(whole_path(row.file), ""))]
+    chance = count_right(drawn)
     return RunAnswers(
         labeled=len(labeled),
         none=len(new) - len(labeled) - wrong,
@@ -47,13 +50,6 @@ def what_changed(
         confusions=_confusions(labeled),
         corrections=None if previous is None else _corrections(new, predictions, previous),
     )
-
-
-def _tells(row: Answer, previous: PreviousRun | None) -> bool:
-    """Whether it says if the model was right: who rejects a pseudo-label may not have rejected what the model says."""
-    if row.answer != "wrong" or previous is None:
-        return True
-    return previous.predicted.get(whole_path(row.file)) == row.predicted
 
 
 def _confusions(labeled: Sequence[Answer]) -> tuple[tuple[str, str, int], ...]:

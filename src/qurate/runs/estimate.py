@@ -42,12 +42,17 @@ def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predi
         answers: What counts for each file.
         predicted: What the model says of each.
     """
-    sample = takewhile(lambda file: _tells(answers.get(file), predicted[file]), order)
+    sample = takewhile(lambda file: tells(answers.get(file), predicted[file]), order)
     return count_right(answers[file]._replace(predicted=predicted[file]) for file in sample)
 
 
-def _tells(answer: Answer | None, predicted: str) -> bool:
-    """Whether an answer says if the model is right; one that denies another class than the model's does not."""
+def tells(answer: Answer | None, predicted: str) -> bool:
+    """Whether an answer says if the model is right; one that denies another class than the model's does not.
+
+    Args:
+        answer: If there is one.
+        predicted: What the model says of the image.
+    """
     return answer is not None and (answer.answer != "wrong" or answer.predicted == predicted)
 
 
