@@ -110,7 +110,7 @@ def test_embed_ahead_then_no_verb_embeds_again(
         raise AssertionError("embedded again")
 
     place_cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
-    monkeypatch.setattr("qurate.data.embedding.work.embedder", refuse)
+    monkeypatch.setattr("qurate.data.embedding.embed.on_cores", refuse)
     for words in (
         (*ADAPT, "--selector", "dqn", "--out", run),
         ("predict", run, "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")),

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from tests.data.files import image_files
 
-from qurate.data.images import ImageDataset, Transform, UnreadableImageError, read_image
+from qurate.data.images import ENOUGH, ImageDataset, Transform, UnreadableImageError, read_image
 
 
 def _saved(path: Path, image: Image.Image, **options: Any) -> Path:
@@ -155,3 +155,57 @@ def test_the_draw_decides_the_crop(tmp_path: Path) -> None:
     assert torch.equal(dataset[0, 5], dataset[0, 5])
     assert not torch.equal(dataset[0, 5], dataset[0, 6])
     assert torch.equal(dataset[0, -1], dataset.transform.for_testing(Image.fromarray(noise)))
+
+
+def _photo(size: tuple[int, int]) -> Image.Image:
+    """Waves from coarse to fine, and some noise."""
+    x, y = np.meshgrid(np.linspace(0, 1, size[0]), np.linspace(0, 1, size[1]))
+    waves = np.stack([np.sin(40 * x * x), np.sin(60 * y * x), np.sin(25 * (x + y) ** 2)], axis=2)
+    noise = np.random.default_rng(0).normal(0, 8, waves.shape)
+    return Image.fromarray(np.clip(127 + 90 * waves + noise, 0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("size", "read"),
+    [
+        ((767, 900), (767, 900)),
+        ((768, 768), (384, 384)),
+        ((1535, 5000), (768, 2500)),
+        ((1536, 1600), (384, 400)),
+        ((6144, 6144), (768, 768)),
+    ],
+)
+def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(
+    tmp_path: Path, size: tuple[int, int], read: tuple[int, int]
+) -> None:
+    path = _saved(tmp_path / "a.jpg", Image.new("RGB", size))
+    assert read_image(path).size == size
+    assert read_image(path, least=384).size == read
+    assert read_image(_saved(tmp_path / "a.png", Image.new("RGB", size)), least=384).size == size
+
+
+@pytest.mark.parametrize("side", [300, 1000])  # of Amazon and DSLR in Office-31
+def test_images_of_office31_are_decoded_whole_for_the_protocol(tmp_path: Path, side: int) -> None:
+    path = _saved(tmp_path / "a.jpg", _photo((side, side)))
+    assert np.array_equal(np.asarray(Transform().read(path)), np.asarray(read_image(path)))
+
+
+def test_a_jpeg_decoded_smaller_is_the_same_picture_once_it_is_resized(tmp_path: Path) -> None:
+    transform = Transform(resize=128, crop=112)
+    path = _saved(tmp_path / "a.jpg", _photo((1600, 1200)), quality=92)
+    whole, part = read_image(path), transform.read(path)
+    assert min(part.size) >= ENOUGH * 128
+    assert part.size < whole.size
+    change = (transform.for_testing(part) - transform.for_testing(whole)).abs()
+    sharper = whole.resize((128, 128), Image.Resampling.BICUBIC)
+    assert change.mean() < 0.2 * (transform.for_testing(sharper) - transform.for_testing(whole)).abs().mean()
+
+
+def test_a_jpeg_decoded_smaller_is_upright_and_a_truncated_one_is_still_noticed(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = _saved(tmp_path / "a.jpg", _photo((800, 400)), exif=exif)
+    assert read_image(path, least=100).size == (100, 200)
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(UnreadableImageError, match="cannot be decoded"):
+        read_image(path, least=100)

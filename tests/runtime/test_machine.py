@@ -57,3 +57,17 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_there_is_a_core() -> None:
     assert machine.available_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "able"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("flags : fpu amx_bf16 amx_tile\n", True),
+        ("Features : fp asimd bf16\n", True),
+        ("flags : fpu avx512f avx512_vnni\nmodel name : avx512_bf16\n", False),
+        ("", False),
+    ],
+)
+def test_bfloat16_is_read_from_what_linux_says_of_the_processor(cpuinfo: str, able: bool) -> None:
+    assert machine.says_bfloat16(cpuinfo) is able

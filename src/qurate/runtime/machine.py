@@ -1,4 +1,4 @@
-"""What is asked of the machine: how many threads, and what becomes of freed memory."""
+"""What is asked of the machine: its cores and their abilities, threads, and what becomes of freed memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ import torch
 # Numbers of glibc's <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 _GIB = 1 << 30
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux calls it: of x86 twice, of ARM
 
 
 def available_cores() -> int:
@@ -20,6 +23,21 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether the processor itself multiplies bfloat16; elsewhere float32 is faster."""
+    try:
+        return says_bfloat16(Path("/proc/cpuinfo").read_text())
+    except OSError:  # not Linux
+        return False
+
+
+def says_bfloat16(cpuinfo: str) -> bool:
+    """Whether the text of /proc/cpuinfo lists bfloat16 among the processor's abilities."""
+    lines = (line.partition(":") for line in cpuinfo.splitlines())
+    return any(name.strip() in ("flags", "Features") and _BFLOAT16 & set(what.split()) for name, _, what in lines)
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from qurate.data.embedding import contents, frozen
 from qurate.data.embedding import work as embedding_work
+from qurate.data.embedding.batches import EmbeddingError
 from qurate.data.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning
 from qurate.data.embedding.embed import default_cache, embed_files, embed_split
 from qurate.data.embedding.frozen import freeze_backbone
-from qurate.data.embedding.work import EmbeddingError
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.networks.backbones import Backbone, BackboneError, build_backbone
@@ -431,6 +431,27 @@ def test_a_claim_is_exclusive_and_ends_with_its_block(cache: Path) -> None:
         assert (first, second) == (True, False)
     with two.claim(keys, wait=False) as third:
         assert third
+
+
+def test_shards_are_made_in_one_stream_and_the_same_rows_make_the_same_bytes(
+    files: ImageFiles, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding_work, "SHARD_ROWS", 2)
+    sizes: list[int] = []
+    locked: list[int] = []
+
+    def look(done: int, total: int) -> None:
+        sizes.append(len(_shards(tmp_path / "one")))
+        locked.append(len(list((tmp_path / "one").glob("*/.*.lock"))))
+
+    _embed(files, TINY, weights, cache=tmp_path / "one", batch_size=1, on_progress=look)
+    assert sizes[-1] == 6
+    assert max(locked) > 1  # the next shards were begun before the last was written
+    assert locked[-1] == 0
+    for name, number in (("two", 2), ("three", 2)):  # shards do not depend on who comes when
+        _embed(files, TINY, weights, cache=tmp_path / name, batch_size=number)
+    two, three = ([path.read_bytes() for path in _shards(tmp_path / name)] for name in ("two", "three"))
+    assert two == three
 
 
 def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 import warnings
@@ -118,7 +119,7 @@ class EmbeddingCache:
             "keys": _checksum(stacked),
             "vectors": _checksum(vectors),
         }
-        content = safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=about)
+        content = _sort_header(safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=about))
         path = self.folder / f"{_name(keys)}.safetensors"
         try:
             if self.about and not (self.folder / _ABOUT).exists():
@@ -244,6 +245,14 @@ def _name(keys: Sequence[bytes]) -> str:
 
 def _checksum(values: Tensor) -> str:
     return f"{zlib.crc32(values.numpy()):08x}"  # type: ignore[arg-type]  # an array is a buffer
+
+
+def _sort_header(content: bytes) -> bytes:
+    """The same safetensors file with a sorted header, so that the same rows always make the same bytes."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the format aligns the tensors so
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
 
 
 def _warn(message: str) -> None:

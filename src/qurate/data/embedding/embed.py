@@ -7,18 +7,24 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from qurate.data.embedding.batches import Embed, EmbeddingError
 from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory, Store
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.frozen import FrozenBackbone, choose_device
+from qurate.data.embedding.local import CPU_BATCH, DECODED_BATCH, DEVICE_BATCH, on_cores, on_device
+from qurate.data.embedding.precision import choose_precision, describe_space
 from qurate.data.embedding.several import Frozen, FrozenBackbones, JoinedRows, freeze_backbones
-from qurate.data.embedding.work import EmbeddingError, EmbeddingWork
+from qurate.data.embedding.work import EmbeddingWork
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.places import is_file
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
@@ -90,7 +96,8 @@ def embed_files(
         required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
         strict: Raise if a file cannot be read: where its header shows it, before the work on the others begins.
         device: 'auto', 'cpu', 'cuda', 'mps'.
-        batch_size: Images per forward pass; chosen for the device unless given.
+        batch_size: Images per forward pass; chosen for the device unless given. An accelerator whose memory does not
+            hold so many takes fewer.
         on_progress: Called at the start and after each batch.
 
     Raises:
@@ -104,18 +111,21 @@ def embed_files(
     if isinstance(frozen, FrozenBackbones):
         options = {"cache": cache, "cached": cached, "required": required, "strict": strict, "device": device}
         return _embed_with_each(paths, frozen, on_progress, batch_size=batch_size, **options)
-    opened = _open_cache(Path(cache or default_cache()), frozen, required) if cached else None
+    place = choose_device(device)
+    precision = choose_precision(frozen.module, place.type)
+    opened = _open_cache(Path(cache or default_cache()), frozen, precision, required) if cached else None
     store: Store = opened or EmbeddingMemory(frozen.width)
     contents, unreadable = read_contents(paths, digest_memory(cache))
     wanted: dict[bytes, Content] = {}
     for path in paths:
         if path in contents:
             wanted.setdefault(contents[path].digest, contents[path])
-    work = EmbeddingWork(store, frozen, wanted, on_progress)
+    size, start = _embedder(frozen, place, precision, batch_size)
+    work = EmbeddingWork(store, wanted, size, on_progress)
     missing, began = work.missing(), time.perf_counter()
     if strict:
         _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
-    work.complete(choose_device(device), batch_size)
+    work.complete(start)
     unreadable |= spread(work.unreadable, contents)
     if strict:
         _refuse(unreadable)
@@ -140,6 +150,17 @@ def _embed_with_each(
     unreadable = {path: reason for each in found for path, reason in each.unreadable.items()}
     made, seconds = max(each.made for each in found), sum(each.seconds for each in found)
     return Embeddings(JoinedRows(stores), found[0].contents, unreadable, made, seconds)
+
+
+def _embedder(
+    frozen: FrozenBackbone, device: torch.device, precision: torch.dtype, batch_size: int | None
+) -> tuple[int, Callable[[], AbstractContextManager[Embed]]]:
+    """Files per batch that is handed out, and what starts those who embed them."""
+    if device.type == "cpu":
+        size = batch_size or CPU_BATCH
+        return size, partial(on_cores, frozen, precision, size)
+    size = batch_size or DEVICE_BATCH
+    return min(size, DECODED_BATCH), partial(on_device, frozen, device, precision, size)
 
 
 def _refuse(unreadable: Mapping[Path, str]) -> None:
@@ -210,10 +231,11 @@ def put_embeddings(split: Split, found: Embeddings) -> Split:
     return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
 
 
-def _open_cache(root: Path, frozen: FrozenBackbone, required: bool) -> EmbeddingCache:
+def _open_cache(root: Path, frozen: FrozenBackbone, precision: torch.dtype, required: bool) -> EmbeddingCache:
     if required and is_file(root):
         raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
-    space = hashlib.sha256(frozen.identity.encode()).hexdigest()
+    about = describe_space(frozen, precision)
+    space = hashlib.sha256(about.encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
     folder = root / f"{readable}-{space[:16]}"
-    return EmbeddingCache(folder, space, frozen.width, frozen.identity, required=required)
+    return EmbeddingCache(folder, space, frozen.width, about, required=required)

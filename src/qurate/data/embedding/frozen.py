@@ -1,28 +1,18 @@
-"""A frozen backbone at work: its identity, and rows from image files with decoding beside the network."""
+"""A frozen backbone, what identifies it, and the device it works on."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from qurate.data.embedding.contents import Content, stamp_of
-from qurate.data.images import Transform, UnreadableImageError, read_image
+from qurate.data.images import Transform
 from qurate.errors import ConfigError
 from qurate.networks.backbones import BackboneError, build_backbone, check_backbone
 from qurate.runtime.checksums import tensor_digest
-from qurate.runtime.machine import available_cores, torch_threads
-
-_MOST_WORKERS = 16  # each holds the activations of a batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +33,7 @@ class FrozenBackbone:
 
     @cached_property
     def identity(self) -> str:
-        """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings."""
+        """Backbone, weights and transform, as JSON; see `embedding.precision` for what else a cache tells apart."""
         about = {
             "backbone": self.name,
             "weights": _digest(self.module),
@@ -84,75 +74,6 @@ def choose_device(device: str) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-class Made(NamedTuple):
-    """What became of one batch.
-
-    Args:
-        contents: The B files that could be read, in order.
-        vectors: Their embeddings, (B, width) float32 on the CPU.
-        unreadable: The other files, and why.
-    """
-
-    contents: list[Content]
-    vectors: Tensor
-    unreadable: dict[Path, str]
-
-
-Embed = Callable[[Sequence[Content]], Iterator[Made]]
-"""Files to their embeddings, batch by batch in order."""
-
-
-@contextmanager
-def embedder(frozen: FrozenBackbone, device: torch.device, batch_size: int) -> Iterator[Embed]:
-    """Workers that decode and embed, for the length of the block.
-
-    On a CPU every worker takes a batch through decoding and the network on a core of its own: while one
-    decodes another computes, and none waits for the others inside an operation. Elsewhere the workers decode
-    and take turns at the device.
-    """
-    on_cpu = device.type == "cpu"
-    cores = available_cores()
-    workers = min(cores, _MOST_WORKERS)
-    module = frozen.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    turn = nullcontext() if on_cpu else threading.Lock()
-
-    def embed_batch(batch: Sequence[Content]) -> Made:
-        images, unreadable = _prepare(batch, frozen.transform)
-        if not images:
-            return Made([], torch.empty(0, frozen.width), unreadable)
-        with turn, torch.inference_mode():
-            inputs = torch.stack(images).to(device).contiguous(memory_format=torch.channels_last)
-            vectors: Tensor = module(inputs).to("cpu", torch.float32)
-        return Made([content for content in batch if content.path not in unreadable], vectors, unreadable)
-
-    with ExitStack() as stack:
-        stack.enter_context(torch_threads(cores // workers if on_cpu else 1))
-        pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="qurate-embed"))
-        yield lambda contents: pool.map(embed_batch, _batches(contents, batch_size))
-
-
-def _batches(contents: Sequence[Content], size: int) -> list[Sequence[Content]]:
-    return [contents[start : start + size] for start in range(0, len(contents), size)]
-
-
-def _prepare(batch: Sequence[Content], transform: Transform) -> tuple[list[Tensor], dict[Path, str]]:
-    """The images as tensors, and why others cannot be read."""
-    images: list[Tensor] = []
-    unreadable: dict[Path, str] = {}
-    for content in batch:
-        try:
-            image = read_image(content.path)
-        except UnreadableImageError as error:
-            unreadable[content.path] = str(error)
-            continue
-        if stamp_of(content.path) != content.stamp:
-            raise UnreadableImageError(
-                f"{content.path}: changed while it was being embedded. Embed again when nothing writes to it."
-            )
-        images.append(transform.for_testing(image))
-    return images, unreadable
 
 
 def _digest(module: nn.Module) -> str:
