@@ -17,11 +17,11 @@ from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables,
 
 from qurate.benchmark.cells import Cell, CellResult, cross_fitted_temperature
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.lanes import RETRIES
 from qurate.benchmark.results import BenchmarkError, read_results, read_rounds
 from qurate.benchmark.run import next_cell
 from qurate.config import RunConfig
 from qurate.evaluation import true_labels
+from qurate.runtime.cluster import RETRIES
 from qurate.runtime.files import write_atomically
 
 GRID = tiny_grid()

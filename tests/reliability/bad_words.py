@@ -97,6 +97,7 @@ def _word_rows() -> list[BadInput]:
             "embed: unknown backbone", "embed source --backbone nope --cache c", ("ackbone", "'nope'", "timm/NAME.TAG")
         ),
         BadInput("embed: missing weights", f"embed source --backbone {BACKBONE} --weights nope.pth", ("nope.pth",)),
+        BadInput("embed: --ray at no address", f"embed source {NETWORK} --ray nowhere", ("--ray", "nowhere")),
         BadInput("embed: cuda where there is none", f"embed source {NETWORK} --device cuda", ("--device", "cuda")),
     ]
     return rows

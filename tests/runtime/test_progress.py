@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from qurate.runtime import progress
+from qurate.runtime.display import say_pace
 from qurate.runtime.progress import PhaseBars, follow
 
 
@@ -37,6 +38,34 @@ def test_elsewhere_there_is_a_line_for_each_phase() -> None:
     file = io.StringIO()
     show_a_run(Console(file=file, force_terminal=False, force_jupyter=False, width=100))
     assert file.getvalue() == "3 classes: [blue], red.\nembedding [1]: 0 s\npre-training: 0 s\n"
+
+
+def test_a_long_phase_has_a_line_now_and_then_with_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, clock = io.StringIO(), [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    with PhaseBars(Console(file=file, force_terminal=False, force_jupyter=False, width=100)) as bars:
+        for second in range(151):
+            clock[0] = float(second)
+            bars.show("embedding", 40_000 + 400 * second, 100_000)  # 40,000 were there already
+    assert file.getvalue().splitlines() == [
+        "embedding: 64000 of 100000, 400 per second, 2 min left",
+        "embedding: 88000 of 100000, 400 per second, 30 s left",
+        "embedding: 150 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "seconds", "said"),
+    [
+        (0, 10, 5.0, ""),
+        (10, 10, 0.5, ""),
+        (10, 10, 4.0, "2.5 per second, 4 s left"),
+        (640, 6400, 10.0, "64 per second, 2 min left"),
+        (100, 99_900, 20.0, "5.0 per second, 5.5 h left"),
+    ],
+)
+def test_a_pace_is_said_once_there_is_one(done: int, left: int, seconds: float, said: str) -> None:
+    assert say_pace(done, left, seconds) == said
 
 
 def test_a_notebook_has_one_line_for_each_phase_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -15,12 +14,10 @@ from typing import Any, Protocol
 
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.results import BenchmarkError
-from qurate.benchmark.signals import held_back
 from qurate.benchmark.worker import Worker
+from qurate.runtime.cluster import RETRIES
 from qurate.runtime.machine import keep_freed_memory
-
-RETRIES = 3
-"""How often a cell is tried again when its worker was lost. Our choice."""
+from qurate.runtime.signals import held_back
 
 
 class Lane(Protocol):
@@ -105,44 +102,17 @@ class _Host:
         return self._worker.run(cell)
 
 
-def start_ray(address: str, processes: int, gpus: int = 0) -> int:
-    """Connect to a cluster, or start one here if the address is 'local'.
+def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
+    """How many lanes fit in a cluster, each with a CPU and this many GPUs; one without room would wait forever.
 
     Args:
-        address: 'local', 'auto' or host:port.
-        processes: Lanes wanted; for a cluster 0 means as many as it has room for.
+        resources: What the cluster has, by Ray's names.
+        processes: Lanes wanted; 0 means as many as there is room for.
         gpus: GPUs that each lane holds.
 
-    Returns:
-        How many lanes there can be.
-
     Raises:
-        BenchmarkError: If Ray is not installed, no cluster answers, or it has no GPU where one is needed.
+        BenchmarkError: If it has no GPU where one is needed.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that this will be its default
-    try:
-        import ray
-    except ImportError as error:
-        raise BenchmarkError(
-            f"--ray needs Ray, which is not installed ({error}): pip install 'qurate[ray]'."
-        ) from error
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        with held_back():  # Ray leaves a handler of its own for SIGTERM behind, which ours replaces again
-            if address == "local":
-                ray.init(address="local", num_cpus=processes, include_dashboard=False, **quiet)
-            else:
-                ray.init(address=address, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:  # ConnectionError, and what Ray makes of bad addresses
-        raise BenchmarkError(
-            f"--ray must be 'local' or the address of a Ray cluster, got '{address}', where none answers ({error})."
-        ) from error
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # in Ray
-    return lanes_for(resources, processes, gpus)
-
-
-def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
-    """How many lanes fit in a cluster, each with a CPU and this many GPUs; one without room would wait forever."""
     room = max(1, int(resources.get("CPU", 1)))
     if gpus:
         room = min(room, int(resources.get("GPU", 0)) // gpus)
@@ -152,12 +122,6 @@ def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
             f"{resources.get('GPU', 0):g}. Use --device cpu, or a cluster with GPUs."
         )
     return min(processes or room, room)
-
-
-def stop_ray() -> None:
-    """Leave the cluster, if there is one; one that was started here ends."""
-    if "ray" in sys.modules:
-        sys.modules["ray"].shutdown()
 
 
 _worker: Worker | None = None

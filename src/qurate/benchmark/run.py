@@ -10,7 +10,8 @@ from typing import Protocol
 
 from qurate.benchmark.cells import Cell, CellResult
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.lanes import RETRIES, Lane
+from qurate.benchmark.lanes import Lane
+from qurate.runtime.cluster import RETRIES
 
 
 class CellListener(Protocol):

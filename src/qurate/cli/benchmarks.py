@@ -199,8 +199,9 @@ def benchmark(
 
 def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
-    from qurate.benchmark.lanes import start_ray, stop_ray
+    from qurate.benchmark.lanes import lanes_for
     from qurate.data.embedding.frozen import choose_device
+    from qurate.runtime.cluster import start_ray, stop_ray
     from qurate.runtime.machine import available_cores
     from qurate.runtime.progress import PhaseBars
 
@@ -213,7 +214,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | N
         choose_device(grid.device)  # is it there?
     try:
         if ray and to_run:
-            lanes = start_ray(ray, lanes if ray == "local" else processes or 0, gpus)
+            lanes = lanes_for(start_ray(ray, lanes), lanes if ray == "local" else processes or 0, gpus)
         with PhaseBars(Console()) as bars:
             _embed(worker, to_run, bars)
         folder.write_facts(_facts(grid, cells))

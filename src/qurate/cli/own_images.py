@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -128,6 +130,7 @@ def embed(
     pooling: options.Pooling = None,
     cache: options.AnyFolder = None,
     device: options.Device = None,
+    ray: options.Ray = None,
 ) -> None:
     """Pass images through a frozen backbone ahead of time; the other verbs then find the embeddings in the cache.
 
@@ -140,6 +143,7 @@ def embed(
         pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
         cache: Folder of the cache; QURATE_CACHE or the user's cache folder unless given.
         device: Where to compute.
+        ray: Share the work on Ray: 'local', or the address of a cluster.
     """
     if not images:
         raise ConfigError("embed needs one or more IMAGES: folders, globs in quotes, list files or images.")
@@ -156,7 +160,7 @@ def embed(
     from qurate.runs.settings import BACKBONE
     from qurate.runtime.progress import PhaseBars
 
-    with PhaseBars(Console()) as bars:
+    with _on_ray(ray) as cluster, PhaseBars(Console()) as bars:
         bars.say("Reading the images ...")
         found = [file for place in images for file in find_images(place)]
         name, chosen, said = find_backbone(
@@ -174,6 +178,7 @@ def embed(
             cache=cache,
             required=True,
             device=device or "auto",
+            cluster=cluster,
             on_progress=functools.partial(bars.show, "embedding"),
         )
     if not done.rows:
@@ -183,6 +188,21 @@ def embed(
         tell(f"{lost}: {list_some(done.unreadable, 3)}.", "yellow")
     rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} per second)" if done.made else ""
     say(f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
+
+
+@contextmanager
+def _on_ray(address: str | None) -> Iterator[Mapping[str, float] | None]:
+    """What a Ray cluster has, for the length of the block; None without an address."""
+    if address is None:
+        yield None
+        return
+    from qurate.runtime.cluster import start_ray, stop_ray
+    from qurate.runtime.machine import available_cores
+
+    try:
+        yield start_ray(address, available_cores())
+    finally:
+        stop_ray()
 
 
 def check(

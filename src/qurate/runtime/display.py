@@ -15,7 +15,26 @@ class RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         """The rate, once there is one."""
         rate = task.finished_speed or task.speed
-        return Text("" if rate is None else f"{rate:.0f}/s", style="dim")
+        return Text("" if rate is None else f"{say_rate(rate)}/s", style="dim")
+
+
+def say_rate(rate: float) -> str:
+    """Whole numbers from ten on, else one digit after the point."""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def say_pace(done: int, left: int, seconds: float) -> str:
+    """How fast something goes and how long it still takes; nothing before a second is over.
+
+    Example:
+        >>> say_pace(done=640, left=6400, seconds=10.0)
+        '64 per second, 2 min left'
+    """
+    if seconds < 1 or done < 1:
+        return ""
+    rest = left * seconds / done
+    time = f"{rest:.0f} s" if rest < 90 else f"{rest / 60:.0f} min" if rest < 5400 else f"{rest / 3600:.1f} h"
+    return f"{say_rate(done / seconds)} per second, {time} left"
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

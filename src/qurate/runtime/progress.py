@@ -12,10 +12,13 @@ from typing import Any, Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from qurate.runtime.display import RateColumn
+from qurate.runtime.display import RateColumn, say_pace
 
 _NOTEBOOK_SECONDS = 0.3
 """Least time between two pictures of a bar in a notebook, each of which is a message to the browser."""
+
+_LOG_SECONDS = 60.0
+"""Time between two lines on the same phase where there is neither a terminal nor a notebook."""
 
 
 class Audience(Protocol):
@@ -52,6 +55,8 @@ class PhaseBars:
         self._notebook = NotebookLine() if console.is_jupyter else None
         self._phase = ""
         self._began = 0.0
+        self._logged = 0.0
+        self._found = 0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -73,10 +78,16 @@ class PhaseBars:
         if phase != self._phase:
             self._end(said=True)
             self._phase, self._began = phase, time.perf_counter()
+            self._logged, self._found = self._began, done
             self._progress.reset(self._task, description=phase, total=total, visible=True)
         self._progress.update(self._task, completed=done, total=total)
+        now = time.perf_counter()
+        pace = say_pace(done - self._found, total - done, now - self._began)
         if self._notebook is not None:
-            self._notebook.draw(f"{phase} {draw_bar(done, total)} {done}/{total}")
+            self._notebook.draw(f"{phase} {draw_bar(done, total)} {done}/{total}{pace and f', {pace}'}")
+        elif not self._console.is_terminal and pace and done < total and now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            self._print(f"{phase}: {done} of {total}, {pace}")
 
     def _end(self, *, said: bool) -> None:
         phase, self._phase = self._phase, ""  # first: Ctrl-C may come in between

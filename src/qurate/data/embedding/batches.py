@@ -69,16 +69,16 @@ class Decoded:
         return Made(self.contents, vectors, self.unreadable)
 
 
-def decode(batch: Sequence[Content], transform: Transform) -> Decoded:
-    """The images of a batch as one tensor, and why others cannot be read."""
+def decode(batch: Sequence[Content], transform: Transform, folder: Path = Path()) -> Decoded:
+    """The images of a batch as one tensor, and why others cannot be read; relative paths begin at the folder."""
     images: list[Tensor] = []
     contents: list[Content] = []
     unreadable: dict[Path, str] = {}
     changed = ""
     for content in batch:
         try:
-            image = transform.read(content.path)
-            if stamp_of(content.path) != content.stamp:
+            image = transform.read(folder / content.path)
+            if stamp_of(folder / content.path) != content.stamp:
                 changed = f"{content.path}: changed while it was being embedded. Embed again when nothing writes to it."
                 break
         except UnreadableImageError as error:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from qurate.data.embedding.batches import Embed, EmbeddingError
 from qurate.data.embedding.cache import EmbeddingCache, EmbeddingMemory, Store
+from qurate.data.embedding.cluster import CLUSTER_BATCH, Room, choose_room, on_cluster
 from qurate.data.embedding.contents import Content, read_contents, spread
 from qurate.data.embedding.frozen import FrozenBackbone, choose_device
 from qurate.data.embedding.local import CPU_BATCH, DECODED_BATCH, DEVICE_BATCH, on_cores, on_device
@@ -83,6 +84,7 @@ def embed_files(
     required: bool = False,
     strict: bool = False,
     device: str = "auto",
+    cluster: Mapping[str, float] | None = None,
     batch_size: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Embeddings:
@@ -96,6 +98,8 @@ def embed_files(
         required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
         strict: Raise if a file cannot be read: where its header shows it, before the work on the others begins.
         device: 'auto', 'cpu', 'cuda', 'mps'.
+        cluster: What the Ray cluster has that this process joined (`runtime.cluster.start_ray`); its machines then do
+            the work, and the cache ends up as it would without them.
         batch_size: Images per forward pass; chosen for the device unless given. An accelerator whose memory does not
             hold so many takes fewer.
         on_progress: Called at the start and after each batch.
@@ -110,9 +114,9 @@ def embed_files(
         raise EmbeddingError(f"batch_size must be 1 or more, got {batch_size}.")
     if isinstance(frozen, FrozenBackbones):
         options = {"cache": cache, "cached": cached, "required": required, "strict": strict, "device": device}
-        return _embed_with_each(paths, frozen, on_progress, batch_size=batch_size, **options)
-    place = choose_device(device)
-    precision = choose_precision(frozen.module, place.type)
+        return _embed_with_each(paths, frozen, on_progress, batch_size=batch_size, cluster=cluster, **options)
+    place = choose_device(device) if cluster is None else choose_room(cluster, device)
+    precision = choose_precision(frozen.module, place.device if isinstance(place, Room) else place.type)
     opened = _open_cache(Path(cache or default_cache()), frozen, precision, required) if cached else None
     store: Store = opened or EmbeddingMemory(frozen.width)
     contents, unreadable = read_contents(paths, digest_memory(cache))
@@ -153,14 +157,17 @@ def _embed_with_each(
 
 
 def _embedder(
-    frozen: FrozenBackbone, device: torch.device, precision: torch.dtype, batch_size: int | None
+    frozen: FrozenBackbone, place: torch.device | Room, precision: torch.dtype, batch_size: int | None
 ) -> tuple[int, Callable[[], AbstractContextManager[Embed]]]:
     """Files per batch that is handed out, and what starts those who embed them."""
-    if device.type == "cpu":
+    if isinstance(place, Room):
+        size = batch_size or (CPU_BATCH if place.device == "cpu" else CLUSTER_BATCH)
+        return size, partial(on_cluster, frozen, place, precision, size)
+    if place.type == "cpu":
         size = batch_size or CPU_BATCH
         return size, partial(on_cores, frozen, precision, size)
     size = batch_size or DEVICE_BATCH
-    return min(size, DECODED_BATCH), partial(on_device, frozen, device, precision, size)
+    return min(size, DECODED_BATCH), partial(on_device, frozen, place, precision, size)
 
 
 def _refuse(unreadable: Mapping[Path, str]) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from qurate.benchmark.signals import held_back
+from qurate.runtime.signals import held_back
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
