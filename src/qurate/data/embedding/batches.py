@@ -145,7 +145,8 @@ class Passage:
     def _try(self, images: Sequence[Tensor]) -> Tensor:
         if not any(len(part) for part in images):
             return torch.empty(0, self._width)
-        moved = torch.cat([part.to(self._device, non_blocking=True) for part in images])
+        parts = [part.to(self._device, non_blocking=True) for part in images]
+        moved = torch.cat(parts) if len(parts) > 1 else parts[0]
         rows = [self._forward(part.contiguous(memory_format=torch.channels_last)) for part in moved.split(self.size)]
         return torch.cat(rows).to("cpu")
 

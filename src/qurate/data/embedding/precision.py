@@ -23,8 +23,8 @@ def choose_precision(module: nn.Module, device: str) -> torch.dtype:
     """What a backbone computes in on a kind of device; embeddings are float32 in any case.
 
     On a GPU float16. On a CPU that multiplies bfloat16 itself, bfloat16 for networks with attention, which are slow:
-    they are twice as fast so. Convolutional ones would gain as much, but stay in float32, as in the published tables.
-    Elsewhere float32.
+    1.7 times as fast (docs/performance.md). Convolutional ones would gain as much, but stay in float32, as in the
+    published tables. Elsewhere float32.
 
     Args:
         module: The backbone.
