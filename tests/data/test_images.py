@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 from tests.data.files import image_files
 
-from qurate.data.images import ENOUGH, ImageDataset, Transform, UnreadableImageError, read_image
+from qurate.data.images import ENOUGH, ImageDataset, Interpolation, Transform, UnreadableImageError, read_image
+from qurate.errors import ConfigError
 
 
 def _saved(path: Path, image: Image.Image, **options: Any) -> Path:
@@ -123,6 +124,22 @@ def test_test_transform_is_the_normalised_centre() -> None:
     pixels[2:6, 2:6] = 255
     transform = Transform(resize=8, crop=4, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     assert torch.equal(transform.for_testing(Image.fromarray(pixels)), torch.full((3, 4, 4), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "by"), [("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)]
+)
+def test_images_are_resized_by_the_interpolation(interpolation: Interpolation, by: Image.Resampling) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (30, 50, 3), dtype=np.uint8))
+    found = Transform(20, 20, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), interpolation).for_testing(image)
+    assert torch.equal(found.permute(1, 2, 0), torch.from_numpy(np.array(image.resize((20, 20), by))) / 255)
+
+
+def test_another_interpolation_is_refused_and_only_it_is_written() -> None:
+    with pytest.raises(ConfigError, match="bilinear, bicubic, got 'nearest'"):
+        Transform(interpolation="nearest")  # type: ignore[arg-type]  # on purpose
+    assert "interpolation" not in Transform().to_dict()  # as in files of before
+    assert Transform(interpolation="bicubic").to_dict()["interpolation"] == "bicubic"
 
 
 def test_training_crops_are_windows_of_the_image_or_of_its_mirror() -> None:

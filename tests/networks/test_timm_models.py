@@ -54,6 +54,15 @@ def build_two_layers(size: int, path: Path) -> nn.Module:
     return backbone.module
 
 
+@pytest.mark.parametrize(("name", "interpolation"), [(TINY, "bicubic"), ("tf_efficientnet_lite0", "bilinear")])
+def test_images_are_resized_as_the_model_was_made_with(name: str, interpolation: str) -> None:
+    _, _, transform = build_timm(Member(f"timm/{name}"), pretrained=False)
+    data = timm.data.config.resolve_model_data_config(timm.create_model(name))
+    assert data["interpolation"] == "bicubic"
+    assert transform.interpolation == interpolation  # the published tables are of bilinear
+    assert (transform.mean, transform.std) == (data["mean"], data["std"])
+
+
 def test_tokens_are_pooled_three_ways() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

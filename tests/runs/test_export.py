@@ -52,7 +52,8 @@ def test_an_image_gets_the_models_probabilities_by_the_written_recipe(exported: 
 
     side, crop = json.loads(recipe["resize"]), json.loads(recipe["crop"])
     offset = (side - crop) // 2
-    window = image.resize((side, side), Image.Resampling.BILINEAR).crop((offset, offset, offset + crop, offset + crop))
+    by = Image.Resampling[recipe["interpolation"].upper()]
+    window = image.resize((side, side), by).crop((offset, offset, offset + crop, offset + crop))
     pixels = (np.asarray(window) / 255 - json.loads(recipe["mean"])) / json.loads(recipe["std"])
     batch = pixels.transpose(2, 0, 1)[None].astype(np.float32)
     (got,) = session.run([recipe["output"]], {recipe["input"]: batch})

@@ -93,6 +93,18 @@ def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -
             {"transform": {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [0, 1, 1]}},
             "std must be three positive numbers",
         ),
+        (
+            {
+                "transform": {
+                    "resize": 9,
+                    "crop": 8,
+                    "mean": [0, 0, 0],
+                    "std": [1, 1, 1],
+                    "interpolation": "nearest",
+                }
+            },
+            "interpolation must be one of bilinear, bicubic, got 'nearest'",
+        ),
         ({"calibration": 5}, "calibration must be a table of temperature, by and images"),
         ({"calibration": {"temperature": 0, "by": "nothing", "images": 0}}, "temperature must be a number from"),
         ({"sha256": 5}, "not those that"),

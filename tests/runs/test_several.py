@@ -52,7 +52,10 @@ def test_joined_vectors_are_of_equal_length_and_as_large_as_others() -> None:
     assert torch.allclose(torch.nn.functional.cosine_similarity(first, small), torch.ones(5))
 
 
-def test_each_is_cached_by_itself(place: dict[str, Any], weights: str, tmp_path: Path) -> None:
+def test_each_is_cached_by_itself(
+    place: dict[str, Any], weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QURATE_PRECISION", "float32")  # that of the module itself; attention may have bfloat16
     cache, files = tmp_path / "cache", ImageFiles(tuple(find_images(place["unlabeled"])))
     each = [
         embed_files(files.paths, freeze_backbones(name, own), cache=cache).of(files)

@@ -11,11 +11,12 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from qurate.data.images import Transform
+from qurate.data.images import Interpolation, Transform
 from qurate.networks.hub import hub_answers, hub_place, is_downloaded
 from qurate.networks.names import Member
 from qurate.networks.offline import BackboneError
 
+_PUBLISHED = "tf_efficientnet_lite"
 _STRIDE = 32
 """Sizes that models with windows can take are multiples of this, or of a multiple."""
 _FARTHEST = 16
@@ -37,8 +38,16 @@ def build_timm(member: Member, *, pretrained: bool) -> tuple[nn.Module, int, Tra
         _check_size(name, module, size)
     if member.pooling:
         module = PooledTokens(module, member.pooling, name)
-    transform = Transform(round(size * 256 / 224), size, tuple(data["mean"]), tuple(data["std"]))
+    transform = Transform(
+        round(size * 256 / 224), size, tuple(data["mean"]), tuple(data["std"]), _interpolation(name, data)
+    )
     return module, _width(name, module, size), transform
+
+
+def _interpolation(name: str, data: dict[str, Any]) -> Interpolation:
+    """The one that the model was made with; bilinear for those of the published tables (docs/backbones.md)."""
+    is_published = name.startswith(_PUBLISHED)
+    return "bicubic" if data["interpolation"] == "bicubic" and not is_published else "bilinear"
 
 
 class PooledTokens(nn.Module):

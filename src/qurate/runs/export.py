@@ -109,12 +109,13 @@ def _preparation(transform: Transform) -> dict[str, str]:
     return {
         "preprocessing": (
             "Decode to RGB, upright by the EXIF tag, transparent pixels on white; "
-            f"resize to {size} x {size} pixels without keeping the aspect, bilinear with antialiasing as Pillow does; "
-            f"cut the centre {crop} x {crop}; divide by 255, subtract mean and divide by std for each channel; "
-            f"order as float32 (batch, 3, {crop}, {crop})."
+            f"resize to {size} x {size} pixels without keeping the aspect, {transform.interpolation} with "
+            f"antialiasing as Pillow does; cut the centre {crop} x {crop}; divide by 255, subtract mean and divide by "
+            f"std for each channel; order as float32 (batch, 3, {crop}, {crop})."
         ),
         "resize": json.dumps(size),
         "crop": json.dumps(crop),
+        "interpolation": transform.interpolation,
         "mean": json.dumps(transform.mean),
         "std": json.dumps(transform.std),
     }

@@ -216,7 +216,7 @@ class AdaptedModel:
 
     def about(self) -> dict[str, Any]:
         """How to use the model, with or without qurate."""
-        prepared = [asdict(transform) for transform in self.transforms]
+        prepared = [transform.to_dict() for transform in self.transforms]
         return {
             "format": FORMAT,
             **self.origin,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import safetensors.torch
 from torch import Tensor
 
 from qurate.data.domains import list_some
-from qurate.data.images import Transform
+from qurate.data.images import Interpolation, Transform
 from qurate.data.places import shorten
 from qurate.networks.heads import Network
 from qurate.networks.several import SideBySide
@@ -50,8 +50,8 @@ def how_to_prepare(transforms: Sequence[Transform]) -> list[str]:
         size, crop = transform.resize, transform.crop
         backbone = f"backbone.members.{number - 1}.*" if len(transforms) > 1 else "backbone.*"
         lines += [
-            f"Decode to RGB, upright by the EXIF tag; resize to {size} x {size} pixels (bilinear), cut the centre "
-            f"{crop} x {crop}, divide by 255, subtract mean, divide by std.",
+            f"Decode to RGB, upright by the EXIF tag; resize to {size} x {size} pixels ({transform.interpolation}), "
+            f"cut the centre {crop} x {crop}, divide by 255, subtract mean, divide by std.",
             f"Input: float32 (N, 3, {crop}, {crop}). Tensors: {backbone}, bottleneck.*, classifier.weight.",
         ]
     if len(transforms) > 1:
@@ -78,8 +78,10 @@ def read_transform(said: Any) -> Transform:
         ValueError: If it does not say that.
     """
     sizes, scales = ("resize", "crop"), ("mean", "std")
-    if not isinstance(said, dict) or said.keys() != {*sizes, *scales}:
-        raise ValueError(f"transform must be a table of resize, crop, mean and std, got {shorten(repr(said))}")
+    if not isinstance(said, dict) or said.keys() - {"interpolation"} != {*sizes, *scales}:
+        raise ValueError(
+            f"transform must be a table of resize, crop, mean, std and perhaps interpolation, got {shorten(repr(said))}"
+        )
     for name in sizes:
         if type(said[name]) is not int:
             raise ValueError(f"transform.{name} must be an integer, got {shorten(repr(said[name]))}")
@@ -89,7 +91,13 @@ def read_transform(said: Any) -> Transform:
         if len(values) != 3 or not is_allowed:
             kind = "positive numbers" if name == "std" else "numbers"
             raise ValueError(f"transform.{name} must be three {kind}, got {shorten(repr(said[name]))}")
-    return Transform(said["resize"], said["crop"], tuple(said["mean"]), tuple(said["std"]))
+    interpolation = said.get("interpolation", "bilinear")
+    if interpolation not in get_args(Interpolation):
+        raise ValueError(
+            f"transform.interpolation must be one of {', '.join(get_args(Interpolation))}, got "
+            f"{shorten(repr(interpolation))}"
+        )
+    return Transform(said["resize"], said["crop"], tuple(said["mean"]), tuple(said["std"]), interpolation)
 
 
 def load_tensors(network: Network, path: Path, checksum: str | None) -> None:

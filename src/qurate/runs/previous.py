@@ -141,12 +141,18 @@ class PreviousRun:
                 f"a run that learns from answers about {self.folder} must have its {len(own)} classes, and {what}. "
                 "Give the images of that run, or give `labels` without `previous` for a whole run."
             )
+        if self.model.transforms != transforms_of(frozen):
+            raise ConfigError(
+                f"the images of {self.folder} were prepared in another way than this version of qurate does for "
+                f"{self.settings.get('backbone')}, so no run can learn from answers about it. Give `labels` without "
+                "`previous` for a whole run."
+            )
         identity = hashlib.sha256(frozen.identity.encode()).hexdigest()
-        if self.settings.get("backbone_sha256", identity) != identity or self.model.transforms != transforms_of(frozen):
+        if self.settings.get("backbone_sha256", identity) != identity:
             raise ConfigError(
                 f"a run that learns from answers about {self.folder} must have its backbone, "
-                f"{self.settings.get('backbone')}, with the same weights and preparation of images; these are others. "
-                "Pass its weights as `weights=FILE`."
+                f"{self.settings.get('backbone')}, with the same weights; these are others. Pass its weights as "
+                "`weights=FILE`."
             )
 
     def weights(self) -> dict[str, Tensor]:

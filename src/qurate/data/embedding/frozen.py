@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -37,7 +37,7 @@ class FrozenBackbone:
         about = {
             "backbone": self.name,
             "weights": _digest(self.module),
-            "transform": asdict(self.transform),
+            "transform": self.transform.to_dict(),
             "width": self.width,
         }
         return json.dumps(about, sort_keys=True, indent=2) + "\n"
