@@ -40,7 +40,7 @@ class Recommended:
         image_size: Side of its images in pixels.
         width: Length of its vectors.
         gmacs: Billions of multiplications per image.
-        cost: Time per image on a CPU core, in times of the first row; measured with random weights.
+        cost: Time per image on a CPU, in times of the first row; measured (docs/backbones.md).
         megabytes: To download.
     """
 
@@ -71,7 +71,7 @@ _DINO, _IMAGENET = "LVD-142M, without labels (DINOv2)", "ImageNet-1k"
 RECOMMENDED = (  # from the weakest to the strongest
     Recommended("fast", "timm/tf_efficientnet_lite0.in1k", _IMAGENET, "Apache-2.0", 224, 1280, 0.38, 1.0, 19),
     Recommended("", "timm/tf_efficientnet_lite1.in1k", _IMAGENET, "Apache-2.0", 240, 1280, 0.60, 1.5, 22),
-    Recommended("", "timm/tf_efficientnet_lite2.in1k", _IMAGENET, "Apache-2.0", 260, 1280, 0.86, 1.7, 25),
+    Recommended("", "timm/tf_efficientnet_lite2.in1k", _IMAGENET, "Apache-2.0", 260, 1280, 0.86, 1.9, 25),
     Recommended("good", "timm/vit_small_patch14_dinov2.lvd142m@224", _DINO, "Apache-2.0", 224, 384, 6.1, 5.3, 88),
     Recommended("best", "timm/vit_base_patch14_dinov2.lvd142m@224", _DINO, "Apache-2.0", 224, 768, 23.2, 18.9, 346),
 )
