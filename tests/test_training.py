@@ -17,13 +17,14 @@ from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabel
 from qurate.data.splits import read_mme_split
 from qurate.errors import ConfigError
 from qurate.evaluation import evaluate, predict_probabilities
+from qurate.fabric import make_fabric
 from qurate.losses import margin_cosines, target_margin
 from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
 from qurate.selection import algorithm
 from qurate.selection.callbacks import Callback
-from qurate.training import Trainer, TrainingError, build_optimizer, make_fabric, scheduled_rate, start
+from qurate.training import Trainer, TrainingError, build_optimizer, scheduled_rate, start
 
 
 def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:

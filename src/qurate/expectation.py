@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from qurate.config import DQNConfig, RunConfig
-from qurate.data.batches import TrainingData
+from qurate.data.batches import TrainingData, stream_in_order
 from qurate.data.embedding.embed import embed_files, image_paths
 from qurate.data.embedding.several import Frozen
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
@@ -94,12 +95,46 @@ def embed_sample(sample: Split, frozen: Frozen, cache: Path | None) -> tuple[flo
 
 
 def seconds_per_step(sample: Split, config: RunConfig) -> float:
-    """Seconds of a training step on a sample."""
-    trainer = start(sample, config)
+    """Seconds of a training step on a sample; of several processes each is taken to need its share of them."""
+    trainer = start(sample, _alone(config))
     data = TrainingData.of(sample)
-    steps = _STEPS if isinstance(sample.source.inputs, Tensor) else 1
-    if steps > 1:
+    quick = isinstance(sample.source.inputs, Tensor) or trainer.fabric.device.type != "cpu"
+    steps = _STEPS if quick else 1
+    if quick:
         trainer.run(data, steps=steps, seed=0)  # the first steps are slower
     began = time.perf_counter()
     trainer.run(data, steps=steps, seed=0)
-    return (time.perf_counter() - began) / steps
+    return (time.perf_counter() - began) / steps / config.training.processes
+
+
+def memory_of_training(split: Split, config: RunConfig) -> int:
+    """Bytes that training a whole network takes in each process, roughly: weights, gradients, momenta, activations.
+
+    Measured by what the way back keeps of two images; with micro-batches that many rows keep it at a time.
+
+    Args:
+        split: Image files.
+        config: The run.
+    """
+    training = config.training
+    method = start(take_sample(split), _alone(config)).method
+    network, device = method.network, next(method.parameters()).device
+    few = next(stream_in_order(split.source.inputs, batch_size=2, transform=network.transform)).to(device)
+    kept: dict[int, int] = {}
+
+    def count(values: Tensor) -> Tensor:
+        kept[values.data_ptr()] = values.numel() * values.element_size()
+        return values
+
+    method.train()
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda values: values):
+        network(few)
+    weights = {parameter.data_ptr(): parameter.numel() * 4 for parameter in method.parameters()}
+    activations = sum(size for place, size in kept.items() if place not in weights) / len(few)
+    rows = (training.batch_source + training.batch_target + training.batch_unlabeled) / training.processes
+    return int(3 * sum(weights.values()) + activations * min(rows, training.micro_batch or rows))
+
+
+def _alone(config: RunConfig) -> RunConfig:
+    """The run by one process."""
+    return replace(config, training=replace(config.training, devices=1, num_nodes=1))

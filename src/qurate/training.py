@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,39 +13,30 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from qurate.config import RunConfig, TrainingConfig
-from qurate.data.batches import TrainingData, stream_batches
+from qurate.data.batches import Batch, TrainingData, stream_batches
 from qurate.data.samples import Split
 from qurate.errors import ConfigError, QurateError
+from qurate.fabric import TrainingError as TrainingError
+from qurate.fabric import make_fabric
 from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
-from qurate.networks.heads import build_network, check_inputs
-from qurate.runtime.machine import torch_threads
+from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
+from qurate.networks.passes import at_a_time
+from qurate.networks.shared_layers import share_dropouts, share_norms
+from qurate.runtime.company import Company, present_company, together
+from qurate.runtime.machine import available_cores, torch_threads
 from qurate.runtime.precision import without_autocast
-from qurate.runtime.randomness import seeded
+from qurate.runtime.randomness import seeded, set_random_state
 from qurate.runtime.states import below, load_optimizer, optimizer_tensors
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""
 
 
-class TrainingError(QurateError, RuntimeError):
-    """Training cannot continue; the message says at which step, why, and what to try."""
-
-
-def make_fabric(config: TrainingConfig) -> Fabric:
-    """Device and precision of a run."""
-    try:
-        return Fabric(accelerator=config.device, devices=1, precision=config.precision)
-    except Exception as error:  # Fabric raises its own kinds for a device that is not there
-        precision = "" if config.precision == "32-true" else f" with precision {config.precision}"
-        raise TrainingError(
-            f"`device={config.device!r}`{precision} cannot be used on this machine. Use `device='cpu'`"
-            + (" and precision 32-true." if precision else ".")
-        ) from error
-
-
 class Trainer:
     """A method in training: its optimiser and how far along the schedule it is.
+
+    Made in company, it trains in company: all processes take the same steps, each with its share of every batch.
 
     Args:
         method: Holds the network; changed by training.
@@ -56,10 +49,18 @@ class Trainer:
     def __init__(
         self, method: Method, config: TrainingConfig, fabric: Fabric, *, step: int = 0, total_steps: int | None = None
     ) -> None:
+        self.company = present_company()
+        share_dropouts(method)
+        if self.company is not None or config.frozen_norms:
+            share_norms(method.network.backbone, frozen=config.frozen_norms)
         self.method = method.to(fabric.device)
+        if method.network.transform is not None:  # photographs: convolutions are faster on channels last
+            method.network.backbone.to(memory_format=torch.channels_last)
         self.config = config
         self.fabric = fabric
         self.step = step
+        self.waited = self.seconds = 0.0
+        """Seconds that the network waited for data, and of all its steps."""
         self.total_steps = config.steps if total_steps is None else total_steps
         self.optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
 
@@ -71,6 +72,8 @@ class Trainer:
         seed: int,
         labeled_only: bool = False,
         on_step: OnStep | None = None,
+        first: int = 0,
+        random: Tensor | None = None,
     ) -> dict[str, float]:
         """Train for some steps more.
 
@@ -80,9 +83,11 @@ class Trainer:
             seed: Decides batches, crops and dropout.
             labeled_only: Learn from labelled samples alone: `update_labeled`, line 11 of Algorithm 1.
             on_step: Called after every step.
+            first: How many of the steps were taken before.
+            random: States of torch's own generators after those.
 
         Returns:
-            The terms of the loss, averaged over the last tenth of the steps.
+            The terms of the loss, averaged over the last tenth of the steps; nothing if all were taken before.
 
         Raises:
             TrainingError: If the loss is not finite or explodes.
@@ -91,16 +96,22 @@ class Trainer:
         in_memory = isinstance(data.source.inputs, Tensor)
         counts = not (labeled_only and self.config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
-        with seeded(seed), torch_threads(self.config.threads or int(in_memory)):
-            for done, terms in enumerate(self._steps(data.to(self.fabric.device), steps, seed, labeled_only)):
+        few = at_a_time(self.config.micro_batch)
+        with together(self.company), few, seeded(seed), torch_threads(self._threads(in_memory)), self._room():
+            if random is not None:
+                set_random_state(random, self.fabric.device)
+            stepping = self._steps(data.to(self.fabric.device), steps, seed, labeled_only, first)
+            for done, terms in enumerate(stepping, start=first):
                 self.step += counts
                 if done >= steps - max(1, steps // 10):
                     recent.append(terms)
                 if on_step is not None:
                     on_step(done + 1, terms)
-        return {name: sum(terms[name] for terms in recent) / len(recent) for name in recent[0]}
+        return {name: sum(terms[name] for terms in recent) / len(recent) for name in (recent or [{}])[0]}
 
-    def _steps(self, data: TrainingData, steps: int, seed: int, labeled_only: bool) -> Iterator[dict[str, float]]:
+    def _steps(
+        self, data: TrainingData, steps: int, seed: int, labeled_only: bool, first: int
+    ) -> Iterator[dict[str, float]]:
         """Take the steps; the terms of the loss after each."""
         method, config, device = self.method, self.config, self.fabric.device
         if labeled_only and config.precision == "32-true" and can_write_out(method):
@@ -113,17 +124,37 @@ class Trainer:
             return
         update = method.update_labeled if labeled_only else method.update
         transform = method.network.transform
-        batches = stream_batches(data, config, steps=steps, seed=seed, transform=transform, labeled_only=labeled_only)
-        for done, batch in enumerate(batches):
+        batches = stream_batches(
+            data,
+            config,
+            steps=steps,
+            seed=seed,
+            transform=transform,
+            labeled_only=labeled_only,
+            company=self.company,
+            first=first,
+        )
+        for done, batch in enumerate(self._awaited(batches), start=first):
             self._set_rates()
             with self.fabric.autocast():
                 terms = update(batch.to(device), done / steps, self.minimize)
             yield terms
 
+    def _awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, and how long the network waits for them."""
+        began = asked = time.perf_counter()
+        for batch in batches:
+            self.waited += time.perf_counter() - asked
+            yield batch
+            asked = time.perf_counter()
+            self.seconds += asked - began
+            began = asked
+
     def state_dict(self) -> dict[str, Tensor]:
-        """Weights, momentum and step as a flat dictionary of copies: all that further steps depend on."""
+        """Weights, momentum, step and the scale of 16-mixed gradients, as copies: all that further steps depend on."""
         state = {f"method.{name}": values for name, values in self.method.state_dict().items()}
         state |= optimizer_tensors(self.optimizer)
+        state |= {f"scaler.{name}": torch.tensor(value) for name, value in self.fabric._precision.state_dict().items()}
         state["step"] = torch.tensor(self.step)
         return {name: values.detach().clone() for name, values in state.items()}
 
@@ -136,6 +167,9 @@ class Trainer:
         try:
             self.method.load_state_dict(below("method.", state))
             load_optimizer(self.optimizer, state)
+            self.fabric._precision.load_state_dict(
+                {name: value.item() for name, value in below("scaler.", state).items()}
+            )
             self.step = int(state["step"])
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise TrainingError(f"The state is of another network, method or optimiser ({error}).") from error
@@ -172,7 +206,8 @@ class Trainer:
         """
         self._check(loss.item())
         self.optimizer.zero_grad()
-        with without_autocast(self.fabric.device):
+        again = self.config.micro_batch or self.config.activation_checkpointing
+        with without_autocast(self.fabric.device), held_statistics(self.method) if again else nullcontext():
             self.fabric.backward(loss)
         if only is not None:
             chosen = set(only)
@@ -180,8 +215,38 @@ class Trainer:
                 for parameter in group["params"]:
                     if parameter not in chosen:
                         parameter.grad = None  # a parameter without gradient is not stepped
+        if self.company is not None:
+            sum_gradients(self.company, self.method, self.method.network.backbone.parameters())
         self.optimizer.step()
         torch.clear_autocast_cache()  # of the weights before this step, which a method's next loss would be made with
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """Say what to do where there is no memory left."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            said = str(error).splitlines()[0] if str(error) else "MemoryError"
+            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in said:
+                raise
+            config = self.config
+            rows = config.batch_source + config.batch_target + config.batch_unlabeled
+            micro = max(1, (config.micro_batch or rows) // 4)
+            can_again = hasattr(self.method.network.backbone, "set_grad_checkpointing")
+            ways = ["`activation_checkpointing=True`"] if can_again and not config.activation_checkpointing else []
+            ways.append(f"`micro_batch={micro}` (now {config.micro_batch or f'all {rows} rows of a batch'})")
+            if config.precision == "32-true":
+                ways.append("`precision='bf16-mixed'`")
+            raise TrainingError(
+                f"Out of memory at step {self.step} ({said}). Turn on one of these: {', '.join(ways)}; or use more "
+                "`devices`."
+            ) from error
+
+    def _threads(self, in_memory: bool) -> int:
+        """Of a step: few for small tensors, else all cores, shared with the other processes of this machine."""
+        cores = available_cores() // self.config.devices
+        shared = 0 if self.company is None else max(1, min(torch.get_num_threads(), cores))
+        return self.config.threads or int(in_memory) or shared
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss) or abs(loss) > self.config.largest_loss:
@@ -192,8 +257,29 @@ class Trainer:
             )
 
 
+def sum_gradients(company: Company, method: nn.Module, of_rows: Iterable[nn.Parameter]) -> None:
+    """The gradients of the whole batch, from those of each process.
+
+    The backbone, which passes a process's own rows, has a part of its gradient, and the parts add up. What all
+    processes make of the vectors of all rows has its whole gradient in each, and the mean of equals keeps them equal.
+
+    Args:
+        company: The processes.
+        method: Has the gradients.
+        of_rows: The parameters that a process's own rows pass.
+    """
+    parts = set(of_rows)
+    found = [(parameter, parameter.grad) for parameter in method.parameters() if parameter.grad is not None]
+    for parameter, gradient in found:
+        if parameter not in parts:
+            gradient.div_(company.size)
+    summed = company.add(torch.cat([gradient.flatten() for _, gradient in found]))
+    for (_, gradient), values in zip(found, summed.split([g.numel() for _, g in found]), strict=True):
+        gradient.copy_(values.view_as(gradient))
+
+
 def start(split: Split, config: RunConfig) -> Trainer:
-    """The network and method of a config, built for a split and ready to train.
+    """The network and method of a config, built for a split and ready to train; in double precision if its inputs are.
 
     Raises:
         DataError: If the network cannot read the split.
@@ -210,6 +296,10 @@ def start(split: Split, config: RunConfig) -> Trainer:
     for name in ("source", "target_labeled", "target_unlabeled"):
         check_inputs(network, getattr(split, name).inputs, f"Split.{name}.inputs")
     method = build_method(config.method, network, seed=config.seed)
+    if config.training.activation_checkpointing and not isinstance(network.backbone, nn.Identity):
+        checkpoint_activations(network)
+    if isinstance(inputs, Tensor) and inputs.dtype == torch.float64:
+        method.double()
     return Trainer(method, config.training, make_fabric(config.training), total_steps=config.total_steps)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, tables, tiny_grid
 
-from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, lanes_for
+from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, lanes_for, share_gpus
 from qurate.benchmark.results import BenchmarkError
 from qurate.benchmark.worker import Worker
 from qurate.cli import run_verb
-from qurate.runtime.cluster import start_ray, stop_ray
+from qurate.runtime.cluster import nodes, start_ray, stop_ray
 
 GRID = tiny_grid(methods=("source_target",))
 
@@ -51,7 +51,8 @@ def test_a_ray_worker_that_is_killed_is_replaced_and_its_cell_run_again(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    assert lanes_for(start_ray("local", 1), 0, gpus=0) == 1
+    start_ray("local", 1)
+    assert lanes_for(nodes(), 0, gpus=0) == 1
     try:
         run_in(RayLane(DiesOnce(tmp_path / "died", by), gpus=0), tmp_path)
     finally:
@@ -106,10 +107,22 @@ def wait_until(holds: object) -> None:
 
 
 def test_a_cluster_has_no_more_lanes_than_cpus_and_gpus_for_them() -> None:
-    cluster = {"CPU": 32.0, "GPU": 4.0}
+    cluster = [{"CPU": 32.0, "GPU": 4.0}]
     assert lanes_for(cluster, processes=0, gpus=0) == 32
     assert lanes_for(cluster, processes=0, gpus=1) == 4
     assert lanes_for(cluster, processes=3, gpus=1) == 3
     assert lanes_for(cluster, processes=9, gpus=1) == 4
-    with pytest.raises(BenchmarkError, match=r"the Ray cluster has 0\. Use --device cpu"):
-        lanes_for({"CPU": 2.0}, processes=0, gpus=1)
+    with pytest.raises(BenchmarkError, match=r"needs 1 CPU and 1 GPU on one machine.* --device cpu"):
+        lanes_for([{"CPU": 2.0}], processes=0, gpus=1)
+    machines = [{"CPU": 8.0, "GPU": 3.0}] * 3
+    assert lanes_for(machines, processes=0, gpus=2, cpus=2) == 3  # not 9 // 2: a lane needs both on one machine
+    with pytest.raises(BenchmarkError, match=r"needs 9 CPUs on one machine"):
+        lanes_for(machines, processes=0, gpus=0, cpus=9)
+
+
+def test_lanes_of_this_machine_share_its_gpus() -> None:
+    assert share_gpus(list("0123"), lanes=4, each=1) == ["0", "1", "2", "3"]
+    assert share_gpus(list("0123"), lanes=2, each=2) == ["0,1", "2,3"]
+    assert share_gpus(list("01"), lanes=3, each=1) == ["0", "1", "0"]
+    assert share_gpus(["5", "7", "8"], lanes=1, each=2) == ["5,7"]
+    assert share_gpus([], lanes=2, each=0) == [None, None]

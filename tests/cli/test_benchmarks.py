@@ -29,7 +29,7 @@ WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "
 def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | None = None) -> int:
     """The exit code; cells run in this process."""
 
-    def lane(given: object) -> Lane:
+    def lane(given: object, gpus: str | None) -> Lane:
         return InlineLane(worker or given)  # type: ignore[arg-type]  # the command's worker
 
     monkeypatch.setattr("qurate.benchmark.lanes.ProcessLane", lane)

@@ -34,6 +34,8 @@ def _parser_rows() -> list[BadInput]:
         "unknown protocol": (f"{GRID} --out new --protocol ours", "ours"),
         "image size in words": (f"{ADAPT} --image-size small", "small"),
         "unknown pooling": (f"{ADAPT} --pooling max", "max"),
+        "unknown precision": (f"{ADAPT} --precision 8", "8"),
+        "unknown strategy": (f"{ADAPT} --strategy fsdp", "fsdp"),
         "a word after backbones": ("backbones all", "all"),
         "processes in words": (f"{GRID} --out new --processes all", "all"),
         "demo with a seed in words": ("demo --seed x --out new", "--seed"),
@@ -48,11 +50,34 @@ def _number_rows() -> list[BadInput]:
         "--steps": ("0", "-5", _HUGE),
         "--rounds": ("0", "-1", _HUGE),
         "--image-size": ("0", "-1", _HUGE),
+        "--devices": ("0", "-1", _HUGE),
+        "--num-nodes": ("0", "-1"),
+        "--workers": ("-1", _HUGE),
+        "--micro-batch": ("0", "-1"),
+        "--checkpoint-steps": ("0", _HUGE),
+        "--checkpoint-minutes": ("-1", "nan", "inf"),
     }
     rows = [
         BadInput(f"adapt: {option} {value}", f"{ADAPT} {option} {value}", (option, value))
         for option, values in bad.items()
         for value in values
+    ]
+    rows += [
+        BadInput(f"adapt: --prepare {what}", f"{ADAPT} {line}", says)
+        for what, line, says in (
+            ("with the head", "--prepare arrays", ("--prepare", "--train full")),
+            ("that is a file", "--train full --prepare note.txt", ("--prepare", "note.txt")),
+        )
+    ]
+    rows.append(BadInput("adapt: --num-nodes 2 alone", f"{ADAPT} --num-nodes 2", ("--num-nodes", "torchrun")))
+    rows += [
+        BadInput(f"benchmark: {line}", f"{GRID} --out new {line}", says)
+        for line, says in (
+            ("--devices 0", ("--devices", "0")),
+            ("--workers -1", ("--workers", "-1")),
+            ("--cell-gpus 1", ("--cell-gpus", "--ray")),
+            ("--devices 2 --cell-gpus 1 --ray local", ("--cell-gpus", "--devices")),
+        )
     ]
     rows += [BadInput(f"demo: --seed {n}", f"demo --out new --seed {n}", ("--seed", n)) for n in ("-1", _HUGE)]
     return rows

@@ -25,12 +25,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.reliability.processes import Qurate
-from tests.reliability.victims import Adapt, Benchmark, Embed, Report, Victim, differences
+from tests.reliability.victims import Adapt, Benchmark, Embed, Report, Victim, WholeNetwork, differences
 from tests.reliability.world import make_world
 
 SIGNALS = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 """Signals and the exit codes that answer them."""
-MIX = (Adapt(), Adapt(cold=True), Adapt(), Embed(), Adapt(), Benchmark(), Adapt(cold=True), Report())
+MIX = (Adapt(), Adapt(cold=True), Adapt(), Embed(), WholeNetwork(), Adapt(), Benchmark(), Adapt(cold=True), Report())
 """What is disturbed, in turn; every `RAY_EVERY`-th benchmark is on Ray."""
 RAY_EVERY = 8
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import re
 import signal
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +22,8 @@ from tests.reliability.situations import (
     two_adapt_with_one_cache,
     two_adapt_with_one_out,
 )
-from tests.reliability.victims import Adapt, Benchmark, Embed, Report, Victim
+from tests.reliability.victims import Adapt, Benchmark, Embed, Report, Victim, WholeNetwork
+from tests.reliability.world import PLACES
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 
@@ -51,6 +58,48 @@ def test_a_disturbed_command_is_resumed_to_the_same_result(
     shop.complete(victim, out, wanted, f"short round, {victim.name}")
     assert shop.counts.problems[before[0] :] == []
     assert shop.counts.compared == before[1] + 1
+
+
+def test_a_whole_network_is_resumed_from_ten_random_moments_of_its_training(shop: Workshop) -> None:
+    victim, rng, before = WholeNetwork(), random.Random(0), len(shop.counts.problems)
+    wanted, lines = shop.reference(victim)
+    survived = shop.counts.survived
+    for number in range(5):
+        out = shop.root / f"whole-{number}"
+        for which in rng.sample((KILL, TERM), 2):
+            line, delay = rng.randint(lines // 3, lines - 3), rng.uniform(0, 1)
+            shop.disturb(victim, out, which, line, delay, where=f"ten moments, {number}", fresh=False)
+        shop.complete(victim, out, wanted, f"ten moments, {number}")
+    assert shop.counts.problems[before:] == []
+    assert shop.counts.survived - survived >= 5  # a command may be done before the signal comes
+
+
+def test_sigterm_to_all_processes_at_once_is_kept_in_spite_of_workers(shop: Workshop) -> None:
+    """As clusters preempt: the processes that decode images hear it too."""
+    words = f"adapt {PLACES} --config whole.json --steps 3000 --checkpoint-steps 1000000 --workers 1 --no-compare"
+    out = shop.root / "preempted"
+    run = subprocess.Popen(
+        (sys.executable, "-m", "qurate", *words.split(), "--out", str(out)),
+        cwd=shop.world,
+        env={**os.environ, **shop.cache},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout is not None
+    said = next(line for line in run.stdout if line.startswith("Expected memory"))
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    end = time.monotonic() + 120
+    while not children.read_text().split():
+        assert time.monotonic() < end, said
+        time.sleep(0.01)
+    time.sleep(1)
+    os.killpg(run.pid, signal.SIGTERM)
+    rest = run.stdout.read()
+    run.stdout.close()
+    assert run.wait() == 143, rest
+    assert re.search(r"The first [0-9]+ steps of pre-training are kept", rest), rest
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,18 @@ class Adapt(Victim):
         return {"QURATE_CACHE": f"{out}-cache"} if self._cold else {}
 
 
+class WholeNetwork(Victim):
+    """`adapt` that trains all layers, with a small agent; killed in the middle of training, it goes on from there."""
+
+    name = "adapt, all layers"
+
+    def words(self, out: str) -> list[str]:
+        return f"adapt {PLACES} --config whole.json --steps 60 --rounds 3 --no-compare --out {out} --resume".split()
+
+    def result(self, out: Path) -> dict[str, object]:
+        return run_result(out)
+
+
 class Embed(Victim):
     """`embed` into a cache of its own."""
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.data.tiny_suite import make_own
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
 from qurate.cli import run_verb
-from qurate.config import to_dict
+from qurate.config import RunConfig, to_dict
 
 NETWORK = f"--backbone {BACKBONE} --weights w.safetensors --device cpu"
 PLACES = "--source source --labeled labeled --unlabeled unlabeled"
@@ -47,13 +48,21 @@ def make_world(root: Path) -> None:
     make_own(root / "suite")
     (root / "note.txt").write_text("a file of someone else's\n")
     (root / "small.json").write_text(json.dumps(to_dict(small_config("dqn"))))
+    (root / "whole.json").write_text(json.dumps(to_dict(_whole_network())))
     (root / "empty").mkdir()
     with _inside(root) as patch:
         run_line(f"{ADAPT} --no-compare --out run")
         _interrupt("begun", "round 1")
         _interrupt("half", "comparison 2")
-        patch.setattr("qurate.benchmark.lanes.ProcessLane", lambda _: InlineLane(SmallWorker()))
+        patch.setattr("qurate.benchmark.lanes.ProcessLane", lambda *_: InlineLane(SmallWorker()))
         run_line(f"{GRID} --out grid")
+
+
+def _whole_network() -> RunConfig:
+    """The same with all layers trained, and a checkpoint every fourth step."""
+    config = small_config("dqn")
+    network = replace(config.network, backbone=BACKBONE, weights="w.safetensors")
+    return replace(config, network=network, training=replace(config.training, checkpoint_steps=4))
 
 
 def _make_lists(root: Path) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
+from qurate import fabric
 from qurate.calibration import Calibration
 from qurate.data import images
 from qurate.data.embedding import frozen
@@ -395,6 +396,41 @@ def test_all_layers_can_be_trained(place: dict[str, Path], adapt: Adapt, weights
     assert len(record.notes) == 1
     kept = record.predictions
     assert told["probability"].to_numpy() == pytest.approx(kept["probability"].to_numpy(), abs=1e-3)
+
+
+def test_a_run_on_stored_images_is_the_same_and_names_the_images_themselves(
+    place: dict[str, Path], adapt: Adapt, weights: str, tmp_path: Path
+) -> None:
+    config = small_config("balanced", network=trained_network("full", BACKBONE, weights))
+    plain, stored = (
+        adapt(place, config=config, out=tmp_path / name, prepare=folder, compare=False).record
+        for name, folder in (("plain", None), ("stored", tmp_path / "arrays"))
+    )
+    assert plain is not None
+    assert stored is not None
+    pd.testing.assert_frame_equal(plain.predictions, stored.predictions)
+    pd.testing.assert_frame_equal(plain.positives, stored.positives)
+    assert len(list((tmp_path / "arrays").rglob("*.npy"))) == len(plain.predictions) + len(plain.source) + len(
+        plain.labeled
+    )
+
+
+def test_a_run_by_two_processes(
+    place: dict[str, Path], adapt: Adapt, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config("balanced", network=trained_network("full", BACKBONE, weights))
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, devices=2))
+    try:
+        outcome = adapt(place, config=config, out=tmp_path / "run", compare=False)
+    finally:
+        fabric.disperse()
+    assert outcome.leads
+    assert outcome.record is not None
+    assert len(qurate.load(tmp_path / "run").predict(place["unlabeled"])) == len(outcome.record.predictions)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="3 processes were started"):
+        adapt(place, config=small_config("none"), out=tmp_path / "other")
 
 
 def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -> None:

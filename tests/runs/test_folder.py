@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 import qurate
 from qurate.errors import QurateError
 from qurate.runs.adaptation import run_adaptation
+from qurate.runs.checkpoint_files import RunWarning, read_checkpoint
 from qurate.runs.folder import RunFolder
 from qurate.runs.job import RunOutcome
 from qurate.runs.staging import CURVES_FOLDER, RunError, hold
@@ -317,6 +319,27 @@ def test_a_damaged_checkpoint_says_so(place: dict[str, Any], tmp_path: Path) -> 
             run(place, tmp_path / "r", resume=True, **fast)
     checkpoint.write_bytes(whole)
     run(place, tmp_path / "r", resume=True, **fast)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(place: dict[str, Any], tmp_path: Path) -> None:
+    config = small_config("balanced")
+    config = replace(config, training=replace(config.training, checkpoint_steps=4))
+    run(place, tmp_path / "whole", config=config, compare=False)
+    with pytest.raises(KilledError):
+        run(place, tmp_path / "r", Watcher("round 1 of 2", 3), config=config, compare=False)
+    names = sorted(path.name for path in (tmp_path / "r").glob("checkpoint*"))
+    assert names == ["checkpoint.before.safetensors", "checkpoint.safetensors"]  # and no more, however many were kept
+    newest, before = (read_checkpoint(tmp_path / "r" / name) for name in reversed(names))
+    assert newest.within is None
+    assert before.within is not None
+    assert (before.within.line, before.within.steps) == (1, 12)
+    checkpoint = tmp_path / "r" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
+    with pytest.warns(RunWarning, match=r"checkpoint.safetensors: damaged .* continues from the checkpoint before"):
+        run(place, tmp_path / "r", resume=True, config=config, compare=False)
+    for name in ("predictions.csv", "positives.csv", "model.safetensors"):
+        assert (tmp_path / "r" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not list((tmp_path / "r").glob("checkpoint*"))
 
 
 def test_the_settings_are_kept_with_the_run(place: dict[str, Any], tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ class Diary(Callback):
         self.lines.append(f"pretrained after {self.steps}")
         self.methods.add(id(method))
 
+    def on_waited(self, waited: float, seconds: float) -> None:
+        assert 0 <= waited < seconds
+        self.lines.append("waited")
+
     def on_round_start(self, number: int) -> None:
         self.lines.append(f"round {number}")
 
@@ -57,6 +61,7 @@ def test_a_listener_hears_all_of_a_run_in_order_and_so_does_the_next() -> None:
     assert first.lines == [
         *("memory", "start", "steps", "pretrained after 60"),
         *[line.format(number) for number in (0, 1) for line in one_round],
+        "waited",
     ]
     assert first.lines == second.lines
     assert first.methods == {id(result.method)}

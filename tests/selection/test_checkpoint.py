@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,63 @@ def test_killed_anywhere_a_run_resumes_to_the_same_bits(name: str, tmp_path: Pat
         with pytest.raises(KilledError):
             fit(split, run, callbacks=[Events(count)], checkpoint=checkpoint)
         assert_equal(whole, fit(split, run, checkpoint=checkpoint))
+
+
+@pytest.mark.parametrize("name", ["ours", "adr", "none", "progress"])
+def test_killed_in_the_middle_of_training_a_run_goes_on_from_its_last_checkpoint(name: str, tmp_path: Path) -> None:
+    run, split = RUNS[name], blobs()
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, checkpoint_steps=3))
+    events = Events()
+    whole = fit(split, run, callbacks=[events])
+    steps = [i for i, name in enumerate(events.names, 1) if name == "step"]
+    for count in (steps[1], steps[-2], steps[-1]):
+        checkpoint = File(tmp_path / f"{count}.safetensors")
+        with pytest.raises(KilledError):
+            fit(split, run, callbacks=[Events(count)], checkpoint=checkpoint)
+        kept, after = checkpoint.load(), Events()
+        assert kept is not None
+        assert kept.within is not None
+        assert kept.within.steps % 3 == 0
+        assert_equal(whole, fit(split, run, checkpoint=checkpoint, callbacks=[after]))
+        assert after.names.count("step") < len(steps) - steps.index(count) + 1
+
+
+class Asked(Callback):
+    """Sends this process a signal at a step."""
+
+    def __init__(self, which: signal.Signals) -> None:
+        self.which, self.after = which, 0
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        if step == 7:
+            os.kill(os.getpid(), self.which)
+        if step > 7:
+            self.after += 1
+
+
+class StoppedError(Exception):
+    """What a handler of the caller raises."""
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_a_run_keeps_its_step_first(which: signal.Signals, tmp_path: Path) -> None:
+    split, checkpoint, asked = blobs(), File(tmp_path / "c.safetensors"), Asked(which)
+
+    def refuse(number: int, frame: object) -> None:
+        raise StoppedError
+
+    before = signal.signal(which, refuse)
+    try:
+        with pytest.raises(StoppedError):
+            fit(split, OURS, callbacks=[asked], checkpoint=checkpoint)
+        assert signal.getsignal(which) is refuse
+    finally:
+        signal.signal(which, before)
+    kept = checkpoint.load()
+    assert kept is not None
+    assert kept.within is not None
+    assert (kept.within.line, kept.within.steps, asked.after) == (1, 7, 0)
+    assert_equal(fit(split, OURS), fit(split, OURS, checkpoint=checkpoint))
 
 
 def test_the_printed_run_is_one_with_products() -> None:

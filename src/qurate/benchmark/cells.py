@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from qurate.benchmark.points import Watch, steps_to_look
 from qurate.benchmark.results import RoundRow, Row
 from qurate.calibration import fit_temperature
-from qurate.config import RunConfig, fingerprint
+from qurate.config import HOW_NOT_WHAT, NAMED_IF_CHANGED, RunConfig, fingerprint
 from qurate.data.catalog import Protocol
 from qurate.data.samples import Split
 from qurate.evaluation import true_labels
@@ -85,6 +86,7 @@ class Cell:
             del about["imbalance"]
         if not self.calibrate:
             del about["calibrate"]
+        _forget_how(about)
         return fingerprint(about)
 
     @cached_property
@@ -97,6 +99,7 @@ class Cell:
         if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
             about["total_steps"] = self.config.total_steps
         about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
+        _forget_how(about)
         return fingerprint(about)
 
     @property
@@ -119,6 +122,15 @@ class Cell:
         thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
         asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
         return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
+
+
+def _forget_how(about: dict[str, Any]) -> None:
+    """Leave out how a run is done, so that finished cells stay finished however the others are run."""
+    training = about["config"]["training"]
+    for name, usual in NAMED_IF_CHANGED.items():
+        if name in HOW_NOT_WHAT or training[name] == usual:
+            del training[name]
+    training["workers"] = 0  # as in names of before
 
 
 def numbers_asked(ask: int, rounds: int) -> tuple[int, ...]:

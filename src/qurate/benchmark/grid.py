@@ -11,7 +11,7 @@ from typing import Literal
 from qurate.benchmark.asking import NOBODY
 from qurate.benchmark.cells import Cell
 from qurate.benchmark.results import BenchmarkError
-from qurate.config import Device, NetworkConfig, RunConfig, TrainingConfig
+from qurate.config import Device, NetworkConfig, Precision, RunConfig, TrainingConfig
 from qurate.data.catalog import VALIDATION_SHOTS, Protocol, Suite, check_scenario
 from qurate.data.digits import check_shots
 from qurate.model_selection import RULES
@@ -51,6 +51,10 @@ class Grid(Checked):
         rules: Rules of model selection.
         steps: Training steps before selection; 0 for the suite's. Rounds become shorter in proportion.
         device: Where to train.
+        devices: How many train a cell together, or processes on CPUs.
+        precision: Of floating-point numbers, as Lightning Fabric names it.
+        frozen_norms: Whether batch norms of a backbone that is trained keep the statistics that they came with.
+        workers: Processes that decode images for each cell that trains all layers.
         imbalances: Ratios of the largest class to the smallest to thin the unlabelled target to; 1 leaves it as it is.
         calibrate: Find a temperature for each cell by cross-fitting; it then takes three times as long.
         askers: Who says which images to label next: names of `qurate.ASKERS`, and 'none' for the control
@@ -78,6 +82,10 @@ class Grid(Checked):
     rules: tuple[str, ...] = ("last",)
     steps: StepsOrDefault = 0
     device: Device = "auto"
+    devices: Positive = 1
+    precision: Precision = "32-true"
+    frozen_norms: bool = False
+    workers: Count = 0
     imbalances: tuple[Positive, ...] = (1,)
     calibrate: bool = False
     askers: tuple[str, ...] = ()
@@ -208,7 +216,14 @@ class Grid(Checked):
             seed=seed,
             device=self.device,
         )
-        selection = config.selection
+        training = replace(
+            config.training,
+            devices=self.devices,
+            precision=self.precision,
+            frozen_norms=self.frozen_norms,
+            workers=self.workers,
+        )
+        config, selection = replace(config, training=training), config.selection
         if self.suite.generated:
             selection = replace(selection, rounds=DIGITS_ROUNDS, round_steps=max(1, steps // DIGITS_ROUNDS))
         else:

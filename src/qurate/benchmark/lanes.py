@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
@@ -37,10 +37,11 @@ class ProcessLane:
 
     Args:
         worker: What runs in it.
+        gpus: Which GPUs it sees, by their numbers here; as many as there are unless given.
     """
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, gpus: str | None = None) -> None:
+        self._worker, self._gpus = worker, gpus
         self._pool = self._start()
 
     def submit(self, cell: Cell) -> Future[CellResult]:
@@ -61,7 +62,20 @@ class ProcessLane:
 
     def _start(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(self._worker,))
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(self._worker, self._gpus))
+
+
+def share_gpus(visible: Sequence[str], lanes: int, each: int) -> list[str | None]:
+    """The GPUs of each lane, by number; lanes that are too many share them, and without GPUs there is nothing to share.
+
+    Example:
+        >>> share_gpus(["0", "1", "2", "3"], lanes=2, each=2)
+        ['0,1', '2,3']
+    """
+    if not each or len(visible) < each:
+        return [None] * lanes
+    groups = [",".join(visible[start : start + each]) for start in range(0, len(visible) - each + 1, each)]
+    return [groups[lane % len(groups)] for lane in range(lanes)]
 
 
 class RayLane:
@@ -70,13 +84,14 @@ class RayLane:
     Args:
         worker: What runs in it; its machine must see the data and weights at the same paths.
         gpus: GPUs it needs.
+        cpus: CPUs it needs: one for each process of a cell.
     """
 
-    def __init__(self, worker: Worker, gpus: int) -> None:
+    def __init__(self, worker: Worker, gpus: int, cpus: int = 1) -> None:
         import ray
 
         # A lane lives on, however often its worker is lost; a cell is tried again this many times.
-        options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": RETRIES}
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": RETRIES}
         self._actor: Any = ray.remote(_Host).options(**options).remote(worker)
 
     def submit(self, cell: Cell) -> Future[CellResult]:
@@ -102,24 +117,28 @@ class _Host:
         return self._worker.run(cell)
 
 
-def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
-    """How many lanes fit in a cluster, each with a CPU and this many GPUs; one without room would wait forever.
+def lanes_for(machines: Sequence[Mapping[str, float]], processes: int, gpus: int, cpus: int = 1) -> int:
+    """How many lanes fit in a cluster, each with so many CPUs and GPUs; one without room would wait forever.
 
     Args:
-        resources: What the cluster has, by Ray's names.
+        machines: What each machine of the cluster has, by Ray's names.
         processes: Lanes wanted; 0 means as many as there is room for.
         gpus: GPUs that each lane holds.
+        cpus: CPUs that each lane holds.
 
     Raises:
-        BenchmarkError: If it has no GPU where one is needed.
+        BenchmarkError: If no machine has room for one.
     """
-    room = max(1, int(resources.get("CPU", 1)))
-    if gpus:
-        room = min(room, int(resources.get("GPU", 0)) // gpus)
+    of_cpus = [int(machine.get("CPU", 0)) // cpus for machine in machines]
+    of_gpus = [int(machine.get("GPU", 0)) // gpus for machine in machines] if gpus else of_cpus
+    room = sum(map(min, of_cpus, of_gpus))
     if room == 0:
+        needed = f"{cpus} CPU{'' if cpus == 1 else 's'}" + (
+            f" and {gpus} GPU{'' if gpus == 1 else 's'}" if gpus else ""
+        )
         raise BenchmarkError(
-            f"--device cuda needs {gpus} GPU for each cell, and the Ray cluster has "
-            f"{resources.get('GPU', 0):g}. Use --device cpu, or a cluster with GPUs."
+            f"each cell needs {needed} on one machine, and none of the Ray cluster has them. Use fewer --devices"
+            + (", --device cpu, or a cluster with GPUs." if gpus else ", or larger machines.")
         )
     return min(processes or room, room)
 
@@ -127,10 +146,12 @@ def lanes_for(resources: Mapping[str, float], processes: int, gpus: int) -> int:
 _worker: Worker | None = None
 
 
-def _begin(worker: Worker) -> None:
+def _begin(worker: Worker, gpus: str | None) -> None:
     """In a new process: keep the worker, and end when the benchmark is killed."""
     global _worker
     _worker = worker
+    if gpus is not None:  # before torch looks for any
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends its workers
     threading.Thread(target=_follow_parent, daemon=True).start()

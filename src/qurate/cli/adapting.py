@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,9 +17,11 @@ from qurate.cli.signals import on_stop
 from qurate.cli.terminal import begin, say
 from qurate.cli.words import check_words, understand
 from qurate.data.places import check_places, is_file
-from qurate.errors import DataError
+from qurate.errors import ConfigError, DataError
 from qurate.runs.origin import Places, check_beside_previous, choose_places, read_settings_of
 from qurate.runtime.checked import MOST_STEPS
+
+MOST_MINUTES = 1_000_000
 
 if TYPE_CHECKING:
     from qurate.report.run.record import RunRecord
@@ -46,7 +49,18 @@ def adapt(
     rounds: options.Rounds = None,
     compare: options.Switch = True,
     missing: Literal["error", "drop"] = "error",
+    prepare: options.AnyFolder = None,
+    workers: options.Count = None,
     device: options.Device = None,
+    devices: options.Count = None,
+    num_nodes: options.Count = None,
+    strategy: options.Strategy = None,
+    precision: options.Precision = None,
+    frozen_norms: options.Flag = False,
+    micro_batch: options.Count = None,
+    activation_checkpointing: options.Flag = False,
+    checkpoint_steps: options.Count = None,
+    checkpoint_minutes: options.Minutes = None,
     resume: options.Flag = False,
     force: options.Flag = False,
 ) -> None:
@@ -75,7 +89,18 @@ def adapt(
         rounds: Most rounds of selection.
         compare: Also train without adaptation and compare on held-out labelled target images.
         missing: What to do with a class that source or labelled target lacks.
+        prepare: Store the images here at training size, once, where all layers are trained.
+        workers: Processes that decode images beside the training; none unless given, a few where a GPU trains.
         device: Where to train.
+        devices: Devices of each machine that train together, or processes on CPUs; 1 unless given.
+        num_nodes: Machines that train together; start the command on each by torchrun. 1 unless given.
+        strategy: How they work together, as Lightning Fabric names it.
+        precision: Of floating-point numbers, as Lightning Fabric names it.
+        frozen_norms: Batch norms of the backbone keep the statistics that they came with, where all layers are trained.
+        micro_batch: Rows of a batch that pass through the network at a time, to save memory; all unless given.
+        activation_checkpointing: Make activations again on the way back, to save memory, where the backbone can.
+        checkpoint_steps: Training steps after which the run is kept, to be resumed from there.
+        checkpoint_minutes: Minutes after which it is; 10 unless given. It is kept on SIGTERM and Ctrl-C in any case.
         resume: Continue an interrupted run.
         force: Replace a run in RUN; it stays until the new one is finished.
     """
@@ -87,6 +112,30 @@ def adapt(
     check_seed("seed", seed or 0)
     check_count("steps", steps, MOST_STEPS)
     check_count("rounds", rounds, MOST_STEPS)
+    check_count("devices", devices)
+    check_count("num-nodes", num_nodes)
+    check_count("checkpoint-steps", checkpoint_steps)
+    check_count("micro-batch", micro_batch)
+    check_count("workers", workers, 1024, least=0)
+    if checkpoint_minutes is not None and not 0 <= checkpoint_minutes <= MOST_MINUTES:
+        raise ConfigError(f"--checkpoint-minutes must be between 0 and {MOST_MINUTES}, got {checkpoint_minutes}.")
+    if prepare is not None:
+        check_folder("prepare", prepare)
+        if train == "head" or (train is None and config is None and previous is None):
+            raise ConfigError(
+                "--prepare is for --train full: the head is trained on embeddings, which are kept anyway."
+            )
+    of_machine = {
+        **{"devices": devices, "num_nodes": num_nodes, "strategy": strategy, "precision": precision},
+        **{"checkpoint_steps": checkpoint_steps, "checkpoint_minutes": checkpoint_minutes},
+        **{
+            "workers": workers,
+            "frozen_norms": frozen_norms or None,
+            "micro_batch": micro_batch,
+            "activation_checkpointing": activation_checkpointing or None,
+        },
+    }
+    how = {name: value for name, value in of_machine.items() if value is not None}
     check_folder("out", out)
     places = _places(
         previous, given if config is None else {**given, "config": config}, source, labeled, unlabeled, missing
@@ -96,12 +145,18 @@ def adapt(
         raise DataError(f"--labels must be a file, got {labels}, which is none. `qurate review` writes RUN/labels.csv.")
     on_stop(functools.partial(_standing, out))
     begin()
+    from qurate.data.embedding.frozen import choose_device
     from qurate.runs.adaptation import run_adaptation
     from qurate.runs.previous import read_previous
+    from qurate.runtime.machine import available_cores
 
     kept = None if previous is None else read_previous(previous)
     run = understand(given, config, places) if kept is None else kept.understand(given)
     run["compare"] = run.get("compare", True) and compare
+    training = replace(run["config"].training, **how)
+    if "workers" not in how and not training.workers and choose_device(training.device).type == "cuda":
+        training = replace(training, workers=max(1, min(8, available_cores() // training.devices)))
+    run["config"] = replace(run["config"], training=training)
     done = run_adaptation(
         source,
         labeled,
@@ -112,9 +167,11 @@ def adapt(
         force=force,
         labels=labels,
         previous=kept,
+        prepare=prepare,
         **run,
     )
-    _say_outcome(out, done.record)
+    if done.leads:
+        _say_outcome(out, done.record)
 
 
 def _places(

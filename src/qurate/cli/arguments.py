@@ -10,14 +10,14 @@ from qurate.runtime.checked import LARGEST_SEED, MOST, show
 from qurate.runtime.files import why_not_writable
 
 
-def check_count(option: str, value: int | None, most: int = MOST) -> None:
+def check_count(option: str, value: int | None, most: int = MOST, least: int = 1) -> None:
     """A number of things, if one is given.
 
     Raises:
-        ConfigError: If it is not positive, or absurd.
+        ConfigError: If it is too few, or absurd.
     """
-    if value is not None and not 1 <= value <= most:
-        raise ConfigError(f"--{option} must be between 1 and {most}, got {show(value)}.")
+    if value is not None and not least <= value <= most:
+        raise ConfigError(f"--{option} must be between {least} and {most}, got {show(value)}.")
 
 
 def check_seed(option: str, value: int) -> None:

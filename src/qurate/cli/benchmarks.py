@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +97,11 @@ def benchmark(
     ask_rounds: options.Count = None,
     steps: options.Count = None,
     device: options.Device = None,
+    devices: options.Count = None,
+    precision: options.Precision = None,
+    frozen_norms: options.Flag = False,
+    workers: options.Count = None,
+    cell_gpus: options.Count = None,
     processes: options.Count = None,
     ray: options.Ray = None,
     dry_run: options.Flag = False,
@@ -127,7 +133,12 @@ def benchmark(
         ask_rounds: Ask in this many rounds of equal size; 1 unless given.
         steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
         device: Where to train.
-        processes: How many cells run at once; one per core unless given.
+        devices: Devices that train a cell together, or processes on CPUs; 1 unless given.
+        precision: Of floating-point numbers, as Lightning Fabric names it.
+        frozen_norms: Batch norms of the backbone keep the statistics that they came with, where all layers are trained.
+        workers: Processes that decode images for each cell that trains all layers; none unless given.
+        cell_gpus: GPUs that Ray keeps for each cell; as many as --devices unless given.
+        processes: How many cells run at once; one for as many cores as a cell has devices, or for as many GPUs.
         ray: Run on Ray: 'local', or the address of a cluster.
         dry_run: Say what would run and how long it would take, and stop.
     """
@@ -139,6 +150,11 @@ def benchmark(
     chosen_imbalances = split_numbers("imbalance", imbalance, least=1)
     check_count("steps", steps, MOST_STEPS)
     check_count("processes", processes)
+    check_count("devices", devices)
+    check_count("cell-gpus", cell_gpus)
+    check_count("workers", workers, 1024, least=0)
+    if cell_gpus is not None and (ray is None or cell_gpus < (devices or 1)):
+        raise ConfigError(f"--cell-gpus needs --ray, and must be at least --devices ({devices or 1}), got {cell_gpus}.")
     check_count("ask", ask)
     check_count("ask-rounds", ask_rounds)
     chosen_askers = split_askers(ask, asker, ask_rounds)
@@ -154,8 +170,10 @@ def benchmark(
     from qurate.data.embedding.frozen import choose_device
     from qurate.data.parts import count_images
     from qurate.networks.recommended import find_backbone
-    from qurate.runtime.machine import available_cores
+    from qurate.runtime.peers import started_outside
 
+    if started_outside() > 1:
+        raise ConfigError("a benchmark starts its processes itself. Run it without torchrun, or as one task of srun.")
     found = load_suite(suite)
     named, chosen, said = find_backbone(
         backbone or found.backbone,
@@ -182,6 +200,10 @@ def benchmark(
         rules=chosen_rules,
         steps=steps or 0,
         device=device or "auto",
+        devices=devices or 1,
+        precision=precision or "32-true",
+        frozen_norms=frozen_norms,
+        workers=workers or 0,
         imbalances=chosen_imbalances,
         calibrate=calibrate,
         askers=chosen_askers,
@@ -191,34 +213,37 @@ def benchmark(
     worker = Worker(found, None if data is None else data.resolve(), grid.weights)
     folder = BenchmarkFolder(out)
     if dry_run:
-        _print_plan(grid, folder, worker, processes or available_cores())
+        _print_plan(grid, folder, worker, processes or _lanes(grid))
         return
     with folder.claimed():
-        _run(grid, folder, worker, processes, ray or "")
+        _run(grid, folder, worker, processes, ray or "", cell_gpus)
 
 
-def _run(grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str) -> None:
+def _run(
+    grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str, cell_gpus: int | None
+) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
     from qurate.benchmark.lanes import lanes_for
     from qurate.data.embedding.frozen import choose_device
-    from qurate.runtime.cluster import start_ray, stop_ray
-    from qurate.runtime.machine import available_cores
+    from qurate.runtime.cluster import nodes, start_ray, stop_ray
     from qurate.runtime.progress import PhaseBars
 
-    cells, gpus = grid.cells(), _gpus(grid.device)
+    cells, gpus = grid.cells(), cell_gpus or _gpus(grid)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
     on_stop(functools.partial(_standing, cells, folder))
-    lanes = processes or available_cores()
+    lanes = processes or _lanes(grid)
     if ray in ("", "local"):
         choose_device(grid.device)  # is it there?
     try:
         if ray and to_run:
-            lanes = lanes_for(start_ray(ray, lanes), lanes if ray == "local" else processes or 0, gpus)
+            wanted = lanes if ray == "local" else processes or 0
+            start_ray(ray, lanes * grid.devices)
+            lanes = lanes_for(nodes(), wanted, gpus, grid.devices)
         with PhaseBars(Console()) as bars:
             _embed(worker, to_run, bars)
         folder.write_facts(_facts(grid, cells))
-        failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), ray=bool(ray), gpus=gpus)
+        failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), (gpus, grid.devices), ray=bool(ray))
     finally:
         if ray and to_run:
             stop_ray()
@@ -235,14 +260,15 @@ def _standing(cells: Sequence[Cell], folder: BenchmarkFolder) -> str:
 
 
 def _run_cells(
-    cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, *, ray: bool, gpus: int
+    cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, needs: tuple[int, int], *, ray: bool
 ) -> list[Cell]:
-    """Run the cells in this many lanes; the ones that failed."""
-    from qurate.benchmark.lanes import ProcessLane, RayLane
+    """Run the cells in this many lanes, each with the GPUs and CPUs that it needs; the ones that failed."""
+    from qurate.benchmark.lanes import ProcessLane, RayLane, share_gpus
     from qurate.benchmark.progress import CellDisplay
     from qurate.benchmark.run import run_cells
 
-    lanes: list[Lane] = [RayLane(worker, gpus) if ray else ProcessLane(worker) for _ in range(count)]
+    lanes: list[Lane] = [RayLane(worker, *needs) for _ in range(count)] if ray else []
+    lanes = lanes or [ProcessLane(worker, gpus) for gpus in share_gpus(_visible_gpus(), count, needs[0])]
     try:
         with CellDisplay(Console(), cells, list(folder.seconds(cells)), count) as display:
             return run_cells(cells, lanes, folder, display)
@@ -319,7 +345,28 @@ def _count(cells: Sequence[Cell]) -> str:
     return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
 
 
-def _gpus(device: str) -> int:
+def _gpus(grid: Grid) -> int:
+    """GPUs that a cell needs."""
     import torch
 
-    return int(device == "cuda" or (device == "auto" and torch.cuda.is_available()))
+    uses = grid.device == "cuda" or (grid.device == "auto" and torch.cuda.is_available())
+    return grid.devices if uses else 0
+
+
+def _visible_gpus() -> list[str]:
+    """The numbers of the GPUs that this process may use."""
+    import torch
+
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return named.split(",")
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _lanes(grid: Grid) -> int:
+    """How many cells run at once: one GPU is not given to one process per core."""
+    import torch
+
+    from qurate.runtime.machine import available_cores
+
+    gpus = _gpus(grid)
+    return max(1, torch.cuda.device_count() // gpus if gpus else available_cores() // grid.devices)

@@ -22,6 +22,7 @@ Switch = Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: yes)")]
 Names = Annotated[str, tyro.conf.arg(metavar="A,B,...")]
 AnyName = Annotated[str | None, _shown("NAME")]
 Count = Annotated[int | None, _shown("INT")]
+Minutes = Annotated[float | None, _shown("FLOAT")]
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 AnyFolder = Annotated[Path | None, _shown("DIR")]
@@ -48,6 +49,8 @@ ImageSize = Annotated[int | None, _shown("PIXELS", "the model's own")]
 Pooling = Annotated[Literal["class", "mean", "both"] | None, _shown("{class,mean,both}", "the model's own")]
 Weights = Annotated[str | None, _shown("FILE", "auto")]
 Train = Annotated[settings.Train | None, _shown("{head,full}", "head")]
+Strategy = Annotated[Literal["auto", "ddp"] | None, _shown("{auto,ddp}", "auto")]
+Precision = Annotated[config.Precision | None, _shown("{32-true,16-mixed,bf16-mixed}", "32-true")]
 Device = Annotated[config.Device | None, _shown("{auto,cpu,cuda,mps}", "auto")]
 
 Methods = Annotated[

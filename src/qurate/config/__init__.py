@@ -8,9 +8,12 @@ from qurate.config.agent import DQNConfig, EpisodeConfig, QLearningConfig
 from qurate.config.choices import AdaptiveShareConfig, MethodConfig, NoneConfig, SelectorConfig, ShareConfig
 from qurate.config.files import fingerprint, read_settings, to_dict
 from qurate.config.run import (
+    HOW_NOT_WHAT,
+    NAMED_IF_CHANGED,
     Bottleneck,
     Device,
     NetworkConfig,
+    Precision,
     RewardConfig,
     RunConfig,
     SelectionConfig,
@@ -18,6 +21,8 @@ from qurate.config.run import (
 )
 
 __all__ = [
+    "HOW_NOT_WHAT",
+    "NAMED_IF_CHANGED",
     "AdaptiveShareConfig",
     "Bottleneck",
     "DQNConfig",
@@ -26,6 +31,7 @@ __all__ = [
     "MethodConfig",
     "NetworkConfig",
     "NoneConfig",
+    "Precision",
     "QLearningConfig",
     "RewardConfig",
     "RunConfig",

@@ -16,6 +16,7 @@ from qurate.runtime.checked import Below1, Checked, Count, Inside, Positive, Rat
 
 Bottleneck = Literal["none", "linear", "normalized"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,20 @@ class NetworkConfig(Checked):
     """Dropout of the normalized bottleneck. Our choice."""
     scale: Rate = 30.0
     """Logit scale s of the cosine classifier. Paper: 30."""
+
+
+HOW_NOT_WHAT: Mapping[str, Any] = {
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "checkpoint_steps": 0,
+    "checkpoint_minutes": 10.0,
+    "activation_checkpointing": False,
+}
+"""Fields of `TrainingConfig` that say how a run is done and not what comes of it, but for rounding, with their
+defaults."""
+NAMED_IF_CHANGED: Mapping[str, Any] = {**HOW_NOT_WHAT, "micro_batch": 0, "frozen_norms": False}
+"""Fields that names of configs leave out where they have their defaults, since configs of before do not have them."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +98,31 @@ class TrainingConfig(Checked):
     threads: Count = 0
     """CPU threads of a step; 0 chooses: 1 for tensors in memory (small heads lose by
     more), all cores for image files."""
+    frozen_norms: bool = False
+    """Whether batch norms of the backbone keep the statistics that they came with, in training too; their weights are
+    trained. For pretrained backbones and small batches (docs/whole_networks.md). The MME reference code has them
+    learn. Our choice."""
+    micro_batch: Count = 0
+    """Rows of a batch that pass through the backbone at a time; 0 for all. Saves memory and costs a second pass. The
+    result is the same but for rounding where the backbone has no batch norms, or frozen ones. Others take the
+    statistics of these rows alone, so with them it is another result. Our choice."""
+    activation_checkpointing: bool = False
+    """Make the activations of the backbone again on the way back in place of keeping them, where it is one of timm's
+    that can. Saves memory and costs a second pass; the result is the same. Our choice."""
+    checkpoint_steps: Count = 0
+    """Training steps between two checkpoints of a run that has a folder; 0 leaves it to the minutes. Our choice."""
+    checkpoint_minutes: Weight = 10.0
+    """Minutes between two checkpoints; 0 for none between the end of line 1 and of each round. Our choice."""
     device: Device = "auto"
     """Where to train: 'auto', 'cpu', 'cuda', 'mps'."""
-    precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true"
+    devices: Positive = 1
+    """Devices of each machine, or processes where the device is a CPU; each takes its share of every batch. The result
+    does not depend on it but for rounding. Our choice."""
+    num_nodes: Positive = 1
+    """Machines; more than one need torchrun or a cluster to start the processes. Our choice."""
+    strategy: Literal["auto", "ddp"] = "auto"
+    """How several devices work together, as Lightning Fabric names it; 'auto' is 'ddp', which is all there is."""
+    precision: Precision = "32-true"
     """Floating-point precision, as Lightning Fabric names it. Cosines, margins and softmax are float32 in all
     of them."""
 
@@ -93,6 +130,11 @@ class TrainingConfig(Checked):
         super().__post_init__()
         fits = self.positive_share is None or self.batch_target > 1
         check(fits, "TrainingConfig.batch_target", "2 or more, or positive_share None", self.batch_target)
+
+    @property
+    def processes(self) -> int:
+        """How many processes train together."""
+        return self.devices * self.num_nodes
 
 
 @dataclass(frozen=True)

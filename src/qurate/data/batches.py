@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,9 @@ from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
 from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
 from qurate.errors import ConfigError
+from qurate.runtime.company import Company, present_company
 from qurate.runtime.randomness import generator
+from qurate.runtime.stops import STOPS
 
 _TEST_DRAW = -1
 
@@ -25,6 +28,9 @@ class Batch(NamedTuple):
 
     `sizes` are those of the sets it was drawn from: N_s, and N_t with N_p, for D_p is labelled target data once it is
     trained on. None where they are not known.
+
+    Where several processes share a batch, inputs are the rows of this one and labels those of all; `n_unlabeled` is the
+    number of unlabelled rows of all, 0 where this process has them all.
     """
 
     source: Tensor
@@ -33,11 +39,12 @@ class Batch(NamedTuple):
     target_labels: Tensor
     unlabeled: Tensor
     sizes: tuple[int, int] | None = None
+    n_unlabeled: int = 0
 
     def to(self, device: torch.device) -> Batch:
         """The batch on a device."""
         first, second, third, fourth, fifth = (part.to(device) for part in self[:5])
-        return Batch(first, second, third, fourth, fifth, self.sizes)
+        return Batch(first, second, third, fourth, fifth, self.sizes, self.n_unlabeled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +157,8 @@ def stream_batches(
     seed: int,
     transform: Transform | None = None,
     labeled_only: bool = False,
+    company: Company | None = None,
+    first: int = 0,
 ) -> Iterator[Batch]:
     """The batches of `steps` steps; all randomness comes from the seed.
 
@@ -160,22 +169,29 @@ def stream_batches(
         seed: Decides order, crops and flips.
         transform: Needed where inputs are image files.
         labeled_only: Leave the unlabelled part of every batch empty.
+        company: Processes that share the batches; each prepares its own rows alone.
+        first: How many of the batches to leave out; they were had before.
     """
-    source, target = draw_labeled(data, config, steps, seed)
-    unlabeled: Iterable[Tensor] = repeat(torch.empty(0), steps)
+    rows = [*draw_labeled(data, config, steps, seed)]
     if not labeled_only:
-        rows = draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3))
-        unlabeled = _stream(data.unlabeled, rows, config.workers, transform, generator(seed, 6))
-    streams = zip(
-        _stream(data.source.inputs, source, config.workers, transform, generator(seed, 4)),
-        data.source.labels[source],
-        _stream_target(data, target, config.workers, transform, generator(seed, 5)),
-        target_labels(data)[target],
-        unlabeled,
-        strict=True,
-    )
+        rows.append(draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3)))
+    labels = data.source.labels[rows[0][first:]], target_labels(data)[rows[1][first:]]
+    inputs, rows[1] = _target_rows(data, rows[1])
+    own = [slice(None) if company is None else slice(*company.bounds(part.shape[1])) for part in rows]
+    mine = [part[first:, which] for part, which in zip(rows, own, strict=True)]
+    found = (data.source.inputs, inputs, data.unlabeled)[: len(rows)]
+    streams: Iterator[tuple[Tensor, ...]]
+    if any(isinstance(part, Tensor) for part in found):
+        streams = zip(*(_look_up(part, places) for part, places in zip(found, mine, strict=True)), strict=True)
+    else:
+        draws = [torch.randint(2**62, part.shape, generator=generator(seed, 4 + i)) for i, part in enumerate(rows)]
+        drawn = [draw[first:, which] for draw, which in zip(draws, own, strict=True)]
+        streams = _load_together(found, mine, drawn, config.workers, transform)
     sizes = len(data.source), len(data.target) + len(data.positives[0])
-    return (Batch(*parts, sizes=sizes) for parts in streams)
+    n_unlabeled = 0 if company is None else config.batch_unlabeled
+    for (source, target, *unlabeled), of_source, of_target in zip(streams, *labels, strict=True):
+        nothing_or_all = unlabeled[0] if unlabeled else torch.empty(0)
+        yield Batch(source, of_source, target, of_target, nothing_or_all, sizes, n_unlabeled)
 
 
 def stream_in_order(
@@ -191,33 +207,82 @@ def stream_in_order(
         yield from _load_images(inputs, keys, workers, transform)
 
 
-def _stream(
-    inputs: Inputs, rows: Tensor, workers: int, transform: Transform | None, rng: torch.Generator
-) -> Iterator[Tensor]:
-    if isinstance(inputs, Tensor):
-        yield from (inputs.index_select(0, row) for row in rows.to(inputs.device))
-    else:
-        draws = torch.randint(2**62, rows.shape, generator=rng)
-        keys = [list(zip(row, draw, strict=True)) for row, draw in zip(rows.tolist(), draws.tolist(), strict=True)]
-        yield from _load_images(inputs, keys, workers, transform)
+def in_shares(compute: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+    """What a function makes of all inputs, a row for each on the CPU; in company each process computes its share."""
+    company = present_company()
+    if company is None or len(inputs) < company.size:  # a share of none could not be computed
+        return compute(inputs)
+    mine = compute(take(inputs, torch.arange(*company.bounds(len(inputs)))))
+    return company.gather(mine, len(inputs))
 
 
-def _stream_target(
-    data: TrainingData, rows: Tensor, workers: int, transform: Transform | None, rng: torch.Generator
-) -> Iterator[Tensor]:
-    """Batches of D_t and D_p together."""
+def _look_up(inputs: Inputs, rows: Tensor) -> Iterator[Tensor]:
+    if not isinstance(inputs, Tensor):
+        raise DataError("TrainingData: all parts must be tensors or all image files, got some of both.")
+    return (inputs.index_select(0, row) for row in rows.to(inputs.device))
+
+
+def _load_together(
+    parts: Sequence[Inputs], rows: Sequence[Tensor], draws: Sequence[Tensor], workers: int, transform: Transform | None
+) -> Iterator[tuple[Tensor, ...]]:
+    """The images of all parts of each batch, in one stream, so that workers are not divided between the parts."""
+    paths: tuple[Path, ...] = ()
+    places = []
+    for part, positions in zip(parts, rows, strict=True):
+        assert isinstance(part, ImageFiles)
+        places.append(positions + len(paths))
+        paths += part.paths
+    keys = _Keys(torch.cat(places, dim=1), torch.cat(list(draws), dim=1))
+    sizes = [part.shape[1] for part in rows]
+    if not any(sizes):  # of several processes one may have no row
+        side = 0 if transform is None else transform.crop
+        return (torch.empty(0, 3, side, side).split(sizes) for _ in keys)
+    return (batch.split(sizes) for batch in _load_images(ImageFiles(paths), keys, workers, transform))
+
+
+class _Keys:
+    """What to load for each batch: positions and draws, made into lists when they are asked for.
+
+    Args:
+        places: (steps, B) int64.
+        draws: (steps, B) int64.
+    """
+
+    def __init__(self, places: Tensor, draws: Tensor) -> None:
+        self._places, self._draws = places, draws
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for row, draw in zip(self._places, self._draws, strict=True):
+            yield list(zip(row.tolist(), draw.tolist(), strict=True))
+
+
+def _target_rows(data: TrainingData, rows: Tensor) -> tuple[Inputs, Tensor]:
+    """Inputs of D_t and D_p together, and the positions of their batches in them."""
     inputs, positives = data.target.inputs, data.positives[0]
     if isinstance(inputs, Tensor) and isinstance(data.unlabeled, Tensor):
-        inputs, rows = target_inputs(data, rows)
-    elif len(positives):
-        inputs = join(inputs, take(data.unlabeled, positives))
-    return _stream(inputs, rows, workers, transform, rng)
+        return target_inputs(data, rows)
+    return (join(inputs, take(data.unlabeled, positives)) if len(positives) else inputs), rows
 
 
 def _load_images(
-    files: ImageFiles, keys: list[list[tuple[int, int]]], workers: int, transform: Transform | None
+    files: ImageFiles, keys: Iterable[list[tuple[int, int]]], workers: int, transform: Transform | None
 ) -> Iterator[Tensor]:
     if transform is None:
         raise ConfigError("Inputs are image files but no transform was given; pass the backbone's transform.")
-    dataset = ImageDataset(files, transform)
-    yield from DataLoader(dataset, batch_sampler=keys, num_workers=workers, generator=torch.Generator())
+    loader: DataLoader[Tensor] = DataLoader(
+        ImageDataset(files, transform),
+        batch_sampler=keys,
+        num_workers=workers,
+        worker_init_fn=_end_with_parent,
+        generator=torch.Generator(),
+    )
+    yield from loader
+
+
+def _end_with_parent(number: int) -> None:
+    """A worker does not obey what stops all processes at once: the one that trains needs it until it has been kept."""
+    for stop in STOPS:
+        signal.signal(stop, signal.SIG_IGN)

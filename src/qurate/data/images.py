@@ -101,8 +101,12 @@ class Transform:
         cropped = self._crop(image, top=top, left=left)
         return cropped.flip(-1) if flip else cropped
 
+    def resized(self, image: Image.Image) -> Image.Image:
+        """The square that is cut from."""
+        return image.resize((self.resize, self.resize), _FILTERS[self.interpolation])
+
     def _crop(self, image: Image.Image, top: int, left: int) -> Tensor:
-        resized = image.resize((self.resize, self.resize), _FILTERS[self.interpolation])
+        resized = self.resized(image)
         window = resized.crop((left, top, left + self.crop, top + self.crop))
         pixels = torch.from_numpy(np.array(window, dtype=np.uint8)).permute(2, 0, 1).to(torch.float32)
         mean = torch.tensor(self.mean).view(3, 1, 1)
@@ -121,6 +125,8 @@ def read_image(path: Path, least: int | None = None) -> Image.Image:
     Raises:
         UnreadableImageError: If the file is missing, truncated or no image.
     """
+    if path.suffix == ".npy":
+        return _read_prepared(path)
     if path.exists() and not path.is_file():  # opening a pipe would wait for ever
         raise UnreadableImageError(f"{path}: not a regular file. Remove it, or give the image itself.")
     try:
@@ -130,6 +136,14 @@ def read_image(path: Path, least: int | None = None) -> Image.Image:
             image.load()
             return _to_rgb(_upright(image))
     except Exception as error:  # PIL's format readers raise whatever their parsers meet
+        raise unreadable_image(path, error) from error
+
+
+def _read_prepared(path: Path) -> Image.Image:
+    """An image that `qurate.data.prepared` has stored."""
+    try:
+        return Image.fromarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, TypeError, EOFError) as error:
         raise unreadable_image(path, error) from error
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.networks.heads import Network
+from qurate.networks.passes import encode
 
 
 class Minimize(Protocol):
@@ -84,13 +85,14 @@ class Method(nn.Module):
         return F.cross_entropy(logits, torch.cat([batch.source_labels, batch.target_labels]))
 
     def encode_labeled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Features of source and labelled target, in one pass."""
-        features = self.network.features(torch.cat([batch.source, batch.target]))
-        return features[: len(batch.source)], features[len(batch.source) :]
+        """Features of source and labelled target, in one pass; of all rows, whichever process has them."""
+        sizes = len(batch.source_labels), len(batch.target_labels)
+        features = encode(self.network, torch.cat([batch.source, batch.target]), sizes)
+        return features[: sizes[0]], features[sizes[0] :]
 
     def encode_unlabeled(self, batch: Batch) -> Tensor:
-        """Features of the unlabelled target, in a pass of their own."""
-        return self.network.features(batch.unlabeled)
+        """Features of the unlabelled target, in a pass of their own; of all rows likewise."""
+        return encode(self.network, batch.unlabeled, (batch.n_unlabeled or len(batch.unlabeled),))
 
 
 def warmup(progress: float, rate: float) -> float:

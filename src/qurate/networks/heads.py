@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,6 +14,7 @@ from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone, set_apart_last_layers
+from qurate.networks.passes import draw_rows
 from qurate.networks.several import SideBySide
 from qurate.runtime.precision import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
@@ -59,7 +63,7 @@ class Dropout(nn.Module):
         """Zero each number with the probability and scale the rest up; nothing in evaluation mode."""
         if not self.training or self.probability == 0:
             return inputs
-        kept = torch.rand_like(inputs) >= self.probability
+        kept = draw_rows(inputs, torch.Tensor.uniform_) >= self.probability
         return inputs * kept.to(inputs.dtype).mul_(1 / (1 - self.probability))
 
 
@@ -115,6 +119,37 @@ class Network(nn.Module):
         """C(F(x)) as logits, (N, K)."""
         logits: Tensor = self.classifier(self.features(*inputs))
         return logits
+
+
+@contextmanager
+def held_statistics(module: nn.Module) -> Iterator[None]:
+    """A block in which no batch changes the running statistics of batch norms: those that are passed a second time."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    before = [layer.momentum for layer in layers]
+    hold_statistics(module)
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, before, strict=True):
+            layer.momentum = momentum
+
+
+def checkpoint_activations(network: Network) -> None:
+    """Let the backbone make its activations again on the way back, if it can.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    set_checkpointing = getattr(network.backbone, "set_grad_checkpointing", None)
+    try:
+        if set_checkpointing is None:
+            raise AssertionError
+        set_checkpointing()
+    except AssertionError:  # timm's way to say no
+        raise ConfigError(
+            f"TrainingConfig.activation_checkpointing must be False for a {type(network.backbone).__name__}, which "
+            "cannot make its activations again. Use `micro_batch` to save memory."
+        ) from None
 
 
 def hold_statistics(module: nn.Module) -> None:

@@ -14,6 +14,7 @@ from qurate.data.embedding.several import freeze_backbones
 from qurate.data.parts import Missing, Place, count_images, read_parts
 from qurate.data.places import as_path, check_places, is_file
 from qurate.errors import ConfigError, DataError
+from qurate.fabric import check_processes, convene
 from qurate.networks.names import Pooling, check_trainable
 from qurate.networks.recommended import Look, find_backbone
 from qurate.presets import Preset, make_config
@@ -25,7 +26,9 @@ from qurate.runs.origin import choose_places
 from qurate.runs.previous import PreviousRun, read_previous
 from qurate.runs.settings import BACKBONE, Train
 from qurate.runs.staging import RunError
+from qurate.runtime.peers import started_outside
 from qurate.runtime.progress import Audience, follow
+from qurate.selection.algorithm import follow_leader
 
 
 def adapt(
@@ -54,6 +57,7 @@ def adapt(
     config: RunConfig | None = None,
     device: Device = "auto",
     cache: Place | None = None,
+    prepare: Place | None = None,
     progress: bool = True,
 ) -> AdaptedModel:
     """Adapt an image classifier from labelled source images to a target with few labels.
@@ -91,6 +95,8 @@ def adapt(
             has a backbone, that one is trained.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         cache: Folder of the embedding cache; the user's unless given.
+        prepare: Folder to store images in at training size, once, where all layers are trained; None decodes them
+            anew in every step.
         progress: Show what the run does: bars in a terminal and in a notebook, elsewhere a line for each phase.
 
     Raises:
@@ -144,6 +150,7 @@ def adapt(
         labels=labels,
         previous=kept,
         said=said,
+        prepare=prepare,
     ).model
 
 
@@ -194,14 +201,22 @@ def run_adaptation(
     progress: bool = True,
     labels: Place | None = None,
     previous: PreviousRun | None = None,
+    prepare: Place | None = None,
     audience: Audience | None = None,
     said: str = "",
 ) -> RunOutcome:
     """`adapt` with its words understood, see there; an `audience` is told in place of bars, first what was `said`.
 
+    Where torchrun or a cluster has started several processes, the first does all that this says, and the others help it
+    to train.
+
     Returns:
         The model, and the record of its run beside it.
     """
+    check_processes(config.training)  # else several would write to one folder
+    company = convene(config.training) if started_outside() > 1 else None
+    if company is not None and not company.leads:
+        return RunOutcome(follow_leader(company), None, leads=False)
     places = choose_places(None if previous is None else previous.settings, source, labeled, unlabeled, missing)
     check_places(*places)
     choose_device(config.training.device)  # before any work
@@ -216,7 +231,10 @@ def run_adaptation(
             if resume and folder.finished and not folder.pending:
                 folder.forget()  # a kill may have come just before that
                 hears.say(f"{folder.path} is already finished.")
-                return RunOutcome(load(folder.path), None)
+                model = load(folder.path)
+                if company is not None:
+                    company.tell(model)
+                return RunOutcome(model, None)
         if said:
             hears.say(said)
         hears.say("Reading the images ...")
@@ -224,7 +242,12 @@ def run_adaptation(
         for line in parts.lines():
             hears.say(line)
         frozen = freeze_backbones(backbone, weights)
-        return Job(config, weights, frozen, compare, store, folder, hears, places, given, previous).run(parts)
+        images = None if prepare is None else as_path(prepare, "prepare", "a folder")
+        job = Job(config, weights, frozen, compare, store, folder, hears, places, given, previous, images)
+        done = job.run(parts)
+        if company is not None:
+            company.tell(done.model)
+        return done
 
 
 def _answers(labels: Place | None, previous: PreviousRun | None) -> GivenAnswers | None:

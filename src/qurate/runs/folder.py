@@ -1,7 +1,8 @@
 """A run folder: every file whole or absent, and a run never lost by chance.
 
 - config.json: the settings, where the images are and the digest of the data, written first
-- checkpoint.safetensors: progress; gone when the run is finished
+- checkpoint.safetensors and checkpoint.before.safetensors: progress, see `runs.checkpoint_files`; gone when the run is
+  finished
 - predictions.csv: file, label, probability, problem of each unlabelled image, and what people had said of it
 - positives.csv: the pseudo-labels that were trusted, and why
 - metrics.csv: rounds, and the comparison with S+T
@@ -27,19 +28,20 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import safetensors.torch
-from safetensors import safe_open
 from torch import Tensor
 
+from qurate.config import HOW_NOT_WHAT, NAMED_IF_CHANGED
 from qurate.data.places import is_file
 from qurate.data.samples import Split
 from qurate.report.run.record import RunRecord
 from qurate.runs.about import ABOUT_FILE
 from qurate.runs.answers import LABELS_FILE, Answer, AnswerLog
+from qurate.runs.checkpoint_files import load_newest, say_how_far, write_newest
 from qurate.runs.fold_files import pack_folds, unpack_folds
 from qurate.runs.model import AdaptedModel
 from qurate.runs.staging import (
     BASELINE_FOLDER,
+    CHECKPOINT_BEFORE,
     CHECKPOINT_FILE,
     COMPARISON_FILE,
     CONFIG_FILE,
@@ -56,7 +58,6 @@ from qurate.runs.staging import (
     is_pending,
     told,
 )
-from qurate.runtime.checksums import not_finite, tensor_digest
 from qurate.runtime.files import write_atomically
 from qurate.runtime.tables import to_csv
 from qurate.selection.checkpoint import Progress
@@ -162,12 +163,21 @@ class RunFolder:
             raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
         if not isinstance(kept, dict):
             raise RunError(f"{path}: damaged (it holds no settings). Pass `force=True` to start again.")
+        for table in (kept, wanted):
+            _forget_how(table)
         names = [name for name in wanted if name not in _MAY_DIFFER]
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(
                 f"{self.path} was started with other settings, so it cannot be resumed with these: "
                 f"{'; '.join(differing[:4])}. Repeat its settings, or pass `force=True` to start again."
             )
+
+    def processes_before(self) -> int:
+        """How many processes an interrupted run was started with; 1 where it does not say."""
+        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+            training = json.loads((self.work / CONFIG_FILE).read_text(encoding="utf-8"))["run"]["training"]
+            return int(training["devices"]) * int(training["num_nodes"])
+        return 1
 
     @contextmanager
     def begin(self, settings: Mapping[str, Any]) -> Iterator[None]:
@@ -191,25 +201,12 @@ class RunFolder:
 
     def load(self) -> Progress | None:
         """Where Algorithm 1 was when the run was killed, or None."""
-        path = self.work / CHECKPOINT_FILE
-        if not path.is_file():
-            return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            if about.get("sha256") not in (None, tensor_digest(tensors)):
-                raise ValueError("its numbers are not those that were written")
-            if strange := not_finite({name: tensors[name] for name in tensors if name.startswith("trainer.")}):
-                raise ValueError(f"NaN in {strange[0]}")
-            return Progress.of_tensors(tensors)
-        except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
-            raise RunError(f"{path}: damaged ({error}). Pass `force=True` to start again.") from error
+        return load_newest(self.work)
 
     def save(self, progress: Progress) -> None:
         """Keep where Algorithm 1 is."""
-        tensors = progress.tensors()
-        about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
-        self._write(CHECKPOINT_FILE, safetensors.torch.save(tensors, metadata=about))
+        with told(self.path):
+            write_newest(self.work, progress)
 
     def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
         """The folds of the comparison that are done, by their place; None where the file does not say.
@@ -293,9 +290,10 @@ class RunFolder:
     def forget(self) -> None:
         """Remove the progress of a run that is finished: first what says that something is still to come."""
         with told(self.path):
-            for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE, CHECKPOINT_FILE):
+            for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE):
                 (self.work / name).unlink(missing_ok=True)
-            (self.work / BASELINE_FOLDER / CHECKPOINT_FILE).unlink(missing_ok=True)
+            for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
+                (self.work / BASELINE_FOLDER / name).unlink(missing_ok=True)
             with suppress(OSError):  # it is not empty, or not there
                 (self.work / BASELINE_FOLDER).rmdir()
 
@@ -305,10 +303,8 @@ class RunFolder:
         if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_pending(work)):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."
         said = "Pre-training was not finished and will begin again."
-        with suppress(Exception), safe_open(work / CHECKPOINT_FILE, framework="pt") as file:
-            rounds = int((file.metadata() or {})["rounds"])
-            done = "Pre-training is" if not rounds else f"Pre-training and {rounds} of the rounds are"
-            said = f"{done} kept in {self.path}."
+        with suppress(Exception):
+            said = f"{say_how_far(work)} kept in {self.path}."
         if is_file(work / ABOUT_FILE):
             said = f"The model in {self.path} is finished and can be used; the comparison is not."
         return f"{said} Re-run the command with `resume=True` to continue."
@@ -334,6 +330,18 @@ def choose_examples(record: RunRecord) -> pd.DataFrame:
     parts = {"labeled": record.labeled, "source": record.source}
     few = [table.groupby("label").head(_EXAMPLES).assign(part=part) for part, table in parts.items()]
     return pd.concat(few, ignore_index=True)[["file", "label", "part"]]
+
+
+def _forget_how(settings: dict[str, Any]) -> None:
+    """Leave out how a run is done, which does not change what comes of it."""
+    run = settings.get("run")
+    training = run.get("training") if isinstance(run, dict) else None
+    if isinstance(training, dict):
+        for name in (*HOW_NOT_WHAT, "workers"):
+            training.pop(name, None)
+        for name, usual in NAMED_IF_CHANGED.items():
+            if training.get(name) == usual:
+                del training[name]
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

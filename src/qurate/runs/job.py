@@ -19,11 +19,12 @@ from qurate.calibration import Calibration
 from qurate.config import RunConfig, to_dict
 from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.data.embedding.frozen import FrozenBackbone
-from qurate.data.embedding.several import Frozen
+from qurate.data.embedding.several import Frozen, transforms_of
 from qurate.data.images import check_pixels, try_all
 from qurate.data.parts import Parts, paths_of
+from qurate.data.prepared import prepare_images, read_prepared
 from qurate.data.samples import Inputs, Split
-from qurate.expectation import expect, say_time
+from qurate.expectation import expect, memory_of_training, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.report.run.gather import gather_record
@@ -48,6 +49,7 @@ from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.continuation import Previous, shorten
 from qurate.selection.crossfit import HeldOut, is_baseline
+from qurate.selection.q_learning.memory import readable_size
 from qurate.selection.views import log_probabilities
 
 
@@ -58,10 +60,12 @@ class RunOutcome:
     Args:
         model: The adapted model.
         record: What its page shows; None where the run was finished before and its model only loaded.
+        leads: Whether this process did it, and did not only help another one.
     """
 
     model: AdaptedModel
     record: RunRecord | None
+    leads: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,7 @@ class Job:
         places: Where the images are.
         given: What people said of them, if anything.
         previous: The run that the answers are about, if any.
+        prepare: Folder where images are stored at training size, if they are.
     """
 
     config: RunConfig
@@ -91,6 +96,7 @@ class Job:
     places: Places
     given: GivenAnswers | None = None
     previous: PreviousRun | None = None
+    prepare: Path | None = None
 
     @property
     def train(self) -> Train:
@@ -107,6 +113,12 @@ class Job:
             known = self._settings(parts)
             del known["data"]  # an image may turn out to be unreadable
             self.folder.check(known)  # before the work begins
+            before, now = self.folder.processes_before(), self.config.training.processes
+            if self.folder.resumes and before != now:
+                self.audience.say(
+                    f"The run was started with {before} and continues with {now} processes, so numbers are added up in "
+                    "another order: its result can differ from that of an undisturbed one as with another seed."
+                )
         if self.train == "head":
             self._say_expected(parts)
         parts, split = self._prepare(parts)
@@ -129,6 +141,9 @@ class Job:
             turns = math.ceil(folds / lanes_for(self.config, folds))
             expected = expect(parts.split, self._trained, self.frozen, turns, self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
+        if self.train == "full":
+            room = readable_size(memory_of_training(parts.split, self.config))
+            self.audience.say(f"Expected memory of training: about {room} in each process.")
 
     def _work(self, material: Material) -> RunOutcome:
         """Train and write the results; then compare, and add the verdict."""
@@ -200,7 +215,12 @@ class Job:
     def _prepare(self, parts: Parts) -> tuple[Parts, Split]:
         """What training is given, and the parts without the images that turned out to be unreadable."""
         paths = image_paths(parts.split)
-        if self.train == "full":
+        if self.train == "full" and self.prepare is not None:
+            show = partial(self.audience.show, "storing images at training size")
+            stored, unreadable = prepare_images(paths, transforms_of(self.frozen)[0], self.prepare, show)
+            sound = parts.without(unreadable)
+            split = read_prepared(sound.split, stored)
+        elif self.train == "full":
             _, unreadable = try_all(check_pixels, paths, partial(self.audience.show, "checking images"))
             sound = parts.without(unreadable)
             split = sound.split

@@ -32,6 +32,7 @@ class Phases(Callback):
     def __init__(self, audience: Audience, config: RunConfig) -> None:
         self._audience = audience
         self._selection = config.selection
+        self._loads = config.network.backbone != "none"
         self._phase, self._total = "pre-training", config.training.steps
 
     def on_memory(self, peak: int) -> None:
@@ -41,6 +42,13 @@ class Phases(Callback):
     def on_step(self, step: int, terms: dict[str, float]) -> None:
         """Move on."""
         self._audience.show(self._phase, step, self._total)
+
+    def on_waited(self, waited: float, seconds: float) -> None:
+        """Say it where images are decoded for each step."""
+        if self._loads and seconds:
+            self._audience.say(
+                f"The network waited for data in {waited / seconds:.0%} of {seconds:.0f} seconds of training."
+            )
 
     def on_round_start(self, number: int) -> None:
         """A new phase."""

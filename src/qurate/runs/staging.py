@@ -21,6 +21,7 @@ from qurate.runs.about import ABOUT_FILE, STAGE, WEIGHTS_FILE
 from qurate.runtime import locks
 
 CONFIG_FILE, CHECKPOINT_FILE = "config.json", "checkpoint.safetensors"
+CHECKPOINT_BEFORE = "checkpoint.before.safetensors"
 COMPARISON_FILE, OLDER_COMPARISON_FILE = "comparison.safetensors", "comparison.json"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
@@ -35,6 +36,7 @@ _FILES = (
     COMPARISON_FILE,
     OLDER_COMPARISON_FILE,
     CHECKPOINT_FILE,
+    CHECKPOINT_BEFORE,
     PREDICTIONS_FILE,
     POSITIVES_FILE,
     METRICS_FILE,
@@ -97,7 +99,7 @@ def holds_run(folder: Path) -> bool:
     try:
         kept = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except OSError:
-        return is_file(folder / ABOUT_FILE) or is_file(folder / CHECKPOINT_FILE)
+        return any(is_file(folder / name) for name in (ABOUT_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE))
     except (ValueError, RecursionError):
         return True  # ours, damaged, as far as one can tell
     return isinstance(kept, dict) and "qurate" in kept

@@ -51,6 +51,13 @@ def start_ray(address: str, processes: int) -> Mapping[str, float]:
     return resources
 
 
+def nodes() -> list[Mapping[str, float]]:
+    """What each machine of the cluster has; a worker needs room on one of them."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # in Ray
+
+
 def stop_ray() -> None:
     """Leave the cluster, if there is one; one that was started here ends."""
     if "ray" in sys.modules:

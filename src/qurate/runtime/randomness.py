@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -16,6 +17,22 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The states of torch's own generators: the CPU's, and after it that of a GPU in use."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Continue from a `random_state`; one without a GPU's leaves a GPU's as it is."""
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size])
+    if device.type == "cuda" and len(state) > size:
+        torch.cuda.set_rng_state(state[size:], device)
 
 
 def generator(seed: int, *stream: int) -> torch.Generator:

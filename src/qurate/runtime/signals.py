@@ -7,9 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from types import FrameType
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+from qurate.runtime.stops import STOPS, deliver
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def held_back() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {stop: signal.signal(stop, lambda number, _: came.append(number)) for stop in _STOPS}
+    before = {stop: signal.signal(stop, lambda number, _: came.append(number)) for stop in STOPS}
     _start_tracker()
     mask = _block({signal.SIGINT})
     try:
@@ -34,7 +33,7 @@ def held_back() -> Iterator[None]:
         for stop, handler in before.items():
             signal.signal(stop, handler)
         for number in came[:1]:
-            _deliver(number, before[signal.Signals(number)])
+            deliver(number, before[signal.Signals(number)])
 
 
 def _start_tracker() -> None:
@@ -45,11 +44,3 @@ def _start_tracker() -> None:
 
 def _block(signals: set[signal.Signals]) -> set[int | signal.Signals] | None:
     return signal.pthread_sigmask(signal.SIG_BLOCK, signals) if hasattr(signal, "pthread_sigmask") else None
-
-
-def _deliver(number: int, handler: object) -> None:
-    frame: FrameType | None = None
-    if callable(handler):
-        handler(number, frame)
-    elif handler == signal.SIG_DFL:
-        signal.raise_signal(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -24,7 +25,15 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Tensor]) -> None:
     """Continue from copies of `optimizer_tensors`, which other entries may stand beside."""
     slots: dict[int, dict[str, Tensor]] = {}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, values in below("optimizer.", state).items():
         index, _, slot = name.partition(".")
-        slots.setdefault(int(index), {})[slot] = values.clone()
+        slots.setdefault(int(index), {})[slot] = _laid_out_like(parameters[int(index)], values)
     optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
+    """A copy in the parameter's order in memory: fused steps go through both from the first number to the last."""
+    if parameter.shape != values.shape:
+        return values.clone()
+    return torch.empty_like(parameter, dtype=values.dtype, device=values.device).copy_(values)

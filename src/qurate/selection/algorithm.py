@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -17,17 +17,21 @@ from torch import Tensor
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Split
+from qurate.fabric import convene, in_company
 from qurate.methods import Method
 from qurate.registry import SELECTORS
+from qurate.runtime.company import Company, together
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.agents import build_agent
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
-from qurate.selection.checkpoint import Checkpoint, Progress, restore, save
-from qurate.selection.checks import check_fit, check_positives
+from qurate.selection.checkpoint import Checkpoint, Progress, Within, restore, resumed
+from qurate.selection.checks import check_fit
 from qurate.selection.continuation import Previous, before_answers, shorten
 from qurate.selection.episode import SelectionEnv, relations_of_all
+from qurate.selection.following import Task, agree, decide
 from qurate.selection.harvest import harvest
+from qurate.selection.keeping import Keeper
 from qurate.selection.positives import Positives
 from qurate.selection.pseudo_labels import Round, pseudo_label
 from qurate.selection.q_learning.agent import DeepQAgent
@@ -87,6 +91,27 @@ def fit(
     """
     check_fit(split, config, selector, callbacks, checkpoint, pretrained, previous)
     config = config if previous is None else shorten(config)
+    company = convene(config.training)
+    with in_company(company):
+        task = Task(split, config, selector, tuple(callbacks), checkpoint, pretrained, previous)
+        return _fit(task if company is None else agree(company, task))
+
+
+def follow_leader(company: Company) -> Any:
+    """Take part in one run after another, as the leader calls them, until it has something else to say.
+
+    Returns:
+        What it says.
+    """
+    while isinstance(task := company.tell(), Task):
+        with in_company(company):
+            _pretrain(task) if task.pretrains else _fit(task)
+    return task
+
+
+def _fit(task: Task) -> Adaptation:
+    """`fit`, in every process that takes part in it."""
+    split, config, selector, callbacks, checkpoint, pretrained, previous, _ = task
     chosen, tell = config.selection, Callbacks(callbacks)
     data, trainer = TrainingData.of(split), start(split, config)
     rewarding = previous if previous is not None and previous.true_rewards and previous.answered else None
@@ -94,33 +119,41 @@ def fit(
     selector = selector or build_selector(config, trainer, data, tell, answers=answers)
     tell.on_start(trainer.method)
     # 1-3, unless they were done before
-    done = restore(checkpoint, trainer, selector)
-    if done is None:
-        if rewarding is not None and isinstance(selector, DQNSelector):
-            selector.learn_from_answers(*asked_about(split, config, rewarding))
-        done = begin(trainer, data, config, selector, tell, pretrained)
-        save(checkpoint, done, trainer, selector)
+    done, keeper = restore(checkpoint, trainer, selector), Keeper(checkpoint, config.training, trainer, selector)
+    if done is None or done.at(1):
+        if done is None and rewarding is not None and isinstance(selector, DQNSelector):
+            with together(None):  # the leader's own
+                selector.learn_from_answers(*asked_about(split, config, rewarding))
+        done = begin(trainer, data, config, selector, tell, keeper, pretrained, None if done is None else done.at(1))
+        keeper.save(done)
     if isinstance(selector, NoneSelector):
+        tell.on_waited(trainer.waited, trainer.seconds)
         return Adaptation(trainer.method, done.positives, "no selector: the base model is the result", ())
     # 4: while not converged
     while not done.converged(chosen):
         began, number = time.perf_counter(), done.next_round
         tell.on_round_start(number)
-        # 5: pseudo-labels of D_u by the current F and C
-        round = pseudo_label(trainer, data, done.positives, number, config, done.neighbors)
-        # 6-18: which of them to trust
-        positives = selector.select(round)
-        check_positives(positives, selector, round)
+        if (within := done.at(20)) is None:
+            # 5: pseudo-labels of D_u by the current F and C
+            round = pseudo_label(trainer, data, done.positives, number, config, done.neighbors)
+            # 6-18: which of them to trust
+            done, positives = replace(done, positives=round.positives), decide(selector, round)
+        else:  # the run was stopped in the middle of line 20
+            assert within.chosen is not None
+            positives = within.chosen
         # 20: update F and C with D_s, D_t, D_u and D_p
-        trainer.run(
-            data.with_positives(positives.indices, positives.labels),
-            steps=chosen.round_steps,
-            seed=stream_seed(config.seed, 20, number),
-            on_step=tell.on_step,
-        )
-        done = done.after(positives, round.positives, time.perf_counter() - began)
+        with keeper.during(tell.on_step, done, 20, positives) as told:
+            trainer.run(
+                data.with_positives(positives.indices, positives.labels),
+                steps=chosen.round_steps,
+                seed=stream_seed(config.seed, 20, number),
+                on_step=told,
+                **resumed(within),
+            )
+        done = done.after(positives, done.positives, time.perf_counter() - began)
         tell.on_round(done.rounds[-1], trainer.method, positives)
-        save(checkpoint, done, trainer, selector)
+        keeper.save(done)
+    tell.on_waited(trainer.waited, trainer.seconds)
     return Adaptation(trainer.method, done.positives, done.why_stopped(chosen), done.rounds)
 
 
@@ -130,7 +163,9 @@ def begin(
     config: RunConfig,
     selector: Selector,
     tell: Callback,
+    keeper: Keeper,
     state: Mapping[str, Tensor] | None = None,
+    within: Within | None = None,
 ) -> Progress:
     """Lines 1-3.
 
@@ -140,11 +175,15 @@ def begin(
         config: The run.
         selector: Who will select.
         tell: Told of each step and of the end.
+        keeper: Keeps where it is.
         state: Of a trainer after line 1, taken in place of training.
+        within: Where in the middle of line 1 the run was stopped.
     """
     # 1: pre-train F and C with D_s, D_t and D_u
     if state is None:
-        trainer.run(data, steps=config.training.steps, seed=stream_seed(config.seed, 1), on_step=tell.on_step)
+        steps, seed = config.training.steps, stream_seed(config.seed, 1)
+        with keeper.during(tell.on_step, Progress(Positives.none(), None), 1) as told:
+            trainer.run(data, steps=steps, seed=seed, on_step=told, **resumed(within))
     else:
         trainer.load_state_dict(state)
     tell.on_pretrained(trainer.method)
@@ -187,7 +226,16 @@ def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()
     Returns:
         The state of the trainer.
     """
-    tell, trainer = Callbacks(callbacks), start(split, config)
+    company = convene(config.training)
+    with in_company(company):
+        task = Task(split, config, None, tuple(callbacks), None, None, None, pretrains=True)
+        return _pretrain(task if company is None else agree(company, task))
+
+
+def _pretrain(task: Task) -> dict[str, Tensor]:
+    """`pretrain`, in every process that takes part in it."""
+    split, config = task.split, task.config
+    tell, trainer = Callbacks(task.callbacks), start(split, config)
     tell.on_start(trainer.method)
     seed = stream_seed(config.seed, 1)
     trainer.run(TrainingData.of(split), steps=config.training.steps, seed=seed, on_step=tell.on_step)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qurate.methods import Method
+from qurate.runtime.company import together
 from qurate.selection.positives import Positives
 
 
@@ -75,6 +76,9 @@ class Callback:
     def on_pretrained(self, method: Method) -> None:
         """Line 1 is done."""
 
+    def on_waited(self, waited: float, seconds: float) -> None:
+        """F and C are trained: for how many seconds of all its steps the network waited for data."""
+
     def on_round_start(self, number: int) -> None:
         """A round begins: 0, 1, ..."""
 
@@ -98,5 +102,6 @@ class Callbacks(Callback):
 
 
 def _call_all(functions: Sequence[Callable[..., None]], *arguments: object) -> None:
-    for function in functions:
-        function(*arguments)
+    with together(None):  # whoever is told acts alone, for the other processes are not told
+        for function in functions:
+            function(*arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,38 @@ class Remembers(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Within:
+    """Where a run is in the middle of training F and C.
+
+    Args:
+        line: 1 or 20.
+        steps: Steps of it that are done.
+        random: States of torch's own generators.
+        chosen: D_p that line 20 trains with.
+    """
+
+    line: int
+    steps: int
+    random: Tensor
+    chosen: Positives | None = None
+
+    def tensors(self) -> State:
+        """All of it as one flat dictionary."""
+        state = {"line": torch.tensor(self.line), "steps": torch.tensor(self.steps), "random": self.random}
+        if self.chosen is not None:
+            state |= {f"chosen.{part.name}": getattr(self.chosen, part.name) for part in fields(Positives)}
+        return state
+
+    @classmethod
+    def of_tensors(cls, state: Mapping[str, Tensor]) -> Within | None:
+        """What `tensors` made into a dictionary; None of an empty one."""
+        if not state:
+            return None
+        chosen = below("chosen.", state)
+        return cls(int(state["line"]), int(state["steps"]), state["random"], Positives(**chosen) if chosen else None)
+
+
+@dataclass(frozen=True, eq=False)
 class Progress:
     """Everything that what is left of a run depends on, beside its data and config.
 
@@ -43,6 +75,7 @@ class Progress:
         unchanged: For how many rounds D_p has not changed.
         trainer: Weights, optimiser and step, as they were saved.
         selector: What the selector remembers, as it was saved.
+        within: Where it is in the middle of training; None between two lines.
     """
 
     positives: Positives
@@ -51,6 +84,11 @@ class Progress:
     unchanged: int = 0
     trainer: State = field(default_factory=dict)
     selector: State = field(default_factory=dict)
+    within: Within | None = None
+
+    def at(self, line: int) -> Within | None:
+        """Where the run is in the middle of a line; None if it is not there."""
+        return self.within if self.within is not None and self.within.line == line else None
 
     @property
     def next_round(self) -> int:
@@ -78,7 +116,8 @@ class Progress:
         new = len(positives.pairs() - before.pairs())
         record = RoundRecord(self.next_round, len(positives), new, seconds)
         unchanged = self.unchanged + 1 if positives.same_as(before) else 0
-        return replace(self, positives=positives, rounds=(*self.rounds, record), unchanged=unchanged)
+        rounds = (*self.rounds, record)
+        return replace(self, positives=positives, rounds=rounds, unchanged=unchanged, within=None)
 
     def tensors(self) -> State:
         """All of it as one flat dictionary, for a file."""
@@ -92,6 +131,8 @@ class Progress:
                 [getattr(record, part.name) for record in self.rounds], dtype=torch.float64
             )
         state["unchanged"] = torch.tensor(self.unchanged)
+        if self.within is not None:
+            state |= {f"within.{name}": values for name, values in self.within.tensors().items()}
         return {name: values.detach().cpu().contiguous() for name, values in state.items()}
 
     @classmethod
@@ -113,6 +154,7 @@ class Progress:
             unchanged=int(state["unchanged"]),
             trainer=below("trainer.", state),
             selector=below("selector.", state),
+            within=Within.of_tensors(below("within.", state)),
         )
 
 
@@ -143,6 +185,11 @@ def restore(checkpoint: Checkpoint | None, trainer: Trainer, selector: Selector)
         if isinstance(selector, Remembers):
             selector.load_state_dict(progress.selector)
     return progress
+
+
+def resumed(within: Within | None) -> dict[str, Any]:
+    """What `Trainer.run` is told of the steps that were taken before."""
+    return {} if within is None else {"first": within.steps, "random": within.random}
 
 
 def _rounds(count: int) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qurate.config import EpisodeConfig
 from qurate.data.samples import take
+from qurate.fabric import make_fabric
 from qurate.losses import entropy
 from qurate.networks.heads import hold_statistics
 from qurate.selection import reward
@@ -128,9 +129,8 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         if self._trial is None:
             method = copy.deepcopy(trainer.method)
             hold_statistics(method)  # else they alone would move the entropy of Eq. (7)
-            self._trial = Trainer(
-                method, trainer.config, trainer.fabric, step=trainer.step, total_steps=trainer.total_steps
-            )
+            fabric = make_fabric(trainer.config, alone=True)  # of its own: it has the scale of 16-mixed gradients
+            self._trial = Trainer(method, trainer.config, fabric, step=trainer.step, total_steps=trainer.total_steps)
         else:
             self._trial.start_over(trainer)
         return self._trial

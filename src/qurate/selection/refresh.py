@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from qurate.config import EpisodeConfig, TrainingConfig
-from qurate.data.batches import TrainingData, stream_in_order
+from qurate.data.batches import TrainingData, in_shares, stream_in_order
 from qurate.data.samples import Inputs, Labeled, take
 from qurate.methods import Method
 from qurate.runtime.machine import torch_threads
+from qurate.runtime.precision import at_least_float32
 from qurate.training import Trainer
 
 
@@ -64,6 +66,10 @@ def head_of(method: Method) -> Method:
 @torch.no_grad()
 def embed(method: Method, inputs: Inputs, config: TrainingConfig) -> Tensor:
     """What the backbone makes of all inputs, prepared for testing, in evaluation mode: (N, width) on the CPU."""
+    return in_shares(partial(_embed, method, config), inputs)
+
+
+def _embed(method: Method, config: TrainingConfig, inputs: Inputs) -> Tensor:
     network, device = method.network, next(method.parameters()).device
     was_training = method.training
     method.eval()
@@ -72,6 +78,6 @@ def embed(method: Method, inputs: Inputs, config: TrainingConfig) -> Tensor:
         inputs, batch_size=512 if in_memory else 32, transform=network.transform, workers=config.workers
     )
     with torch_threads(config.threads or int(in_memory)):
-        rows = [network.backbone(batch.to(device)).float().cpu() for batch in batches]
+        rows = [at_least_float32(network.backbone(batch.to(device))).cpu() for batch in batches]
     method.train(was_training)
     return torch.cat(rows)

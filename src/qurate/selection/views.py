@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.data.batches import TrainingData, stream_in_order
+from qurate.data.batches import TrainingData, in_shares, stream_in_order
 from qurate.data.samples import Inputs
 from qurate.methods import Method
 from qurate.runtime.machine import torch_threads
@@ -15,13 +17,19 @@ from qurate.selection.state import View
 
 @torch.no_grad()
 def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
-    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU.
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; in company each process looks at its share.
 
     Args:
         method: Its network looks.
         inputs: N samples.
-        out: Rows (N, d + K) of an earlier view to write into; new ones unless given.
+        out: Rows (N, d + K) of an earlier view to write into, where a process looks alone; new ones unless given.
     """
+    if out is None:
+        return View(in_shares(partial(_look, method), inputs), method.network.n_features)
+    return View(_look(method, inputs, out), method.network.n_features)
+
+
+def _look(method: Method, inputs: Inputs, out: Tensor | None = None) -> Tensor:
     network, device = method.network, next(method.parameters()).device
     in_memory = isinstance(inputs, Tensor)
     d = network.n_features
@@ -37,7 +45,7 @@ def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
             part[:, d:] = F.softmax(network.classifier(features), dim=1)
             start += len(batch)
     method.train(was_training)
-    return View(rows, d)
+    return rows
 
 
 @torch.no_grad()
@@ -56,6 +64,10 @@ def log_probabilities(method: Method, inputs: Inputs) -> Tensor:
 @torch.no_grad()
 def backbone_output(method: Method, inputs: Inputs) -> Tensor:
     """What the backbone makes of all inputs, in evaluation mode, (N, d) on the CPU; embeddings stay as they are."""
+    return in_shares(partial(_pass_backbone, method), inputs)
+
+
+def _pass_backbone(method: Method, inputs: Inputs) -> Tensor:
     network, device = method.network, next(method.parameters()).device
     was_training = method.training
     method.eval()

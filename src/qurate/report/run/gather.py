@@ -65,7 +65,7 @@ def gather_record(
         predictions=predictions,
         positives=positives.drop(columns="sample"),
         rounds=pd.DataFrame([dataclasses.asdict(record) for record in result.rounds], columns=columns),
-        embedding=_picture(split, result.method, points, before, config.seed),
+        embedding=_picture(files, split, result.method, points, before, config.seed),
         comparison=None,
         stopped=result.stopped,
         config=to_dict(config),
@@ -103,14 +103,23 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
 
 
 def _picture(
-    split: Split, method: Method, points: pd.DataFrame, before: Callable[[Inputs], Tensor] | None, seed: int
+    files: Split,
+    split: Split,
+    method: Method,
+    points: pd.DataFrame,
+    before: Callable[[Inputs], Tensor] | None,
+    seed: int,
 ) -> pd.DataFrame:
     if before is None:
         return points.iloc[:0].reindex(columns=[*points, *PLACES])
-    inputs = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
-    first = torch.cat([before(part).cpu() for part in inputs])
-    after = torch.cat([view(method, part).features for part in inputs])
+    shown = files if isinstance(split.source.inputs, ImageFiles) else split  # its files may be stored arrays
+    first = torch.cat([before(part).cpu() for part in _inputs(shown)])
+    after = torch.cat([view(method, part).features for part in _inputs(split)])
     return draw_picture(points, first, after, seed=seed)
+
+
+def _inputs(split: Split) -> tuple[Inputs, ...]:
+    return split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs
 
 
 def _names(inputs: Inputs) -> list[str]:

@@ -1,0 +1,135 @@
+"""A batch in several passes is as good as in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.test_fabric import digits_config, in_double, pictures
+from tests.test_training import blobs, config
+from timm.layers.norm_act import BatchNormAct2d
+from torch import Tensor, nn
+
+from qurate.config import NetworkConfig, RunConfig
+from qurate.data.batches import TrainingData
+from qurate.data.digits import digits_split
+from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.errors import ConfigError
+from qurate.methods import METHODS
+from qurate.networks.passes import at_a_time, encode
+from qurate.networks.shared_layers import SharedBatchNorm, share_dropouts
+from qurate.runtime.randomness import generator, seeded
+from qurate.training import Trainer, TrainingError, start
+
+
+def trained(split: Split, run: RunConfig, **training: Any) -> dict[str, Tensor]:
+    trainer = start(split, replace(run, training=replace(run.training, device="cpu", **training)))
+    trainer.run(TrainingData.of(split), steps=4, seed=0)
+    counts = ("num_batches_tracked",)  # of passes, and some are made twice
+    return {name: v for name, v in trainer.method.state_dict().items() if not name.endswith(counts)}
+
+
+@pytest.fixture
+def digits() -> Split:
+    return in_double(digits_split(shots=3, seed=0))
+
+
+@pytest.mark.parametrize("rows", [20, 7])
+@pytest.mark.parametrize("name", METHODS)
+def test_micro_batches_change_nothing_without_batch_norm_in_the_backbone(
+    name: str, rows: int, digits: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nn, "BatchNorm2d", lambda width: nn.Identity())
+    whole, parts = trained(digits, digits_config(name)), trained(digits, digits_config(name), micro_batch=rows)
+    assert any("bottleneck" in key and "running" in key for key in whole)  # that norm sees the whole batch
+    for key, values in whole.items():
+        assert torch.allclose(values, parts[key], atol=1e-9), key
+
+
+class Drops(nn.Module):
+    """A network whose backbone drops out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone: nn.Module = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+        self.bottleneck: nn.Module = nn.BatchNorm1d(3)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 10])
+def test_dropout_draws_the_same_in_micro_batches(rows: int) -> None:
+    found = []
+    for few in (0, rows):
+        with seeded(0):
+            network = Drops().double()
+            share_dropouts(network)
+            inputs = torch.randn(11, 4, dtype=torch.float64)
+            with at_a_time(few):
+                features = encode(network, inputs, (5, 6))
+            after = torch.rand(3)  # what is drawn next is the same as well
+            features.square().sum().backward()
+        gradients = [parameter.grad for parameter in network.parameters()]
+        found.append([features, after, *gradients])
+    for one, other in zip(*found, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.allclose(one, other, atol=1e-12)
+
+
+def test_batch_norm_takes_the_statistics_of_the_rows_that_pass_and_counts_them_once(digits: Split) -> None:
+    whole, parts = trained(digits, digits_config()), trained(digits, digits_config(), micro_batch=24)
+    norm = "network.backbone.layers.1.running_mean"
+    assert not torch.equal(whole[norm], parts[norm])  # said in TrainingConfig.micro_batch
+    assert torch.allclose(whole[norm], parts[norm], atol=0.2)
+
+
+def test_frozen_norms_keep_their_statistics_and_see_no_other_rows(digits: Split) -> None:
+    whole, parts = (trained(digits, digits_config(), frozen_norms=True, micro_batch=rows) for rows in (0, 7))
+    for key, values in whole.items():
+        assert torch.allclose(values, parts[key], atol=1e-9), key
+    assert float(whole["network.backbone.layers.1.running_mean"].abs().max()) == 0  # as it came
+    assert float(whole["network.backbone.layers.1.running_var"].sub(1).abs().max()) == 0
+    assert float(whole["network.backbone.layers.1.weight"].sub(1).abs().max()) > 0  # its weights learn
+    changing = trained(digits, digits_config())
+    assert float(changing["network.backbone.layers.1.running_mean"].abs().max()) > 0
+
+
+def test_a_frozen_norm_of_timm_is_the_layer_in_evaluation() -> None:
+    layer = BatchNormAct2d(3).double()
+    layer.running_mean = torch.randn(3, generator=generator(0)).double()
+    inputs = torch.randn(4, 3, 5, 5, generator=generator(1)).double()
+    frozen = SharedBatchNorm(layer, frozen=True).train()
+    assert torch.equal(frozen(inputs), layer.eval()(inputs))
+
+
+def test_activation_checkpointing_changes_nothing_batch_norm_included(tmp_path: Path) -> None:
+    source, labeled = (Labeled(*pictures(tmp_path, count, seed)) for seed, count in ((0, 4), (1, 3)))
+    split = Split(tuple("abc"), source, labeled, Unlabeled(pictures(tmp_path, 4, 2)[0]))
+    run = RunConfig(
+        NetworkConfig("timm/test_resnet", features=8), training=replace(config().training, learning_rate=1e-3)
+    )
+    few = {"batch_source": 2, "batch_target": 2, "batch_unlabeled": 2}
+    kept, again = trained(split, run, **few), trained(split, run, **few, activation_checkpointing=True)
+    for key, values in kept.items():
+        assert torch.allclose(values, again[key], atol=1e-5), key
+
+
+def test_a_backbone_that_cannot_is_named() -> None:
+    split = digits_split(shots=3, seed=0)
+    run = digits_config()
+    with pytest.raises(ConfigError, match=r"DigitsCNN, which cannot .* `micro_batch`"):
+        start(split, replace(run, training=replace(run.training, activation_checkpointing=True)))
+
+
+def test_no_memory_left_says_what_to_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = blobs()
+    trainer = start(split, config())
+
+    def full(self: Trainer, *_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Trainer, "minimize", full)
+    with pytest.raises(TrainingError, match=r"20.00 GiB.*these: `micro_batch=24`.*bf16"):
+        trainer.run(TrainingData.of(split), steps=1, seed=0)

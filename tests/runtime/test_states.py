@@ -1,0 +1,30 @@
+"""What an optimiser remembers, in files and back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from qurate.runtime.states import load_optimizer, optimizer_tensors
+
+
+def stepped(layout: torch.memory_format, state: dict[str, Tensor] | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weights of a convolution after a fused step, and what its optimiser then remembers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = nn.Conv2d(3, 4, 3).double().to(memory_format=layout)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, nesterov=True, fused=True)
+    if state is not None:
+        load_optimizer(optimizer, state)
+    layer(torch.arange(2 * 3 * 5 * 5.0).double().view(2, 3, 5, 5)).square().mean().backward()
+    optimizer.step()
+    return layer.weight.detach(), {name: values.contiguous() for name, values in optimizer_tensors(optimizer).items()}
+
+
+def test_a_memory_read_back_from_a_file_goes_with_weights_in_any_order() -> None:
+    """A fused step goes through weights and momentum from the first number in memory to the last."""
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        _, remembered = stepped(layout, None)
+        found.append(stepped(layout, remembered)[0])
+    assert torch.allclose(found[0], found[1])
