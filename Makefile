@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 lopsided asking backbones test faults check docs docs-tables docs-picture format clean
+.PHONY: install browser demo office31 lopsided asking backbones test golden faults check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -91,6 +91,10 @@ browser:
 
 test: install browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+# What qurate computes, to the last digit, against tests/golden/*.json: some minutes. WRITE=--write records it anew.
+golden: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.record $(WRITE)
 
 # Signals at random moments, full disks, two commands at once: MINUTES of them, with counts of what survived.
 MINUTES ?= 30
