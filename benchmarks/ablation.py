@@ -23,20 +23,19 @@ from typing import Any
 import pandas as pd
 import torch
 
-from qurate.benchmark.cells import Cell, run_cell
+from qurate.benchmark.cell import Cell, run_cell
 from qurate.benchmark.results import Row, read_results, rows_to_csv, write_file
 from qurate.config import DQNConfig, RunConfig
-from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
-from qurate.networks.offline import find_weights
+from qurate.embedding.embed import embed_split
+from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.harvest import harvest
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
-from qurate.selection.selectors.base import Selector
+from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.selectors import Selector
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")

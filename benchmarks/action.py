@@ -31,12 +31,10 @@ from qurate.presets import PRESETS, Preset, make_config
 from qurate.runtime.machine import keep_freed_memory, torch_threads
 from qurate.selection.algorithm import DQNSelector, build_selector
 from qurate.selection.callbacks import Callback
-from qurate.selection.episode import Observation, SelectionEnv
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round, pseudo_label
+from qurate.selection.environment import Observation, SelectionEnv
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.reward import ClassSums
-from qurate.selection.views import find_neighbors
 from qurate.training import start
 
 SEED = 0

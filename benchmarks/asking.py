@@ -16,7 +16,7 @@ import time
 
 import torch
 
-from qurate.asking.pool import Pool
+from qurate.active.strategies import Pool
 from qurate.registry import ASKERS
 
 WIDTH, CLASSES, GROUPS = 1280, 126, 1000

@@ -19,11 +19,11 @@ from pathlib import Path
 import pandas as pd
 
 from qurate.benchmark.outcome import read_outcome
-from qurate.data.embedding.embed import embed_files
-from qurate.data.embedding.several import freeze_backbones
-from qurate.data.parts import find_images
-from qurate.networks.offline import find_weights
-from qurate.report.benchmark.titles import scenario_titles
+from qurate.data.own_images import find_images
+from qurate.embedding.backbone import freeze_backbones
+from qurate.embedding.embed import embed_files
+from qurate.networks.backbone_names import find_weights
+from qurate.report.published import scenario_titles
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from qurate.data.embedding.embed import embed_files
-from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.images import ImageDataset, ImageFiles, Transform, read_image
+from qurate.embedding.backbone import freeze_backbone
+from qurate.embedding.embed import embed_files
 from qurate.networks.backbones import build_backbone
 from qurate.runtime.machine import keep_freed_memory
 

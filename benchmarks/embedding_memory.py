@@ -21,8 +21,8 @@ import timm
 import torch
 from PIL import Image
 
-from qurate.data.embedding.embed import embed_files
-from qurate.data.embedding.frozen import freeze_backbone
+from qurate.embedding.backbone import freeze_backbone
+from qurate.embedding.embed import embed_files
 from qurate.runtime.machine import keep_freed_memory
 
 BACKBONE = "timm/test_efficientnet"

@@ -23,15 +23,15 @@ from torch import Tensor
 
 from qurate.config import NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData
-from qurate.data.catalog import load_suite, read_suite_split
-from qurate.data.embedding.embed import embed_files, image_paths, put_embeddings
-from qurate.data.embedding.frozen import freeze_backbone
 from qurate.data.images import Transform
-from qurate.data.prepared import prepare_images, read_prepared
+from qurate.data.own_images import prepare_images, read_prepared
 from qurate.data.samples import Split
+from qurate.data.suites import load_suite, read_suite_split
+from qurate.embedding.backbone import freeze_backbone
+from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.evaluation import evaluate
 from qurate.methods import Method
-from qurate.networks.offline import find_weights
+from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit, pretrain

@@ -4,7 +4,7 @@
 
 In a game the labelled target and the trusted samples of a finished run are the source, three source samples per class
 are the labelled target, and the rest of the source is the unlabelled target, thinned to tails of 1:1 to 30:1. Its
-labels are at hand, so the reward of a weight w (see `qurate.selection.balance`) is the true accuracy of a short run
+labels are at hand, so the reward of a weight w (see `qurate.selection.selectors`) is the true accuracy of a short run
 with it; no label of the real target is touched. What the games teach are the two constants of w(d), by the mean reward
 of all games. The real target, at 1:1, 5:1 and 20:1, is then adapted with them and with the rule's own. W to A only,
 which we tune on. Prints a row for each seed as it ends.
@@ -20,19 +20,17 @@ import numpy as np
 import torch
 from office_answers import BACKBONE, DATA, parse
 
-from qurate.benchmark.cells import Cell
+from qurate.benchmark.cell import Cell
+from qurate.benchmark.executors import Worker
 from qurate.benchmark.grid import Grid
-from qurate.benchmark.worker import Worker
 from qurate.config import AdaptiveShareConfig, RunConfig
-from qurate.data.catalog import load_suite
-from qurate.data.lopsided import thin_to_tail
 from qurate.data.samples import Inputs, Labeled, SealedLabels, Split, Unlabeled, join, take
+from qurate.data.suites import load_suite, thin_to_tail
 from qurate.evaluation import evaluate
-from qurate.networks.offline import find_weights
+from qurate.networks.backbone_names import find_weights
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.balance import balance, best_within_room
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
+from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.selectors import balance, best_within_room
 
 SCENARIO = "webcam:amazon"
 IMBALANCES = (1, 5, 20)

@@ -21,7 +21,7 @@ from torch import Tensor
 from qurate.benchmark.asking import Stage, learn
 from qurate.data.samples import Split
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.continuation import answer
+from qurate.selection.answered import answer
 from qurate.training import start
 
 WARM_STEPS = 125

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from qurate.config import NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData
-from qurate.data.catalog import load_suite, read_suite_split
-from qurate.data.embedding.embed import embed_split
-from qurate.data.embedding.frozen import FrozenBackbone, freeze_backbone
 from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.data.suites import load_suite, read_suite_split
+from qurate.distributed import make_fabric
+from qurate.embedding.backbone import FrozenBackbone, freeze_backbone
+from qurate.embedding.embed import embed_split
 from qurate.evaluation import evaluate
-from qurate.fabric import make_fabric
 from qurate.methods import build_method
 from qurate.networks.heads import Network, build_network
 from qurate.presets import make_config

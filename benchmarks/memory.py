@@ -20,7 +20,7 @@ from qurate.presets import PRESETS
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback, RoundRecord
-from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Positives
 
 
 class Peak(Callback):

@@ -13,16 +13,15 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from qurate.asking.density import DensityAsker
-from qurate.benchmark.asked_cell import run_base
-from qurate.benchmark.asking import Stage, pool_of
+from qurate.active.strategies import DensityAsker
+from qurate.benchmark.asking import Stage, pool_of, run_base
+from qurate.benchmark.executors import Worker
 from qurate.benchmark.grid import Grid
-from qurate.benchmark.worker import Worker
 from qurate.config import RunConfig
-from qurate.data.catalog import load_suite
 from qurate.data.samples import Split
+from qurate.data.suites import load_suite
 from qurate.evaluation import Annotator, measure, true_labels
-from qurate.networks.offline import find_weights
+from qurate.networks.backbone_names import find_weights
 from qurate.runtime.machine import keep_freed_memory
 
 REPOSITORY = Path(__file__).resolve().parents[1]

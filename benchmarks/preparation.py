@@ -22,14 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qurate.benchmark.executors import Worker
 from qurate.benchmark.grid import Grid
-from qurate.benchmark.worker import Worker
-from qurate.data.catalog import load_suite
-from qurate.data.embedding.embed import embed_split
-from qurate.data.embedding.frozen import FrozenBackbone, freeze_backbone
 from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.data.suites import load_suite
+from qurate.embedding.backbone import FrozenBackbone, freeze_backbone
+from qurate.embedding.embed import embed_split
 from qurate.evaluation import evaluate
-from qurate.networks.several import join_vectors
+from qurate.networks.backbones import join_vectors
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
 

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from qurate.config import NetworkConfig, RunConfig
-from qurate.data.catalog import load_suite, read_suite_split
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
+from qurate.data.suites import load_suite, read_suite_split
+from qurate.distributed import disperse
 from qurate.evaluation import predict_probabilities
-from qurate.fabric import disperse
 from qurate.presets import make_config
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Positives
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DATA = Path(os.environ.get("QURATE_DATA") or SHARED / "data") / "office31"

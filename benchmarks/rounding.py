@@ -14,8 +14,8 @@ import torch
 
 from qurate.config import NetworkConfig
 from qurate.data.digits import digits_split
+from qurate.distributed import disperse
 from qurate.evaluation import evaluate
-from qurate.fabric import disperse
 from qurate.methods import Method
 from qurate.presets import make_config
 from qurate.runtime.randomness import generator

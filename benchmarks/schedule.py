@@ -22,11 +22,11 @@ import torch
 
 from qurate.benchmark.grid import DIGITS
 from qurate.data.digits import digits_split
-from qurate.data.embedding.embed import embed_split
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
+from qurate.embedding.embed import embed_split
 from qurate.evaluation import evaluate
-from qurate.networks.offline import find_weights
+from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.registry import METHODS, row_title
 from qurate.runtime.files import write_atomically

@@ -34,11 +34,11 @@ from torchvision import transforms
 
 from qurate.config import NetworkConfig, Precision
 from qurate.data.batches import TrainingData
-from qurate.data.catalog import load_suite, read_suite_split
-from qurate.data.embedding.embed import image_paths
 from qurate.data.images import ImageFiles, Transform
-from qurate.data.prepared import prepare_images, read_prepared
+from qurate.data.own_images import prepare_images, read_prepared
 from qurate.data.samples import Inputs, Split
+from qurate.data.suites import load_suite, read_suite_split
+from qurate.embedding.embed import image_paths
 from qurate.networks.adversarial import reverse_gradient
 from qurate.presets import make_config
 from qurate.runtime.machine import keep_freed_memory

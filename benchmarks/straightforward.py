@@ -29,9 +29,8 @@ from qurate.methods import Method
 from qurate.methods.tml import TargetMarginConfig
 from qurate.networks.heads import hold_statistics
 from qurate.runtime.randomness import generator, seeded
-from qurate.selection.candidates import draw_candidates
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
+from qurate.selection.environment import draw_candidates
+from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.state import State, build_state, relate
 from qurate.training import scheduled_rate
 

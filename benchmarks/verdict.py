@@ -29,12 +29,12 @@ from torch import Tensor
 
 from qurate.config import NetworkConfig, RunConfig
 from qurate.data.digits import digits_split
-from qurate.data.embedding.embed import embed_split
-from qurate.data.lopsided import thin_to_tail
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.data.splits import read_mme_split
+from qurate.data.suites import thin_to_tail
+from qurate.embedding.embed import embed_split
 from qurate.evaluation import true_labels
-from qurate.networks.offline import find_weights
+from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.runs.comparison import FOLDS
 from qurate.runs.verdict import Judgement, judge, verdict_of
@@ -42,7 +42,7 @@ from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
 from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_without
-from qurate.selection.views import log_probabilities
+from qurate.selection.pseudo_labels import log_probabilities
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")

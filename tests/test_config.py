@@ -32,8 +32,7 @@ from qurate.errors import ConfigError
 from qurate.methods.tml import TargetMarginConfig
 from qurate.presets import PRESETS, make_config
 from qurate.registry import METHODS, SELECTORS
-from qurate.selection.selectors.balanced import BalancedConfig
-from qurate.selection.selectors.confidence import ConfidenceConfig
+from qurate.selection.selectors import BalancedConfig, ConfidenceConfig
 
 
 def test_the_papers_numbers_are_the_defaults() -> None:

@@ -17,13 +17,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.report.benchmark.grids import W, rows, write_grid
+from tests.report.grids import W, rows, write_grid
 
 import qurate
 import qurate.config
 from qurate.benchmark.grid import Grid
 from qurate.cli import run_verb
-from qurate.data.catalog import load_suite
+from qurate.data.suites import load_suite
 from qurate.registry import row_title
 
 REPOSITORY = Path(__file__).resolve().parents[1]

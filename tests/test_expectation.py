@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
-from qurate.data.embedding.frozen import freeze_backbone
-from qurate.data.parts import read_parts
+from qurate.data.own_images import read_parts
+from qurate.embedding.backbone import freeze_backbone
 from qurate.expectation import expect, say_time
 
 

@@ -92,7 +92,7 @@ def test_the_wheel_has_the_code_and_its_data_and_nothing_else(built: Path) -> No
     }
     about = f"qurate-{VERSION}.dist-info"
     assert {name for name in names if not name.startswith(about)} == expected
-    assert {"qurate/py.typed", "qurate/data/suites/office31.toml"} <= names
+    assert {"qurate/py.typed", "qurate/data/catalog/office31.toml"} <= names
     assert any(name.endswith(".html.j2") for name in names)
     assert f"{about}/licenses/LICENSE" in names
 

@@ -24,7 +24,7 @@ from qurate.registry import (
     row_rank,
     row_title,
 )
-from qurate.selection.selectors.base import NamedSelector
+from qurate.selection.selectors import NamedSelector
 
 TWO = Registry("fruit", Entry("apple", "A+E", "", "math:sin"), Entry("pear", "PEAR", "", "math:cos"))
 

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 import qurate
+from qurate import losses
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, SelectorConfig, TrainingConfig
 from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_batches
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
+from qurate.distributed import make_fabric
 from qurate.errors import ConfigError
 from qurate.evaluation import evaluate, predict_probabilities
-from qurate.fabric import make_fabric
-from qurate.losses import margin_cosines, target_margin
+from qurate.losses import margin_cosines
 from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
@@ -96,19 +97,18 @@ def modules_that_name(word: str) -> set[str]:
 
 def test_only_evaluation_opens_the_seal() -> None:
     # thinning to a long tail is part of drawing a split, and seals the labels again
-    assert modules_that_name("open_for_evaluation") == {"qurate.evaluation", "qurate.data.lopsided"}
-    assert modules_that_name("thin_to_tail") == {"qurate.benchmark.worker"}
+    assert modules_that_name("open_for_evaluation") == {"qurate.evaluation", "qurate.data.suites"}
+    assert modules_that_name("thin_to_tail") == {"qurate.benchmark.executors"}
     assert modules_that_name("__labels") == {"qurate.data.samples"}
     assert modules_that_name("_SealedLabels__labels") == set()
     # who may ask evaluation for the truth: a benchmark, to measure, and for an oracle that says so in its name; in
     # evaluation itself the annotator, who answers what is asked and no more
     assert modules_that_name("true_labels") == {
         "qurate.evaluation",
-        "qurate.benchmark.asked_cell",
-        "qurate.benchmark.cells",
-        "qurate.benchmark.points",
+        "qurate.benchmark.asking",
+        "qurate.benchmark.cell",
     }
-    assert modules_that_name("Annotator") == {"qurate.benchmark.asked_cell", "qurate.evaluation"}
+    assert modules_that_name("Annotator") == {"qurate.benchmark.asking", "qurate.evaluation"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_margin_logits_are_the_same_in_mixed_training(monkeypatch: pytest.Monkey
         logits.append(30 * widened.detach())
         return widened
 
-    monkeypatch.setattr(target_margin, "margin_cosines", record)
+    monkeypatch.setattr(losses, "margin_cosines", record)
     for precision in ("32-true", "bf16-mixed"):
         one_step("tml", precision)
     assert [one.dtype for one in logits] == [torch.float32, torch.float32]

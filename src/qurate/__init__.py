@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qurate.asking.base import Asker as Asker
-    from qurate.asking.pool import Pool as Pool
+    from qurate.active.strategies import Asker as Asker
+    from qurate.active.strategies import Pool as Pool
     from qurate.config import DQNConfig as DQNConfig
     from qurate.config import EpisodeConfig as EpisodeConfig
     from qurate.config import MethodConfig as MethodConfig
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from qurate.data.digits import digits_split as digits_split
     from qurate.data.domains import Domain as Domain
     from qurate.data.domains import from_arrays as from_arrays
-    from qurate.data.embedding.embed import embed_split as embed_split
-    from qurate.data.folders import read_folder as read_folder
-    from qurate.data.folders import read_unlabeled_folder as read_unlabeled_folder
+    from qurate.data.domains import read_folder as read_folder
+    from qurate.data.domains import read_unlabeled_folder as read_unlabeled_folder
     from qurate.data.lists import read_list as read_list
     from qurate.data.lists import read_table as read_table
     from qurate.data.samples import DataError as DataError
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from qurate.data.splits import read_mme_split as read_mme_split
     from qurate.data.splits import split_parts as split_parts
     from qurate.data.splits import split_target as split_target
+    from qurate.embedding.embed import embed_split as embed_split
     from qurate.errors import ConfigError as ConfigError
     from qurate.errors import QurateError as QurateError
     from qurate.estimator import SSDAClassifier as SSDAClassifier
@@ -48,50 +48,47 @@ if TYPE_CHECKING:
     from qurate.registry import ASKERS as ASKERS
     from qurate.registry import METHODS as METHODS
     from qurate.registry import SELECTORS as SELECTORS
-    from qurate.runs.adaptation import adapt as adapt
+    from qurate.runs.adapt import adapt as adapt
     from qurate.runs.model import AdaptedModel as AdaptedModel
     from qurate.runs.model import load as load
     from qurate.selection.algorithm import Adaptation as Adaptation
     from qurate.selection.algorithm import fit as fit
+    from qurate.selection.answered import Answered as Answered
+    from qurate.selection.answered import Previous as Previous
+    from qurate.selection.answered import answer as answer
     from qurate.selection.callbacks import Callback as Callback
-    from qurate.selection.continuation import Answered as Answered
-    from qurate.selection.continuation import Previous as Previous
-    from qurate.selection.continuation import answer as answer
-    from qurate.selection.positives import Positives as Positives
+    from qurate.selection.pseudo_labels import Positives as Positives
     from qurate.selection.pseudo_labels import Round as Round
-    from qurate.selection.selectors.base import Selector as Selector
+    from qurate.selection.selectors import Selector as Selector
     from qurate.training import TrainingError as TrainingError
 
     __version__: str
 
 _HOMES = {
-    "asking.base": ("Asker",),
-    "asking.pool": ("Pool",),
+    "active.strategies": ("Asker", "Pool"),
     "config": (
         *("DQNConfig", "EpisodeConfig", "MethodConfig", "NetworkConfig", "QLearningConfig", "RewardConfig"),
         *("RunConfig", "SelectionConfig", "SelectorConfig", "TrainingConfig"),
     ),
     "data.digits": ("digits_split",),
-    "data.domains": ("Domain", "from_arrays"),
-    "data.embedding.embed": ("embed_split",),
-    "data.folders": ("read_folder", "read_unlabeled_folder"),
+    "data.domains": ("Domain", "from_arrays", "read_folder", "read_unlabeled_folder"),
     "data.lists": ("read_list", "read_table"),
     "data.samples": ("DataError", "Labeled", "SealedLabels", "Split", "Unlabeled"),
     "data.splits": ("read_mme_split", "split_parts", "split_target"),
+    "embedding.embed": ("embed_split",),
     "errors": ("ConfigError", "QurateError"),
     "estimator": ("SSDAClassifier",),
     "evaluation": ("Metrics", "evaluate", "predict_probabilities"),
     "methods": ("Method",),
     "presets": ("make_config",),
     "registry": ("ASKERS", "METHODS", "SELECTORS"),
-    "runs.adaptation": ("adapt",),
+    "runs.adapt": ("adapt",),
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),
     "selection.callbacks": ("Callback",),
-    "selection.continuation": ("Answered", "Previous", "answer"),
-    "selection.positives": ("Positives",),
-    "selection.pseudo_labels": ("Round",),
-    "selection.selectors.base": ("Selector",),
+    "selection.answered": ("Answered", "Previous", "answer"),
+    "selection.pseudo_labels": ("Positives", "Round"),
+    "selection.selectors": ("Selector",),
     "training": ("TrainingError",),
 }
 """The module of each public name."""

@@ -17,3 +17,7 @@ class ConfigError(QurateError, ValueError):
 
 class DataError(QurateError, ValueError):
     """Data that cannot be used as given; the message says where, what is allowed and what to do."""
+
+
+class RunError(QurateError, RuntimeError):
+    """A run folder cannot be used as asked; the message says why and what to pass."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData, stream_in_order
-from qurate.data.embedding.embed import embed_files, image_paths
-from qurate.data.embedding.several import Frozen
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
+from qurate.embedding.backbone import Frozen
+from qurate.embedding.embed import embed_files, image_paths
 from qurate.runtime.randomness import generator
 from qurate.training import start
 

@@ -89,7 +89,7 @@ def _selector(name: str, summary: str, where: str) -> Entry:
 
 
 def _asker(name: str, summary: str, where: str) -> Entry:
-    return Entry(name, name, summary, f"qurate.asking.{where}")
+    return Entry(name, name, summary, f"qurate.active.strategies:{where}")
 
 
 METHODS = Registry(
@@ -107,41 +107,41 @@ METHODS = Registry(
 
 SELECTORS = Registry(
     "selector",
-    _selector("none", "no pseudo-labels", "selectors.none:NoneSelector"),
+    _selector("none", "no pseudo-labels", "selectors:NoneSelector"),
     _selector(
         "confidence",
         "those with a probability above 0.9 (the paper's SPL)",
-        "selectors.confidence:ConfidenceSelector",
+        "selectors:ConfidenceSelector",
     ),
     _selector(
         "quality",
         "those that the paper calls right and representative: phi > tau",
-        "selectors.quality:QualitySelector",
+        "selectors:QualitySelector",
     ),
     _selector(
         "balanced",
         "the best by phi within each pseudo-class, a growing share",
-        "selectors.balanced:BalancedSelector",
+        "selectors:BalancedSelector",
     ),
-    _selector("share", "the best by phi of all, a growing share", "selectors.share:ShareSelector"),
+    _selector("share", "the best by phi of all, a growing share", "selectors:ShareSelector"),
     _selector(
         "adaptive",
         "a growing share, balanced as far as the predicted classes are of equal size",
-        "selectors.adaptive:AdaptiveSelector",
+        "selectors:AdaptiveSelector",
     ),
-    _selector("random", "random ones, for comparison", "selectors.random:RandomSelector"),
+    _selector("random", "random ones, for comparison", "selectors:RandomSelector"),
     _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "algorithm:DQNSelector"),
 )
 """Selectors, by which pseudo-labels they trust."""
 
 ASKERS = Registry(
     "asker",
-    _asker("random", "random ones: the control, and the honest sample", "random:RandomAsker"),
-    _asker("probability", "those whose likeliest class is least probable", "probability:ProbabilityAsker"),
-    _asker("margin", "those whose two likeliest classes are closest", "margin:MarginAsker"),
-    _asker("clusters", "the middles of groups, by k-means weighted by doubt", "clusters:ClustersAsker"),
-    _asker("density", "the middles of neighbourhoods that the model cannot tell", "density:DensityAsker"),
-    _asker("check", "trusted pseudo-labels that are most likely wrong", "check:CheckAsker"),
+    _asker("random", "random ones: the control, and the honest sample", "RandomAsker"),
+    _asker("probability", "those whose likeliest class is least probable", "ProbabilityAsker"),
+    _asker("margin", "those whose two likeliest classes are closest", "MarginAsker"),
+    _asker("clusters", "the middles of groups, by k-means weighted by doubt", "ClustersAsker"),
+    _asker("density", "the middles of neighbourhoods that the model cannot tell", "DensityAsker"),
+    _asker("check", "trusted pseudo-labels that are most likely wrong", "CheckAsker"),
 )
 """Askers, by which images they would have a person label next."""
 

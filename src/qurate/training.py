@@ -15,19 +15,17 @@ from torch import Tensor, nn
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData, stream_batches
 from qurate.data.samples import Split
+from qurate.distributed import TrainingError as TrainingError
+from qurate.distributed import make_fabric
 from qurate.errors import ConfigError, QurateError
-from qurate.fabric import TrainingError as TrainingError
-from qurate.fabric import make_fabric
 from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
-from qurate.networks.passes import at_a_time
-from qurate.networks.shared_layers import share_dropouts, share_norms
-from qurate.runtime.company import Company, present_company, together
-from qurate.runtime.machine import available_cores, torch_threads
-from qurate.runtime.precision import without_autocast
+from qurate.networks.shared_batches import at_a_time, share_dropouts, share_norms
+from qurate.runtime.machine import available_cores, torch_threads, without_autocast
+from qurate.runtime.process_group import Company, present_company, together
 from qurate.runtime.randomness import seeded, set_random_state
-from qurate.runtime.states import below, load_optimizer, optimizer_tensors
+from qurate.runtime.tensors import below, load_optimizer, optimizer_tensors
 
 OnStep = Callable[[int, dict[str, float]], None]
 """Called after each step with its number and the terms of the loss."""

@@ -12,14 +12,12 @@ import torch
 from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, small_split, tables, tiny_grid
 from torch import Tensor
 
-from qurate.asking.pool import Pool
-from qurate.benchmark.asked_cell import Base, run_asked_cell, run_base
-from qurate.benchmark.asked_samples import read_asked
-from qurate.benchmark.asking import Stage, ask_in_rounds, pool_of
-from qurate.benchmark.cells import Cell, CellResult, run_cell
-from qurate.benchmark.folder import BenchmarkFolder
+from qurate.active.strategies import Pool
+from qurate.benchmark.asking import Base, Stage, ask_in_rounds, pool_of, run_asked_cell, run_base
+from qurate.benchmark.cell import Cell, CellResult, run_cell
+from qurate.benchmark.executors import next_cell
+from qurate.benchmark.folder import BenchmarkFolder, read_asked
 from qurate.benchmark.results import BenchmarkError, Row, read_results
-from qurate.benchmark.run import next_cell
 from qurate.data.samples import SealedLabels, Split, Unlabeled
 from qurate.evaluation import Annotator, true_labels
 from qurate.registry import ASKERS

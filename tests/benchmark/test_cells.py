@@ -6,9 +6,8 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import small_split, tiny_grid
 
-from qurate.benchmark.cells import Cell, CellResult, Pretrained, run_cell
-from qurate.benchmark.commit import current_commit
-from qurate.benchmark.points import POINTS, Watch, steps_to_look
+from qurate.benchmark.cell import POINTS, Cell, CellResult, Pretrained, Watch, run_cell, steps_to_look
+from qurate.benchmark.folder import current_commit
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.samples import SealedLabels, Split, Unlabeled
 from qurate.evaluation import evaluate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qurate.benchmark import commit
+from qurate.benchmark import folder as commit
 
 git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -10,8 +10,8 @@ from tests.benchmark.tiny_grid import tiny_grid
 from qurate.benchmark.grid import Grid
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import NAMED_IF_CHANGED, DQNConfig, fingerprint, to_dict
-from qurate.data.catalog import load_suite
 from qurate.data.samples import DataError
+from qurate.data.suites import load_suite
 from qurate.errors import QurateError
 from qurate.presets import agent_selection
 from qurate.registry import LONG, METHODS, ORACLE, SELECTORS

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, tables, tiny_grid
 
-from qurate.benchmark.lanes import Lane, ProcessLane, RayLane, lanes_for, share_gpus
+from qurate.benchmark.executors import Lane, ProcessLane, RayLane, Worker, lanes_for, share_gpus
 from qurate.benchmark.results import BenchmarkError
-from qurate.benchmark.worker import Worker
 from qurate.cli import run_verb
 from qurate.runtime.cluster import nodes, start_ray, stop_ray
 

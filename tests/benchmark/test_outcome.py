@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.report.benchmark.grids import D, W, in_rounds, row, rows, write_failed, write_grid
+from tests.report.grids import D, W, in_rounds, row, rows, write_failed, write_grid
 
 from qurate.benchmark.outcome import ReportError, read_outcome
-from qurate.report.benchmark.tables import make_tables
+from qurate.report.tables import make_tables
 
 
 def test_a_cell_that_left_an_error_is_a_failed_result_under_each_of_its_rules(tmp_path: Path) -> None:

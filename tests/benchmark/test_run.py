@@ -15,10 +15,10 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables, tiny_grid
 
-from qurate.benchmark.cells import Cell, CellResult, cross_fitted_temperature
+from qurate.benchmark.cell import Cell, CellResult, cross_fitted_temperature
+from qurate.benchmark.executors import next_cell
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.results import BenchmarkError, read_results, read_rounds
-from qurate.benchmark.run import next_cell
 from qurate.config import RunConfig
 from qurate.evaluation import true_labels
 from qurate.runtime.cluster import RETRIES

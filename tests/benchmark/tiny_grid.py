@@ -13,15 +13,13 @@ from typing import Any
 
 import torch
 
-from qurate.benchmark.cells import Cell, CellResult
+from qurate.benchmark.cell import Cell, CellResult
+from qurate.benchmark.executors import Lane, Worker, run_cells
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.grid import Grid
-from qurate.benchmark.lanes import Lane
-from qurate.benchmark.run import run_cells
-from qurate.benchmark.worker import Worker
-from qurate.data.catalog import load_suite
 from qurate.data.digits import digits_split
 from qurate.data.samples import SealedLabels, Split, Unlabeled, take
+from qurate.data.suites import load_suite
 from qurate.evaluation import true_labels
 
 DIGITS = load_suite("digits")

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_own_images import ADAPT, command
 from tests.cli.test_own_images import place as place
 
-from qurate.runs.answers import AnswerLog
+from qurate.active.answers import AnswerLog
 
 
 def test_suggest_answer_and_go_on(

@@ -13,14 +13,14 @@ from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tiny_gr
 from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
-from qurate.benchmark.cells import Cell, CellResult
-from qurate.benchmark.estimate import Estimate, estimate
+from qurate.benchmark.cell import Cell, CellResult
+from qurate.benchmark.executors import Lane
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.lanes import Lane
+from qurate.benchmark.progress import Estimate, estimate
 from qurate.benchmark.results import read_results
 from qurate.cli import run_verb
 from qurate.cli.benchmarks import demo
-from qurate.data.catalog import load_suite
+from qurate.data.suites import load_suite
 from qurate.errors import QurateError
 
 WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "--steps", "6", "--device", "cpu")
@@ -32,7 +32,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | 
     def lane(given: object, gpus: str | None) -> Lane:
         return InlineLane(worker or given)  # type: ignore[arg-type]  # the command's worker
 
-    monkeypatch.setattr("qurate.benchmark.lanes.ProcessLane", lane)
+    monkeypatch.setattr("qurate.benchmark.executors.ProcessLane", lane)
     monkeypatch.setattr(sys, "argv", ["qurate", *words])
     try:
         run_verb()
@@ -268,7 +268,7 @@ def test_rows_of_the_paper_and_presets_are_words_of_the_command(
 ) -> None:
     methods = ("--methods", "s+t,TML_SPL,tml_dqnpl", "--selectors", "None", "--presets", "qurate,paper")
     words = ("benchmark", "--suite", "digits", *methods, "--seeds", "0", "--out", str(tmp_path), "--dry-run")
-    monkeypatch.setattr("qurate.benchmark.estimate.estimate", lambda cells, *_: Estimate((1.0,) * len(cells), 0.0, 0))
+    monkeypatch.setattr("qurate.benchmark.progress.estimate", lambda cells, *_: Estimate((1.0,) * len(cells), 0.0, 0))
     assert command(monkeypatch, *words) == 0
     found = re.findall(r"3-shot (\S+) (\S+) seed 0", capsys.readouterr().out)
     rows = "confidence", "confidence_paper", "dqn_paper", "dqn"

@@ -110,7 +110,7 @@ def test_embed_ahead_then_no_verb_embeds_again(
         raise AssertionError("embedded again")
 
     place_cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
-    monkeypatch.setattr("qurate.data.embedding.embed.on_cores", refuse)
+    monkeypatch.setattr("qurate.embedding.embed.on_cores", refuse)
     for words in (
         (*ADAPT, "--selector", "dqn", "--out", run),
         ("predict", run, "PLACE/unlabeled", "--out", str(tmp_path / "p.csv")),
@@ -198,7 +198,7 @@ def test_control_c_says_how_to_continue(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("qurate.runs.job.cross_fit", interrupt)
+        patch.setattr("qurate.runs.pipeline.cross_fit", interrupt)
         assert command(place, patch, *ADAPT, "--out", str(run)) == 130
     assert capsys.readouterr().err == (
         f"qurate: stopped. The model in {run} is finished and can be used; the comparison is not. Re-run the command "
@@ -272,7 +272,7 @@ def test_classes_that_differ_are_dropped_as_the_error_says(
     assert command(place, monkeypatch, *words, "--missing", "drop") == 0
 
 
-@pytest.mark.filterwarnings("default::qurate.data.embedding.cache.EmbeddingCacheWarning")  # told, as it is for a user
+@pytest.mark.filterwarnings("default::qurate.embedding.cache.EmbeddingCacheWarning")  # told, as it is for a user
 def test_a_cache_that_cannot_be_written_is_done_without(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.data.tiny_suite import LISTED, make_listed, make_own
 
-from qurate.data.catalog import load_suite, read_suite_split, suite_names
-from qurate.data.checks.suite import check_suite
+from qurate.data.checks import check_suite
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError
+from qurate.data.suites import load_suite, read_suite_split, suite_names
 
 
 def paths(inputs: object, root: Path) -> list[str]:

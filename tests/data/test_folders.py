@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataWarning, Domain
-from qurate.data.folders import read_folder, read_unlabeled_folder
+from qurate.data.domains import DataWarning, Domain, read_folder, read_unlabeled_folder
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError
 

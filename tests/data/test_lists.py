@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from qurate.data.domains import DataWarning, Domain
-from qurate.data.folders import read_folder
+from qurate.data.domains import DataWarning, Domain, read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.lists import read_list, read_table, read_unlabeled_list
 from qurate.data.samples import DataError

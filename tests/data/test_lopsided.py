@@ -10,8 +10,8 @@ from tests.data.files import image_files
 from torch import Tensor
 
 from qurate.data.images import ImageFiles
-from qurate.data.lopsided import thin_to_tail
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
+from qurate.data.suites import thin_to_tail
 
 class_sizes = st.lists(st.integers(1, 40), min_size=2, max_size=8)
 ratios, seeds = st.integers(1, 60), st.integers(0, 2**32 - 1)

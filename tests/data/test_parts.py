@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qurate.data.parts import find_images, read_unlabeled
+from qurate.data.own_images import find_images, read_unlabeled
 from qurate.data.samples import DataError
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.test_fabric import pictures
+from tests.test_distributed import pictures
 
 from qurate.config import TrainingConfig
 from qurate.data.batches import Batch, TrainingData, stream_batches
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
-from qurate.data.prepared import prepare_images, read_prepared
+from qurate.data.own_images import prepare_images, read_prepared
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled
 
 SMALL = Transform(resize=24, crop=16)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from qurate.data.catalog import Suite, load_suite
+from qurate.data.suites import Suite, load_suite
 
 LISTED = 8
 """Images of each class in a domain."""

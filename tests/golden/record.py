@@ -31,7 +31,7 @@ from torch import Tensor
 
 import qurate
 from qurate.benchmark.grid import Grid
-from qurate.data.catalog import load_suite
+from qurate.data.suites import load_suite
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

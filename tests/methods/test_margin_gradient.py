@@ -13,7 +13,7 @@ import qurate.training
 from qurate.config import Bottleneck, MethodConfig, NetworkConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData
 from qurate.data.samples import Labeled
-from qurate.fabric import make_fabric
+from qurate.distributed import make_fabric
 from qurate.methods import METHODS, Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out
 from qurate.methods.tml import TargetMargin

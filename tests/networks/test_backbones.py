@@ -8,7 +8,8 @@ import safetensors.torch
 import torch
 import torchvision
 
-from qurate.networks.backbones import BackboneError, DigitsCNN, build_backbone, load_weights
+from qurate.networks.backbone_names import BackboneError
+from qurate.networks.backbones import DigitsCNN, build_backbone, load_weights
 
 
 def test_digits_cnn_takes_small_images() -> None:

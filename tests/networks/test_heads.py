@@ -15,7 +15,7 @@ from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
 from qurate.networks.backbones import build_backbone
 from qurate.networks.heads import CosineClassifier, Dropout, build_network
 from qurate.runtime.randomness import seeded
-from qurate.selection.refresh import on_embeddings
+from qurate.selection.pseudo_labels import on_embeddings
 from qurate.training import build_optimizer, start
 
 

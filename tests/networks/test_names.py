@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from qurate.errors import ConfigError
-from qurate.networks.names import Member, check_trainable, members_of, name_with, weights_of
+from qurate.networks.backbone_names import Member, check_trainable, members_of, name_with, weights_of
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,18 @@ import safetensors.torch
 import torch
 
 from qurate.config import NetworkConfig
-from qurate.networks import offline
-from qurate.networks.backbones import BackboneError, build_backbone
-from qurate.networks.heads import build_network
-from qurate.networks.offline import (
+from qurate.networks import backbone_names as offline
+from qurate.networks.backbone_names import (
     OFFLINE_BACKBONE,
     OFFLINE_BACKBONES,
+    BackboneError,
     find_weights,
     offline_is_installed,
     offline_weights,
     rename_by_order,
 )
+from qurate.networks.backbones import build_backbone
+from qurate.networks.heads import build_network
 
 needs_package = pytest.mark.skipif(
     not all(offline_is_installed(name) for name in OFFLINE_BACKBONES),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.test_fabric import digits_config, in_double, pictures
+from tests.test_distributed import digits_config, in_double, pictures
 from tests.test_training import blobs, config
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
@@ -19,8 +19,7 @@ from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.errors import ConfigError
 from qurate.methods import METHODS
-from qurate.networks.passes import at_a_time, encode
-from qurate.networks.shared_layers import SharedBatchNorm, share_dropouts
+from qurate.networks.shared_batches import SharedBatchNorm, at_a_time, encode, share_dropouts
 from qurate.runtime.randomness import generator, seeded
 from qurate.training import Trainer, TrainingError, start
 

@@ -10,13 +10,18 @@ import timm
 import torch
 
 from qurate.errors import ConfigError
-from qurate.networks import recommended
-from qurate.networks.backbones import BackboneError, build_backbone
-from qurate.networks.hub import hub_answers, hub_place
-from qurate.networks.names import members_of
-from qurate.networks.offline import OFFLINE_BACKBONES
-from qurate.networks.recommended import RECOMMENDED, WORDS, find_backbone
-from qurate.networks.timm_models import output_shape
+from qurate.networks import backbone_names as recommended
+from qurate.networks.backbone_names import (
+    OFFLINE_BACKBONES,
+    RECOMMENDED,
+    WORDS,
+    BackboneError,
+    find_backbone,
+    hub_answers,
+    hub_place,
+    members_of,
+)
+from qurate.networks.backbones import build_backbone, output_shape
 
 CPU = torch.device("cpu")
 
@@ -109,8 +114,10 @@ def test_other_names_stay_as_they_are() -> None:
 
 
 def test_a_hub_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qurate.networks.hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("qurate.networks.hub.constants.ENDPOINT", "http://192.0.2.1:9")  # nobody's, by RFC 5737
+    monkeypatch.setattr("qurate.networks.backbone_names.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(
+        "qurate.networks.backbone_names.constants.ENDPOINT", "http://192.0.2.1:9"
+    )  # nobody's, by RFC 5737
     monkeypatch.setenv("no_proxy", "*")
     began = time.perf_counter()
     assert not hub_answers(0.5)

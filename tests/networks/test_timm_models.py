@@ -11,9 +11,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from qurate.networks.backbones import BackboneError, build_backbone
-from qurate.networks.names import Member
-from qurate.networks.timm_models import _width, build_timm, output_shape
+from qurate.networks.backbone_names import BackboneError, Member
+from qurate.networks.backbones import _width, build_backbone, build_timm, output_shape
 from qurate.runtime.randomness import generator
 
 VIT = "vit_small_patch14_dinov2"

@@ -14,7 +14,7 @@ from pathlib import Path
 PATIENCE = 600.0
 """Seconds after which a process, on however busy a machine, is taken to wait for ever."""
 _PAUSE = 0.005
-_HEAVY = ("qurate.cli", "qurate.runs.adaptation", "qurate.report.run.page", "qurate.report.benchmark.report")
+_HEAVY = ("qurate.cli", "qurate.runs.adapt", "qurate.report.run_page", "qurate.report.benchmark_report")
 
 
 class Qurate:

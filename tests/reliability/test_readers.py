@@ -61,7 +61,7 @@ def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
 @given(content=ANY_BYTES)
 @pytest.mark.parametrize("name", ["list.txt", "table.csv"])
 def test_lists_and_tables(name: str, content: bytes, place: Path) -> None:
-    from qurate.data.parts import find_images, read_labeled, read_unlabeled
+    from qurate.data.own_images import find_images, read_labeled, read_unlabeled
 
     path = place / name
     path.write_bytes(content)
@@ -93,8 +93,8 @@ def test_settings_of_any_values(data: st.DataObject) -> None:
 @QUICK
 @given(data=st.data())
 def test_suites(data: st.DataObject, place: Path) -> None:
-    from qurate.data.catalog import load_suite
-    from qurate.data.checks.suite import check_suite
+    from qurate.data.checks import check_suite
+    from qurate.data.suites import load_suite
 
     if not (place / "ours.toml").exists():
         make_own(place)
@@ -141,8 +141,8 @@ def test_run_folders(name: str, data: st.DataObject, finished: Path) -> None:
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["config.json", "predictions.csv", "positives.csv"])
 def test_runs_to_go_on_from(name: str, data: st.DataObject, finished: Path) -> None:
-    from qurate.runs.origin import choose_places
-    from qurate.runs.previous import read_previous
+    from qurate.runs.continue_from import read_previous
+    from qurate.runs.image_sources import choose_places
 
     def read() -> None:
         previous = read_previous(finished)
@@ -166,8 +166,8 @@ def test_runs_to_go_on_from(name: str, data: st.DataObject, finished: Path) -> N
 @QUICK
 @given(data=st.data(), content=ANY_BYTES)
 def test_answers(data: st.DataObject, content: bytes, place: Path) -> None:
-    from qurate.runs.answers import Answer
-    from qurate.runs.given import read_answers
+    from qurate.active.answers import Answer
+    from qurate.runs.continue_from import read_answers
 
     log = ",".join(Answer._fields) + "\n1,t,a.png,label,b,b,random\n2,t,b.png,wrong,,b,check\n"
     table = "file,label,predicted,asker\na.png,b,b,random\n"

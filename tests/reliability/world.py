@@ -54,7 +54,7 @@ def make_world(root: Path) -> None:
         run_line(f"{ADAPT} --no-compare --out run")
         _interrupt("begun", "round 1")
         _interrupt("half", "comparison 2")
-        patch.setattr("qurate.benchmark.lanes.ProcessLane", lambda *_: InlineLane(SmallWorker()))
+        patch.setattr("qurate.benchmark.executors.ProcessLane", lambda *_: InlineLane(SmallWorker()))
         run_line(f"{GRID} --out grid")
 
 
@@ -77,9 +77,9 @@ def _make_lists(root: Path) -> None:
 
 def _interrupt(out: str, phase: str) -> None:
     """A run that was stopped as a phase began."""
-    from qurate.cli.words import understand
-    from qurate.runs.adaptation import run_adaptation
-    from qurate.runs.origin import Places
+    from qurate.cli.options import understand
+    from qurate.runs.adapt import run_adaptation
+    from qurate.runs.image_sources import Places
 
     given = {"backbone": BACKBONE, "weights": "w.safetensors", "device": "cpu"}
     places = Places("source", "labeled", "unlabeled", "error")

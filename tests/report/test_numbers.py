@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from qurate.report.numbers import count, percent, signed
+from qurate.report.page import count, percent, signed
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 from tests.own_images import COLORS, paint
-from tests.report.run.test_browser import CONTRAST, show
-from tests.report.run.test_browser import browser as browser
+from tests.report.test_run_browser import CONTRAST, show
+from tests.report.test_run_browser import browser as browser
 from tests.review.served import Served
 from tests.runs.written import CLASSES, write_run
 
-from qurate.asking.pool import Pool
-from qurate.runs.answers import AnswerLog
+from qurate.active.answers import AnswerLog
+from qurate.active.strategies import Pool
 from qurate.runs.suggestions import Inquiry
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra review is not installed")

@@ -12,8 +12,8 @@ import pytest
 from tests.review.served import Served
 from tests.runs.written import write_run
 
+from qurate.active.answers import AnswerLog
 from qurate.errors import ConfigError
-from qurate.runs.answers import AnswerLog
 from qurate.runtime.tables import to_csv
 
 pytest.importorskip("uvicorn", reason="the extra review is not installed")

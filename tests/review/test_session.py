@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from qurate.asking.pool import Pool
+from qurate.active.answers import AnswerLog, estimate_accuracy
+from qurate.active.strategies import Pool
 from qurate.errors import DataError
 from qurate.review.session import CHOICES, Session, Wishes
-from qurate.runs.answers import AnswerLog
-from qurate.runs.estimate import estimate_accuracy
 from qurate.runs.suggestions import Inquiry
 
 N, K = 40, 12

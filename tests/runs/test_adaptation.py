@@ -16,18 +16,18 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
-from qurate import fabric
+from qurate import distributed as fabric
 from qurate.calibration import Calibration
 from qurate.data import images
-from qurate.data.embedding import frozen
 from qurate.data.samples import DataError
+from qurate.embedding import backbone as frozen
 from qurate.errors import ConfigError
+from qurate.networks.backbone_names import find_weights
 from qurate.networks.backbones import build_backbone
-from qurate.networks.offline import find_weights
-from qurate.runs.adaptation import run_adaptation, trained_network
-from qurate.runs.job import RunOutcome
-from qurate.runs.model import ModelError
-from qurate.runs.settings import BACKBONE as DEFAULT_BACKBONE
+from qurate.runs.adapt import run_adaptation, trained_network
+from qurate.runs.image_sources import BACKBONE as DEFAULT_BACKBONE
+from qurate.runs.model_json import ModelError
+from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.tables import read_csv
 
 FAST = {"config": small_config("none"), "compare": False}
@@ -340,7 +340,7 @@ def test_probabilities_are_those_of_the_calibrated_model(place: dict[str, Path],
 def test_a_run_that_is_written_nowhere_draws_no_map(
     place: dict[str, Path], adapt: Adapt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("qurate.report.run.gather.draw_picture")
+    monkeypatch.delattr("qurate.report.run_page.draw_picture")
     record = adapt(place).record
     assert record is not None
     assert record.embedding.empty
@@ -461,7 +461,7 @@ def test_offline_weights_are_taken_where_they_are_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str
 ) -> None:
     for installed, found in ((True, "offline"), (False, "pretrained")):
-        monkeypatch.setattr("qurate.networks.offline.find_spec", lambda name, there=installed: there or None)
+        monkeypatch.setattr("qurate.networks.backbone_names.find_spec", lambda name, there=installed: there or None)
         assert find_weights(DEFAULT_BACKBONE, "auto") == found
         assert find_weights("timm/resnet34.tv_in1k", "auto") == "pretrained"
     monkeypatch.chdir(Path(weights).parent)

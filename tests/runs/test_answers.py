@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qurate.runs.answers import Answer, AnswerLog, parse_answers
-from qurate.runs.staging import RunError
+from qurate.active.answers import Answer, AnswerLog, parse_answers
+from qurate.errors import RunError
 from qurate.runtime.tables import read_csv
 
 HEADER = ",".join(Answer._fields)

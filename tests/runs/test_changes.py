@@ -9,13 +9,10 @@ import torch
 from tests.own_images import small_config
 
 import qurate
+from qurate.active.answers import Answer, wilson_interval
 from qurate.config import NetworkConfig
 from qurate.networks.heads import build_network
-from qurate.runs.answers import Answer
-from qurate.runs.changes import what_changed
-from qurate.runs.estimate import wilson_interval
-from qurate.runs.lesson import Lesson
-from qurate.runs.previous import PreviousRun
+from qurate.runs.continue_from import Lesson, PreviousRun, what_changed
 
 CLASSES = ("cat", "dog", "pig")
 

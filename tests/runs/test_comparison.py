@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qurate.report.run.record import Gain
-from qurate.report.run.words import smallest_in_words
+from qurate.report.run_text import smallest_in_words
+from qurate.run_results import Gain
 from qurate.runs.comparison import compare, gain_worth_seeing, moved_proportions, plan_comparison
 from qurate.selection.crossfit import HeldOut
 

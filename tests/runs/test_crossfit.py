@@ -14,9 +14,8 @@ import torch
 from tests.selection.problem import blobs, config
 
 from qurate.config import RunConfig
-from qurate.runs import crossfit
-from qurate.runs.crossfit import cross_fit, lanes_for
-from qurate.runs.fold_files import Task, pack_folds, unpack_folds
+from qurate.runs import comparison as crossfit
+from qurate.runs.comparison import Task, cross_fit, lanes_for, pack_folds, unpack_folds
 from qurate.runtime.progress import Silence
 from qurate.selection.crossfit import HeldOut, draw_folds
 

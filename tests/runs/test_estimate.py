@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qurate.runs.answers import Answer
-from qurate.runs.estimate import count_right, estimate_accuracy, wilson_interval
+from qurate.active.answers import Answer, count_right, estimate_accuracy, wilson_interval
 
 
 def answers(**kinds: str) -> dict[str, Answer]:

@@ -14,12 +14,11 @@ import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
 import qurate
-from qurate.errors import QurateError
-from qurate.runs.adaptation import run_adaptation
-from qurate.runs.checkpoint_files import RunWarning, read_checkpoint
-from qurate.runs.folder import RunFolder
-from qurate.runs.job import RunOutcome
-from qurate.runs.staging import CURVES_FOLDER, RunError, hold
+from qurate.errors import QurateError, RunError
+from qurate.runs.adapt import run_adaptation
+from qurate.runs.files import CURVES_FOLDER, hold
+from qurate.runs.folder import RunFolder, RunWarning, read_checkpoint
+from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.files import write_atomically
 from qurate.runtime.progress import Audience
 

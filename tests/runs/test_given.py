@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from qurate.active.answers import AnswerLog
 from qurate.errors import DataError
-from qurate.runs.answers import AnswerLog
-from qurate.runs.given import read_answers
+from qurate.runs.continue_from import read_answers
 from qurate.runtime.tables import TableError
 
 

@@ -14,13 +14,12 @@ from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights
 from tests.reliability.world import snapshot
 
 import qurate
+from qurate.active.answers import AnswerLog
 from qurate.config import RunConfig
-from qurate.errors import ConfigError, DataError
-from qurate.runs.adaptation import run_adaptation
-from qurate.runs.answers import AnswerLog
-from qurate.runs.job import RunOutcome
-from qurate.runs.previous import read_previous
-from qurate.runs.staging import RunError
+from qurate.errors import ConfigError, DataError, RunError
+from qurate.runs.adapt import run_adaptation
+from qurate.runs.continue_from import read_previous
+from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.tables import read_csv, to_csv
 
 NAMES = list(COLORS)

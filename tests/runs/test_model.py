@@ -18,7 +18,8 @@ from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.networks.backbones import build_backbone
 from qurate.networks.heads import Network, build_network
-from qurate.runs.model import AdaptedModel, ModelError
+from qurate.runs.model import AdaptedModel
+from qurate.runs.model_json import ModelError
 
 CLASSES = ("blue", "green", "red")
 

@@ -15,13 +15,13 @@ import torch
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
 import qurate
-from qurate.data.embedding.embed import embed_files
-from qurate.data.embedding.several import FrozenBackbones, freeze_backbones
 from qurate.data.images import ImageFiles, read_image
-from qurate.data.parts import find_images
+from qurate.data.own_images import find_images
+from qurate.embedding.backbone import FrozenBackbones, freeze_backbones
+from qurate.embedding.embed import embed_files
 from qurate.errors import ConfigError
-from qurate.networks.several import join_vectors
-from qurate.runs.adaptation import run_adaptation
+from qurate.networks.backbones import join_vectors
+from qurate.runs.adapt import run_adaptation
 from qurate.runtime.randomness import generator, seeded
 
 SECOND = "timm/test_vit@96@both"

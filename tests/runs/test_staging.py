@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from qurate.runs.about import STAGE, file_of
-from qurate.runs.staging import RunError, Stage, hold, holds_run
+from qurate.errors import RunError
+from qurate.runs.files import Stage, hold, holds_run
+from qurate.runs.model_json import STAGE, file_of
 
 NEW = ("config.json", "checkpoint.safetensors", "predictions.csv", "report.html", "model.safetensors", "model.json")
 OLD = (*NEW, "comparison.json", "model.onnx", "notes.txt")

@@ -11,12 +11,11 @@ from tests.runs.written import CLASSES, write_run
 from torch import Tensor
 
 import qurate
-from qurate.asking.pool import Pool
-from qurate.errors import ConfigError, DataError
+from qurate.active.answers import Answer, AnswerLog
+from qurate.active.strategies import Pool
+from qurate.errors import ConfigError, DataError, RunError
 from qurate.registry import ASKERS
-from qurate.runs.answers import Answer, AnswerLog
 from qurate.runs.model import AdaptedModel
-from qurate.runs.staging import RunError
 from qurate.runs.suggestions import Inquiry
 
 COLUMNS = ["file", "label", "predicted", "probability", "runner_up", "asker", "why"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.selection.problem import blobs, config
 
-from qurate.runs.tracking import EVERY, Tracker
+from qurate.runs.pipeline import EVERY, Tracker
 from qurate.selection.algorithm import fit
 
 
@@ -27,7 +27,7 @@ def test_a_run_leaves_its_curves(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qurate.runs.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("qurate.runs.pipeline.find_spec", lambda name: None)
     tracker = Tracker(tmp_path / "logs")
     tracker.on_step(1, {"loss": 1.0})
     tracker.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qurate.report.run.record import Gain
+from qurate.run_results import Gain
 from qurate.runs.verdict import (
     FOLD_ERROR,
     LEAN_ERROR,

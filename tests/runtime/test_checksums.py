@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from qurate.runtime.checksums import not_finite, tensor_digest
+from qurate.runtime.tensors import not_finite, tensor_digest
 
 
 def test_the_digest_is_of_all_that_tensors_are() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from qurate.runtime.precision import at_least_float32, without_autocast
+from qurate.runtime.machine import at_least_float32, without_autocast
 
 
 def test_products_inside_of_autocast_are_whole_in_the_block_and_halved_after_it() -> None:

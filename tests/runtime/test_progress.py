@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from qurate.runtime import progress
-from qurate.runtime.display import say_pace
-from qurate.runtime.progress import PhaseBars, follow
+from qurate.runtime.progress import PhaseBars, follow, say_pace
 
 
 def show_a_run(console: Console) -> None:

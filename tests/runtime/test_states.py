@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qurate.runtime.states import load_optimizer, optimizer_tensors
+from qurate.runtime.tensors import load_optimizer, optimizer_tensors
 
 
 def stepped(layout: torch.memory_format, state: dict[str, Tensor] | None) -> tuple[Tensor, dict[str, Tensor]]:

@@ -19,9 +19,7 @@ from qurate.config import (
 )
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round, pseudo_label
-from qurate.selection.views import find_neighbors
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
 from qurate.training import start
 
 K = 4

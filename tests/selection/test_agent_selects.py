@@ -8,7 +8,7 @@ from tests.selection.problem import make_round
 
 from qurate.config import EpisodeConfig, QLearningConfig, RewardConfig
 from qurate.runtime.randomness import stream_seed
-from qurate.selection.episode import SelectionEnv
+from qurate.selection.environment import SelectionEnv
 from qurate.selection.q_learning.agent import DeepQAgent
 
 EPISODE = EpisodeConfig(candidates=10, trial_steps=1, state_network="frozen", agent="relational", entropy_samples=10)

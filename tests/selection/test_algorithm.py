@@ -21,9 +21,8 @@ from qurate.registry import SELECTORS
 from qurate.selection import algorithm, reward
 from qurate.selection.algorithm import Adaptation, fit, pretrain
 from qurate.selection.callbacks import Action, Callback
-from qurate.selection.episode import SelectionEnv
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
+from qurate.selection.environment import SelectionEnv
+from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.pool import OversizeStateError
 from qurate.training import Trainer

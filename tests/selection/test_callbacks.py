@@ -9,7 +9,7 @@ from tests.selection.problem import blobs, config
 from qurate.methods import Method
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
-from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Positives
 
 
 class Diary(Callback):

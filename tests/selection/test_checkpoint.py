@@ -18,8 +18,8 @@ from qurate.methods import Method
 from qurate.registry import SELECTORS
 from qurate.selection.algorithm import Adaptation, DQNSelector, build_selector, fit
 from qurate.selection.callbacks import Action, Callback, RoundRecord
-from qurate.selection.checkpoint import Progress
-from qurate.selection.positives import Positives
+from qurate.selection.pseudo_labels import Positives
+from qurate.selection.session import Progress
 from qurate.training import start
 
 OURS = our_config(rounds=3)

@@ -13,8 +13,7 @@ from qurate.errors import QurateError
 from qurate.presets import make_config
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
+from qurate.selection.pseudo_labels import Positives, Round
 
 CONFIG = make_config("TML_SPL", steps=2, rounds=1, round_steps=1, device="cpu")
 SPLIT = Split(

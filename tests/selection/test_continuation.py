@@ -22,12 +22,12 @@ from qurate.evaluation import true_labels
 from qurate.methods import Method
 from qurate.selection import algorithm
 from qurate.selection.algorithm import Adaptation, DQNSelector, fit
+from qurate.selection.answered import Answered, Previous, answer, before_answers, shorten
 from qurate.selection.callbacks import Callback, RoundRecord
-from qurate.selection.checkpoint import Progress
-from qurate.selection.continuation import Answered, Previous, answer, before_answers, shorten
-from qurate.selection.episode import SelectionEnv
-from qurate.selection.positives import Positives
-from qurate.selection.selectors.base import Selector
+from qurate.selection.environment import SelectionEnv
+from qurate.selection.pseudo_labels import Positives
+from qurate.selection.selectors import Selector
+from qurate.selection.session import Progress
 
 ASKED = torch.tensor([70, 3, 41, 12, 0, 55, 28, 33])
 

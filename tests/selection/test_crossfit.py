@@ -14,15 +14,7 @@ from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import predict_probabilities
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.crossfit import (
-    HeldOut,
-    baseline_of,
-    draw_folds,
-    fit_fold,
-    fit_without,
-    hold_out,
-    is_baseline,
-)
+from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold, fit_without, hold_out, is_baseline
 
 
 def test_held_out_images_leave_the_labelled_part_alone() -> None:

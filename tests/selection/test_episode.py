@@ -14,11 +14,10 @@ from tests.selection.problem import K, make_round
 
 from qurate.config import EpisodeConfig, RewardConfig
 from qurate.methods import Method
-from qurate.selection.candidates import draw_candidates
-from qurate.selection.episode import SelectionEnv, relations_of_all
+from qurate.selection.environment import SelectionEnv, draw_candidates, relations_of_all
+from qurate.selection.pseudo_labels import view
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import build_state, state_size
-from qurate.selection.views import view
 
 
 def weights(method: Method) -> torch.Tensor:

@@ -11,8 +11,7 @@ from tests.selection.problem import K, blobs, config, make_round
 
 from qurate.config import RewardConfig
 from qurate.data.batches import TrainingData
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import pseudo_label
+from qurate.selection.pseudo_labels import Positives, pseudo_label
 from qurate.training import start
 
 

@@ -16,10 +16,8 @@ from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.presets import make_config
 from qurate.selection.algorithm import fit
-from qurate.selection.episode import SelectionEnv
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round, pseudo_label
-from qurate.selection.views import find_neighbors, view
+from qurate.selection.environment import SelectionEnv
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label, view
 from qurate.training import Trainer, start
 
 

@@ -6,17 +6,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from qurate.benchmark.cells import Cell, Pretrained, run_cell
+from qurate.benchmark.cell import Cell, Pretrained, run_cell
 from qurate.benchmark.folder import check_writable
 from qurate.benchmark.grid import Grid
 from qurate.benchmark.results import BenchmarkError, Row, rows_to_csv, write_file
-from qurate.data.catalog import load_suite
 from qurate.data.digits import digits_split
 from qurate.data.samples import Split
+from qurate.data.suites import load_suite
 from qurate.registry import row_title
-from qurate.runtime.display import make_table
-from qurate.runtime.progress import PhaseBars
-from qurate.selection.counting import StepCount
+from qurate.runtime.progress import PhaseBars, make_table
+from qurate.selection.callbacks import StepCount
 
 SHOTS = 3
 ROWS = ("S+T", "ENT", "MME", "TML", "TML_SPL", "tml+adaptive", "TML_DQNPL")

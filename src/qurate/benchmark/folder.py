@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
-from qurate.benchmark.asked_samples import read_asked
-from qurate.benchmark.cells import Cell, CellResult
+import pandas as pd
+
+from qurate.benchmark.cell import Cell, CellResult
 from qurate.benchmark.results import (
     COLUMNS,
     ROUND_COLUMNS,
@@ -21,11 +24,67 @@ from qurate.benchmark.results import (
     rows_to_csv,
     write_file,
 )
-from qurate.data.places import shorten
 from qurate.registry import PLAIN
-from qurate.runtime.files import why_not_writable
-from qurate.runtime.locks import hold
-from qurate.runtime.tables import to_csv
+from qurate.runtime.files import hold, why_not_writable
+from qurate.runtime.paths import shorten
+from qurate.runtime.tables import TableError, read_csv, to_csv
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@cache
+def current_commit() -> str:
+    """Twelve digits of the commit of this checkout, '+dirty' if the package changed since; 'unknown' outside one."""
+    try:
+        _git("ls-files", "--error-unmatch", "__init__.py")  # a package installed below another repository is not of it
+        commit = _git("rev-parse", "--short=12", "HEAD").strip()
+        return commit + ("+dirty" if _git("status", "--porcelain", "--", ".").strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(("git", "-C", str(PACKAGE), *words), capture_output=True, text=True, check=True).stdout
+
+
+SAMPLE, ASKED_AT = "sample", "asked_at"
+"""Position in D_u; how many labels had been asked for when its own was there, 0 where it never was."""
+
+
+def right_at(number: int) -> str:
+    """The column that says whether the prediction was right, as 0 or 1, after so many labels were asked for."""
+    return f"right_{number}"
+
+
+def read_asked(path: Path, numbers: Sequence[int]) -> pd.DataFrame:
+    """The table of a cell, by sample.
+
+    Args:
+        path: The file.
+        numbers: How many labels were asked for at each row of the cell's results.
+
+    Raises:
+        BenchmarkError: If it is not whole.
+    """
+    try:
+        table = read_csv(path)
+        expected = [SAMPLE, ASKED_AT, *(right_at(number) for number in numbers)]
+        if list(table.columns) != expected:
+            raise BenchmarkError(f"{path}: must have the columns {', '.join(expected)}.")
+        if not path.read_bytes().endswith(b"\n"):
+            raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
+        found = table.astype("int64").set_index(SAMPLE)
+    except TableError as error:
+        raise BenchmarkError(str(error)) from error
+    except ValueError as error:
+        if isinstance(error, BenchmarkError):
+            raise
+        raise BenchmarkError(f"{path}: must hold whole numbers ({error}).") from error
+    allowed = found[ASKED_AT].isin(numbers).all() and found.drop(columns=ASKED_AT).isin((0, 1)).all(axis=None)
+    if not allowed or found.index.has_duplicates or found.empty:
+        raise BenchmarkError(f"{path}: must hold each sample once, when it was asked about, and 0 or 1.")
+    return found
+
 
 RESULTS, ROUNDS, FACTS, CELLS, LOCK = "results.csv", "rounds.csv", "benchmark.json", "cells", ".lock"
 """What the folder holds."""

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from qurate.benchmark.asking import NOBODY
-from qurate.benchmark.cells import Cell
+from qurate.benchmark.cell import Cell
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import Device, NetworkConfig, Precision, RunConfig, TrainingConfig
-from qurate.data.catalog import VALIDATION_SHOTS, Protocol, Suite, check_scenario
 from qurate.data.digits import check_shots
+from qurate.data.suites import VALIDATION_SHOTS, Protocol, Suite, check_scenario
 from qurate.model_selection import RULES
+from qurate.networks.backbone_names import check_trainable
 from qurate.networks.backbones import check_backbone
-from qurate.networks.names import check_trainable
 from qurate.presets import Preset, check_preset, make_config
 from qurate.registry import ASKERS, LONG, METHODS, ORACLE, PLAIN, PRINTED, SELECTOR_ORDER, SELECTORS, resolve_pair
-from qurate.runtime.checked import Checked, Count, Positive, Seed, StepsOrDefault
-from qurate.selection.selectors.oracle import OracleConfig
+from qurate.runtime.validation import Checked, Count, Positive, Seed, StepsOrDefault
+from qurate.selection.selectors import OracleConfig
 
 DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
 """The network of the digits pair: a small CNN from random weights."""

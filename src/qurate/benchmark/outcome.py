@@ -9,13 +9,48 @@ from typing import Any
 
 import pandas as pd
 
-from qurate.benchmark.asked_outcome import with_unasked
-from qurate.benchmark.cells import numbers_asked
-from qurate.benchmark.folder import CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS
+from qurate.benchmark.cell import numbers_asked
+from qurate.benchmark.folder import ASKED, ASKED_AT, CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS, read_asked, right_at
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
-from qurate.data.places import is_file
 from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
+from qurate.runtime.paths import is_file
+
+UNASKED = "unasked"
+"""The column of that accuracy."""
+COMPARED = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
+"""What askers have in common that are compared."""
+
+
+def with_unasked(results: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """The rows with `UNASKED`; NaN where a cell of the comparison left no table of its samples, as in a published copy.
+
+    Args:
+        results: Rows with an asker.
+        folder: Of the benchmark.
+
+    Raises:
+        BenchmarkError: If a table is damaged.
+    """
+    found = results.assign(**{UNASKED: float("nan")})
+    for _, rows in results[results["accuracy"].notna()].groupby(COMPARED):
+        cells = {
+            str(name): (folder / CELLS / str(name) / ASKED, sorted(int(n) for n in of_cell["asked"]))
+            for name, of_cell in rows.groupby("config")
+        }
+        if not all(path.is_file() for path, _ in cells.values()):
+            continue
+        tables = {name: read_asked(path, numbers) for name, (path, numbers) in cells.items()}
+        for place, row in rows.iterrows():
+            found.loc[place, UNASKED] = _accuracy(tables, str(row["config"]), int(row["asked"]))
+    return found
+
+
+def _accuracy(tables: dict[str, pd.DataFrame], name: str, number: int) -> float:
+    """Of one cell, after so many labels, on the samples that nobody had asked about by then."""
+    asked = pd.concat([table[ASKED_AT].between(1, number) for table in tables.values()], axis=1).any(axis=1)
+    return float(tables[name].loc[~asked, right_at(number)].mean())
+
 
 CELL = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
 """What names one run of the grid, where nobody is asked."""

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from qurate.errors import QurateError
-from qurate.runtime.checked import show
 from qurate.runtime.files import write_atomically
 from qurate.runtime.tables import TableError, read_csv, to_csv
+from qurate.runtime.validation import show
 
 
 class BenchmarkError(QurateError, ValueError):

@@ -11,9 +11,8 @@ from typing import Any
 import tyro
 
 import qurate
-from qurate.cli import adapting, asking, backbones, benchmarks, own_images
-from qurate.cli.signals import Stopped, ignore_signals, stoppable
-from qurate.cli.terminal import say, tell
+from qurate.cli import adapting, asking, benchmarks, own_images
+from qurate.cli.terminal import Stopped, ignore_signals, say, stoppable, tell
 from qurate.errors import ConfigError, QurateError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -25,7 +24,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "review": asking.review,
     "export": own_images.export,
     "embed": own_images.embed,
-    "backbones": backbones.backbones,
+    "backbones": own_images.backbones,
     "demo": benchmarks.demo,
     "benchmark": benchmarks.benchmark,
     "report": benchmarks.report,

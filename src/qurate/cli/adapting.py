@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from qurate.cli import options
-from qurate.cli.arguments import check_count, check_folder, check_seed
-from qurate.cli.results import helping
-from qurate.cli.signals import on_stop
-from qurate.cli.terminal import begin, say
-from qurate.cli.words import check_words, understand
-from qurate.data.places import check_places, is_file
+from qurate.cli.options import check_count, check_folder, check_seed, check_words, understand
+from qurate.cli.terminal import begin, helping, on_stop, say
 from qurate.errors import ConfigError, DataError
-from qurate.runs.origin import Places, check_beside_previous, choose_places, read_settings_of
-from qurate.runtime.checked import MOST_STEPS
+from qurate.runs.image_sources import Places, check_beside_previous, choose_places, read_settings_of
+from qurate.runtime.paths import check_places, is_file
+from qurate.runtime.validation import MOST_STEPS
 
 MOST_MINUTES = 1_000_000
 
 if TYPE_CHECKING:
-    from qurate.report.run.record import RunRecord
+    from qurate.run_results import RunRecord
 
 
 def adapt(
@@ -145,9 +142,9 @@ def adapt(
         raise DataError(f"--labels must be a file, got {labels}, which is none. `qurate review` writes RUN/labels.csv.")
     on_stop(functools.partial(_standing, out))
     begin()
-    from qurate.data.embedding.frozen import choose_device
-    from qurate.runs.adaptation import run_adaptation
-    from qurate.runs.previous import read_previous
+    from qurate.embedding.backbone import choose_device
+    from qurate.runs.adapt import run_adaptation
+    from qurate.runs.continue_from import read_previous
     from qurate.runtime.machine import available_cores
 
     kept = None if previous is None else read_previous(previous)
@@ -197,8 +194,8 @@ def _standing(out: Path) -> str:
 
 
 def _say_outcome(out: Path, record: RunRecord | None) -> None:
-    from qurate.report.run.answers import answers_in_words
-    from qurate.runs.staging import REPORT_FILE
+    from qurate.report.run_text import answers_in_words
+    from qurate.runs.files import REPORT_FILE
 
     if record is not None and record.comparison is not None:
         say(helping(record.comparison, out))

@@ -11,17 +11,17 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.arguments import check_count, check_seed
-from qurate.cli.signals import on_stop
-from qurate.cli.terminal import begin, check_output, say, tell, write
+from qurate.cli.options import check_count, check_seed
+from qurate.cli.terminal import begin, check_output, on_stop, say, tell, write
 from qurate.errors import ConfigError
 from qurate.registry import ASKERS
-from qurate.runs.about import read_about
-from qurate.runs.settings import DEFAULT_ASKER
-from qurate.runtime.checked import show
+from qurate.runs.image_sources import DEFAULT_ASKER
+from qurate.runs.model_json import read_about
+from qurate.runtime.validation import show
 
 if TYPE_CHECKING:
     from qurate.runs.suggestions import Inquiry, RunImages
+
 
 AskerName = Annotated[str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(ASKERS)}.")]
 
@@ -51,7 +51,7 @@ def suggest(
     read_about(run)
     on_stop(lambda: "Nothing was written. Re-run the command to start again.")
     begin()
-    from qurate.runs.answers import LABELS_FILE, AnswerLog
+    from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.runs.suggestions import read_run_images
     from qurate.runtime.tables import to_csv
 
@@ -93,10 +93,10 @@ def review(
         raise ConfigError("review needs the extra 'review': pip install 'qurate[review]'.")
     on_stop(lambda: f"All answers are saved in {run / 'labels.csv'}.")
     begin()
+    from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.review.app import ReviewPage
     from qurate.review.server import listen, read_examples, serve
     from qurate.review.session import Session, Wishes
-    from qurate.runs.answers import LABELS_FILE, AnswerLog
     from qurate.runs.suggestions import read_run_images
 
     examples = read_examples(run)

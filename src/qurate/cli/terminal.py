@@ -1,16 +1,29 @@
-"""What the verbs share: lines on the terminal, and what is done before heavy parts are loaded."""
+"""Lines on the terminal, numbers as it shows them, and how a verb is stopped."""
 
 from __future__ import annotations
 
 import re
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from qurate.data.places import is_file, is_folder, shorten
 from qurate.errors import ConfigError
 from qurate.runtime.files import why_not_writable, write_atomically
+from qurate.runtime.paths import is_file, is_folder, shorten
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from qurate.evaluation import Metrics
+    from qurate.run_results import BaselineComparison
+
 
 _OPTIONS = {"previous": "from"}
 """Arguments whose option has another name."""
@@ -79,3 +92,121 @@ def write(path: Path, content: bytes, option: str) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}). Choose another {option}.") from error
+
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+"""The exit code of each."""
+
+
+_advice: list[Callable[[], str]] = []
+
+
+def on_stop(advice: Callable[[], str]) -> None:
+    """What to say if this verb is stopped: how far it is, and how to continue."""
+    _advice[:] = [advice]
+
+
+class StopSignal(KeyboardInterrupt):
+    """What a signal raises.
+
+    It is not Python's own class: one of those that passes through the import of an extension module decides the exit
+    code, whatever is done about it later.
+    """
+
+
+class Stopped:
+    """Which signal came, if any; whatever was raised after it was raised because of it.
+
+    A signal breaks in anywhere, also where a library turns it into an error of its own.
+    """
+
+    def __init__(self) -> None:
+        self.by: signal.Signals | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return CODES[self.by or signal.SIGINT]
+
+    @property
+    def advice(self) -> str:
+        """What `on_stop` was given to say."""
+        return _advice[0]() if _advice else ""
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Break off what is being done; a second signal ends the process at once."""
+        self.by = signal.Signals(number)
+        for each in CODES:
+            signal.signal(each, signal.SIG_DFL)
+        raise StopSignal
+
+
+@contextmanager
+def stoppable() -> Iterator[Stopped]:
+    """Notice signals for the length of the block; those that this process was started to ignore stay ignored."""
+    stopped = Stopped()
+    _advice.clear()
+    in_main = threading.current_thread() is threading.main_thread()  # the only one that may ask for signals
+    before = {each: signal.getsignal(each) for each in CODES} if in_main else {}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, stopped.receive)
+    try:
+        yield stopped
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def ignore_signals() -> None:
+    """At the end of the process: what comes now comes too late."""
+    for each in CODES:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def helping(found: BaselineComparison, out: Path) -> str:
+    """Whether adaptation helps, what that rests on and what to do.
+
+    Args:
+        found: The comparison.
+        out: Folder of the run.
+    """
+    from qurate.report.run_text import BASELINE, smallest_in_words
+
+    verdict = {
+        "helps": "Adaptation helps.",
+        "unclear": f"It is not clear whether adaptation helps. {smallest_in_words(found)}",
+        "harms": f"Adaptation made it worse here. Use the plain model (S+T) in {out / BASELINE} instead.",
+    }[found.verdict]
+    accuracy, balanced = (
+        f"{100 * gain.estimate:+.1f} points (likely {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+        for gain in (found.gain, found.balanced)
+    )
+    return (
+        f"{verdict} Estimated gain over S+T (trained on the labelled images alone): accuracy {accuracy}, balanced "
+        f"accuracy {balanced}. On {found.images} labelled target images that neither model saw ({found.how}): adapted "
+        f"{found.adapted:.1%}, S+T {found.baseline:.1%}. They disagree on {found.disagreement:.1%} of the unlabelled "
+        "images."
+    )
+
+
+def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
+    """Accuracy, and a table of the classes."""
+    from qurate.runtime.progress import make_table
+
+    counts = found.confusion.sum(dim=1).tolist()
+    say(f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images.")
+    if found.confidence is not None and found.calibration_error is not None and found.uncalibrated_error is not None:
+        say(
+            f"How sure the model is, on the mean: {found.confidence:.1%}. Calibration error (how far that is from how "
+            f"often it is right): {100 * found.calibration_error:.1f} points, "
+            f"{100 * found.uncalibrated_error:.1f} before calibration."
+        )
+    rows = []
+    for label, (name, count) in enumerate(zip(classes, counts, strict=True)):
+        if count:
+            row = found.confusion[label].clone()
+            right, row[label] = int(row[label]), 0
+            taken_for = [f"{classes[k]} ({int(row[k])})" for k in row.argsort(descending=True)[:3] if row[k]]
+            rows.append((name, str(count), str(right), f"{right / count:.1%}", ", ".join(taken_for)))
+    Console().print(make_table("Per class", ("class", "images", "right", "accuracy", "mistaken for"), rows))

@@ -16,9 +16,9 @@ from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
 from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
 from qurate.errors import ConfigError
-from qurate.runtime.company import Company, present_company
+from qurate.runtime.process_group import Company, present_company
 from qurate.runtime.randomness import generator
-from qurate.runtime.stops import STOPS
+from qurate.runtime.signals import STOPS
 
 _TEST_DRAW = -1
 

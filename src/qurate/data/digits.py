@@ -22,7 +22,7 @@ from torch import Tensor
 
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.errors import ConfigError
-from qurate.runtime.checked import LARGEST_SEED, MOST, show
+from qurate.runtime.validation import LARGEST_SEED, MOST, show
 
 CLASSES = tuple("0123456789")
 

@@ -1,4 +1,4 @@
-"""Image files as network inputs: decoding, and the two transforms of the protocol."""
+"""Image files as network inputs: decoding, the two transforms of the protocol."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def read_image(path: Path, least: int | None = None) -> Image.Image:
 
 
 def _read_prepared(path: Path) -> Image.Image:
-    """An image that `qurate.data.prepared` has stored."""
+    """An image that `qurate.data.own_images` has stored."""
     try:
         return Image.fromarray(np.load(path, allow_pickle=False))
     except (OSError, ValueError, TypeError, EOFError) as error:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_name, list_some
 from qurate.data.images import ImageFiles
-from qurate.data.places import IMAGE_SUFFIXES, as_path, is_file, shorten
 from qurate.errors import DataError
+from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, shorten
 from qurate.runtime.tables import TableError, is_text, read_csv
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")

@@ -69,7 +69,7 @@ class Labeled:
 
 
 class SealedLabels:
-    """True labels that only `qurate.evaluation` opens, and `qurate.data.lopsided`, which draws a split.
+    """True labels that only `qurate.evaluation` opens, and `qurate.data.suites`, which draws a split.
 
     Nothing of it can be indexed, iterated, compared or printed; a test reads the source of the package
     and fails if any other module calls `open_for_evaluation`.

@@ -21,7 +21,7 @@ from qurate.data.domains import DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
 from qurate.data.lists import ListedFile, index_classes, locate, move_rows, name_classes, parse_list
 from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled, describe
-from qurate.runtime.checked import show
+from qurate.runtime.validation import show
 
 
 def split_target(source: Domain, target: Domain, *, shots: int, seed: int, validation_shots: int = 0) -> Split:

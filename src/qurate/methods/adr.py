@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize
-from qurate.runtime.checked import Inside, Positive, Weight
+from qurate.runtime.validation import Inside, Positive, Weight
 
 
 def symmetric_divergence(first: Tensor, second: Tensor) -> Tensor:

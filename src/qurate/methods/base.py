@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.networks.heads import Network
-from qurate.networks.passes import encode
+from qurate.networks.shared_batches import encode
 
 
 class Minimize(Protocol):

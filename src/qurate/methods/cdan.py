@@ -15,7 +15,7 @@ from qurate.methods.base import Method, Minimize, warmup
 from qurate.methods.dann import DomainAdversarialConfig
 from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
 from qurate.networks.heads import Network
-from qurate.runtime.checked import Below1, Positive
+from qurate.runtime.validation import Below1, Positive
 
 _WIDEST_OUTER_PRODUCT = 4096
 

@@ -13,7 +13,7 @@ from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize, warmup
 from qurate.networks.adversarial import DomainDiscriminator, reverse_gradient
 from qurate.networks.heads import Network
-from qurate.runtime.checked import Positive, Weight
+from qurate.runtime.validation import Positive, Weight
 
 
 @dataclass(frozen=True)

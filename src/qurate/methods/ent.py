@@ -8,7 +8,7 @@ from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
 from qurate.methods.base import Method, Minimize
-from qurate.runtime.checked import Weight
+from qurate.runtime.validation import Weight
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.optim.sgd import sgd
 
 from qurate.config import TrainingConfig
 from qurate.data.batches import TrainingData, draw_labeled, target_inputs, target_labels
-from qurate.losses.target_margin import SMALLEST_SINE_SQUARED
+from qurate.losses import SMALLEST_SINE_SQUARED
 from qurate.methods import Method
 from qurate.methods.tml import TargetMargin, TargetMarginConfig
 from qurate.networks.heads import CosineClassifier, Network

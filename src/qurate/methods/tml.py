@@ -9,7 +9,7 @@ from torch import Tensor
 from qurate.data.batches import Batch
 from qurate.losses import target_margin_loss
 from qurate.methods.ent import EntropyConfig, EntropyMinimization
-from qurate.runtime.checked import Angle
+from qurate.runtime.validation import Angle
 
 
 @dataclass(frozen=True)

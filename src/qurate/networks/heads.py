@@ -13,10 +13,9 @@ from qurate.config import NetworkConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
-from qurate.networks.backbones import build_backbone, set_apart_last_layers
-from qurate.networks.passes import draw_rows
-from qurate.networks.several import SideBySide
-from qurate.runtime.precision import at_least_float32, without_autocast
+from qurate.networks.backbones import SideBySide, build_backbone, set_apart_last_layers
+from qurate.networks.shared_batches import draw_rows
+from qurate.runtime.machine import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
 

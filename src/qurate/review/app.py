@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -17,10 +20,48 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from qurate.data.images import UnreadableImageError, read_image
 from qurate.errors import QurateError
 from qurate.review.guard import MOST_BYTES, App, Guard
-from qurate.review.pictures import Pictures
 from qurate.review.session import Session
+
+SIDES = {"small": 192, "large": 1024}
+"""Longer side in pixels of each size."""
+
+
+class Pictures:
+    """The images that a page may show, by number.
+
+    Args:
+        files: All of them; nothing else is ever read.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = tuple(files)
+        self._encode = lru_cache(maxsize=256)(encode_picture)
+
+    def get(self, number: int, size: str) -> bytes | None:
+        """A JPEG; None where there is no such number or size, or the file cannot be read."""
+        if size not in SIDES or not 0 <= number < len(self._files):
+            return None
+        try:
+            return self._encode(self._files[number], SIDES[size])
+        except UnreadableImageError:
+            return None
+
+
+def encode_picture(path: Path, side: int) -> bytes:
+    """A JPEG no larger than that.
+
+    Raises:
+        UnreadableImageError: If the file cannot be decoded.
+    """
+    image = read_image(path)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    jpeg = io.BytesIO()
+    image.save(jpeg, "JPEG", quality=88)
+    return jpeg.getvalue()
+
 
 PARTS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 """Files of the page, and what they are."""

@@ -13,8 +13,8 @@ import uvicorn
 from qurate.data.domains import list_some
 from qurate.errors import ConfigError
 from qurate.review.app import Example, ReviewPage
-from qurate.runs.about import file_of
-from qurate.runs.staging import EXAMPLES_FILE
+from qurate.runs.files import EXAMPLES_FILE
+from qurate.runs.model_json import file_of
 from qurate.runtime.tables import TableError, read_csv
 
 HOST = "127.0.0.1"

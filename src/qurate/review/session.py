@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 
-from qurate.asking.base import Asker
-from qurate.asking.check import label_support
-from qurate.asking.random import RandomAsker
+from qurate.active.answers import Answer, AnswerLog, Estimate, estimate_accuracy
+from qurate.active.strategies import Asker, RandomAsker, label_support
 from qurate.errors import DataError
-from qurate.runs.answers import Answer, AnswerLog
-from qurate.runs.estimate import Estimate, estimate_accuracy
 from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9

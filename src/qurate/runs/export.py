@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from qurate.calibration import Calibration
 from qurate.data.images import Transform
+from qurate.errors import RunError
 from qurate.networks.heads import Network
-from qurate.runs.staging import EXPORT_FILE, RunError
+from qurate.runs.files import EXPORT_FILE
 from qurate.runtime.files import write_atomically
 from qurate.runtime.randomness import generator
 

@@ -1,4 +1,4 @@
-"""A process that trains folds for `qurate.runs.crossfit`: `python -m qurate.runs.fold_worker FOLDER`.
+"""A process that trains folds for `qurate.runs.comparison`: `python -m qurate.runs.fold_worker FOLDER`.
 
 It reads the number of a fold per line, and says how many steps are done and when the fold is in its file. It ends when
 nobody can write to it any more.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from qurate.runs.fold_files import Task, fold_file, write_tensors
+from qurate.runs.comparison import Task, fold_file, write_tensors
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.callbacks import Callback
 from qurate.selection.crossfit import fit_fold

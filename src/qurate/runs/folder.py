@@ -1,45 +1,28 @@
-"""A run folder: every file whole or absent, and a run never lost by chance.
-
-- config.json: the settings, where the images are and the digest of the data, written first
-- checkpoint.safetensors and checkpoint.before.safetensors: progress, see `runs.checkpoint_files`; gone when the run is
-  finished
-- predictions.csv: file, label, probability, problem of each unlabelled image, and what people had said of it
-- positives.csv: the pseudo-labels that were trusted, and why
-- metrics.csv: rounds, and the comparison with S+T
-- examples.csv: a few labelled images of each class, to compare with in `qurate review`
-- labels.csv: what people answered, see `runs.answers`; no run removes it, and a run that learned from answers brings
-  them along
-- report.html: the page to look at
-- model.safetensors: the network
-- model.json: how to use it; written last, so that its presence means that the model is finished
-- comparison.safetensors: the comparison so far; while it is there, the verdict is still to come
-- baseline: S+T, with a model.safetensors, model.json and predictions.csv of its own
-- .new: a run that will replace this one when its model is finished; see `runs.staging`
-"""
+"""A run folder: every file whole or absent, checkpoints, and a run never lost by chance."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import safetensors.torch
+from safetensors import safe_open
 from torch import Tensor
 
+from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.config import HOW_NOT_WHAT, NAMED_IF_CHANGED
-from qurate.data.places import is_file
 from qurate.data.samples import Split
-from qurate.report.run.record import RunRecord
-from qurate.runs.about import ABOUT_FILE
-from qurate.runs.answers import LABELS_FILE, Answer, AnswerLog
-from qurate.runs.checkpoint_files import load_newest, say_how_far, write_newest
-from qurate.runs.fold_files import pack_folds, unpack_folds
-from qurate.runs.model import AdaptedModel
-from qurate.runs.staging import (
+from qurate.errors import RunError
+from qurate.run_results import RunRecord
+from qurate.runs.comparison import pack_folds, unpack_folds
+from qurate.runs.files import (
     BASELINE_FOLDER,
     CHECKPOINT_BEFORE,
     CHECKPOINT_FILE,
@@ -51,17 +34,100 @@ from qurate.runs.staging import (
     POSITIVES_FILE,
     PREDICTIONS_FILE,
     REPORT_FILE,
-    RunError,
     Stage,
     hold,
     holds_run,
     is_pending,
     told,
 )
+from qurate.runs.model import AdaptedModel
+from qurate.runs.model_json import ABOUT_FILE
 from qurate.runtime.files import write_atomically
+from qurate.runtime.paths import is_file
 from qurate.runtime.tables import to_csv
-from qurate.selection.checkpoint import Progress
+from qurate.runtime.tensors import not_finite, tensor_digest
 from qurate.selection.crossfit import HeldOut
+from qurate.selection.session import Progress
+
+
+class RunWarning(UserWarning):
+    """Something of a run was lost, and the run goes on without it."""
+
+
+def load_newest(folder: Path) -> Progress | None:
+    """What the newest checkpoint that is whole holds; None where there is none at all.
+
+    Raises:
+        RunError: If all that there are are damaged.
+    """
+    problems = []
+    for path in (folder / name for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE)):
+        if not path.is_file():
+            continue
+        try:
+            progress = read_checkpoint(path)
+        except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
+            problems.append(f"{path}: damaged ({error}).")
+            continue
+        for problem in problems:
+            warnings.warn(f"{problem} The run continues from the checkpoint before it.", RunWarning, stacklevel=2)
+            with suppress(OSError):  # else the next one would be kept in place of the sound one
+                (folder / CHECKPOINT_FILE).unlink()
+        return progress
+    if problems:
+        raise RunError(f"{' '.join(problems)} Pass `force=True` to start again.")
+    return None
+
+
+def write_newest(folder: Path, progress: Progress) -> None:
+    """Keep a checkpoint; what was the newest becomes the one before, and that one goes."""
+    tensors = progress.tensors()
+    about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
+    if progress.within is not None:
+        about |= {"line": str(progress.within.line), "steps": str(progress.within.steps)}
+    content, newest = safetensors.torch.save(tensors, metadata=about), folder / CHECKPOINT_FILE
+    if newest.is_file():
+        newest.replace(folder / CHECKPOINT_BEFORE)
+    write_atomically(newest, content)
+
+
+def read_checkpoint(path: Path) -> Progress:
+    """What a checkpoint holds.
+
+    Raises:
+        Exception: Of many kinds, if it is damaged.
+    """
+    with safe_open(path, framework="pt") as file:
+        about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+    if about.get("sha256") not in (None, tensor_digest(tensors)):
+        raise ValueError("its numbers are not those that were written")
+    if strange := not_finite({name: tensors[name] for name in tensors if name.startswith("trainer.")}):
+        raise ValueError(f"NaN in {strange[0]}")
+    return Progress.of_tensors(tensors)
+
+
+def say_how_far(folder: Path) -> str:
+    """What the newest checkpoint says of itself, as the beginning of a sentence.
+
+    Raises:
+        Exception: Of many kinds, if there is none or it is damaged.
+    """
+    about = _newest_words(folder)
+    rounds, steps = int(about["rounds"]), int(about.get("steps", 0))
+    if about.get("line") == "1":
+        return f"The first {steps} steps of pre-training are"
+    done = "Pre-training" if not rounds else f"Pre-training and {rounds} of the rounds"
+    if steps:
+        return f"{done} and {steps} steps of {'the next one' if rounds else 'the first round'} are"
+    return f"{done} {'are' if rounds else 'is'}"
+
+
+def _newest_words(folder: Path) -> Mapping[str, str]:
+    for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
+        with suppress(Exception), safe_open(folder / name, framework="pt") as file:  # missing or damaged
+            return file.metadata() or {}
+    return {}
+
 
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
@@ -280,8 +346,7 @@ class RunFolder:
 
     def write_page(self, record: RunRecord) -> None:
         """Write what says whether it helped: metrics.csv and the page."""
-        from qurate.report.run.gather import metrics_table  # both draw, and predicting need not load what draws
-        from qurate.report.run.page import write_run_page
+        from qurate.report.run_page import metrics_table, write_run_page
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
         with told(self.path):

@@ -1,4 +1,4 @@
-"""predictions.csv: a row for every unlabelled image that was given, also for those that were no part of training."""
+"""predictions.csv of a run, its baseline, and how sure its model may be."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import math
 import pandas as pd
 from torch import Tensor
 
-from qurate.calibration import Calibration, at_temperature
-from qurate.data.parts import Parts, paths_of
+from qurate.calibration import Calibration, at_temperature, fit_temperature, match_confidence
+from qurate.config import RunConfig
+from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.methods import Method
-from qurate.report.run.record import RunRecord
-from qurate.runs.lesson import Material
-from qurate.selection.views import log_probabilities
+from qurate.run_results import RunRecord
+from qurate.runs.continue_from import Material
+from qurate.runs.folder import RunFolder
+from qurate.runtime.progress import Audience
+from qurate.selection.algorithm import fit
+from qurate.selection.callbacks import StepCount
+from qurate.selection.crossfit import HeldOut, baseline_of
+from qurate.selection.pseudo_labels import log_probabilities
 
 Row = tuple[str, float, str]
 """Label, probability and problem."""
@@ -80,3 +86,80 @@ def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> di
         )
         for path, twin in twins.items()
     }
+
+
+def calibrate(said: Tensor, labels: Tensor) -> Calibration:
+    """From what models say of images that they were not trained on.
+
+    Args:
+        said: Their log-probabilities, (n, K).
+        labels: The classes, (n,) int64.
+    """
+    return Calibration(fit_temperature(said, labels), "held-out images", len(labels))
+
+
+def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
+    """Such that the adapted model is as sure, on the mean, as S+T agrees with it.
+
+    Args:
+        adapted: Log-probabilities of D_u, (N_u, K).
+        baseline: Those of S+T.
+    """
+    agree = float((adapted.argmax(dim=1) == baseline.argmax(dim=1)).double().mean())
+    return Calibration(match_confidence(adapted, agree), "agreement with S+T")
+
+
+def calibrate_by_previous(said: Tensor, previous: Calibration, sure: float) -> Calibration:
+    """Such that a model that learned from answers is as sure, on the mean, as the calibrated one before it.
+
+    Args:
+        said: Log-probabilities of D_u, (N_u, K).
+        previous: Of the model before; where that is not calibrated, this one is not either.
+        sure: Mean probability that it gave the classes it named in D_u.
+    """
+    if previous.by == "nothing":
+        return Calibration()
+    return Calibration(match_confidence(said, sure), "the run before")
+
+
+def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
+    """How sure adapted models were of held-out images, before and after, and whether they were right."""
+    return pd.DataFrame(
+        {
+            "probability": at_temperature(held_out.adapted, calibration.temperature).max(dim=1).values.tolist(),
+            "uncalibrated": held_out.adapted.exp().max(dim=1).values.tolist(),
+            "right": (held_out.adapted.argmax(dim=1) == held_out.labels).tolist(),
+        }
+    )
+
+
+def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, audience: Audience) -> Method:
+    """S+T with the network, training and seed of a run; one that was trained before the run was stopped is taken up.
+
+    Args:
+        split: D_s, D_t, D_u.
+        config: The run.
+        folder: Of the run, if it is written anywhere.
+        audience: Told how far it is.
+    """
+    run = baseline_of(config)
+    checkpoint = None if folder is None else folder.open_baseline()
+    listen = StepCount(audience, "S+T on all labelled images", run.total_steps)
+    return fit(split, run, checkpoint=checkpoint, callbacks=[listen]).method
+
+
+def predict_baseline(
+    said: Tensor, record: RunRecord, material: Material, method: Method, calibration: Calibration
+) -> pd.DataFrame:
+    """predictions.csv of S+T, with a row for the same images as the adapted model's.
+
+    Args:
+        said: Log-probabilities of D_u by S+T, (N_u, K).
+        record: Of the run; names the files of D_u.
+        material: The images.
+        method: S+T.
+        calibration: Its temperature.
+    """
+    named = record.predictions.assign(label=[record.classes[label] for label in said.argmax(dim=1).tolist()])
+    of_baseline = calibrate_record(dataclasses.replace(record, predictions=named), said, calibration)
+    return predict_all(of_baseline, material, method)

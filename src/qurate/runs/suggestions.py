@@ -13,22 +13,20 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.asking.base import Asker, NamedAsker
-from qurate.asking.pool import Pool
-from qurate.asking.random import RandomAsker
+from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
+from qurate.active.strategies import Asker, NamedAsker, Pool, RandomAsker
 from qurate.data.domains import list_some
 from qurate.data.images import OnProgress
-from qurate.data.parts import Place, find_images
-from qurate.data.places import is_file
+from qurate.data.own_images import Place, find_images
 from qurate.data.samples import check_positions
-from qurate.errors import ConfigError, DataError
+from qurate.errors import ConfigError, DataError, RunError
 from qurate.registry import ASKERS
-from qurate.runs.about import ABOUT_FILE, file_of
-from qurate.runs.answers import LABELS_FILE, Answer, AnswerLog
+from qurate.runs.files import BASELINE_FOLDER, POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.model import AdaptedModel
-from qurate.runs.staging import BASELINE_FOLDER, POSITIVES_FILE, PREDICTIONS_FILE, RunError
-from qurate.runtime.checked import LARGEST_SEED, MOST, show
+from qurate.runs.model_json import ABOUT_FILE, file_of
+from qurate.runtime.paths import is_file
 from qurate.runtime.tables import TableError, read_csv
+from qurate.runtime.validation import LARGEST_SEED, MOST, show
 
 RANDOM = "random"
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.report.run.record import Gain
+from qurate.run_results import Gain
 from qurate.selection.crossfit import HeldOut
 
 Verdict = Literal["helps", "unclear", "harms"]

@@ -1,16 +1,17 @@
-"""What is asked of the machine: its cores and their abilities, threads, and what becomes of freed memory."""
+"""The machine: cores, threads, freed memory, precision."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 # Numbers of glibc's <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
@@ -75,3 +76,13 @@ def _glibc() -> Any:
         return libc if hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt") else None
     except (OSError, TypeError):  # no such way to open the C library here
         return None
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A block in which operations are not cast down, also in a mixed-precision step."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half-precision numbers as float32; others as they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -1,18 +1,57 @@
-"""A run as a person follows it: a bar for each phase in a terminal or a notebook, a line for each elsewhere."""
+"""A run as a person follows it: bars in a terminal or a notebook, lines elsewhere, rates, tables."""
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
-from qurate.runtime.display import RateColumn, say_pace
+
+class RateColumn(ProgressColumn):
+    """Steps per second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate, once there is one."""
+        rate = task.finished_speed or task.speed
+        return Text("" if rate is None else f"{say_rate(rate)}/s", style="dim")
+
+
+def say_rate(rate: float) -> str:
+    """Whole numbers from ten on, else one digit after the point."""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def say_pace(done: int, left: int, seconds: float) -> str:
+    """How fast something goes and how long it still takes; nothing before a second is over.
+
+    Example:
+        >>> say_pace(done=640, left=6400, seconds=10.0)
+        '64 per second, 2 min left'
+    """
+    if seconds < 1 or done < 1:
+        return ""
+    rest = left * seconds / done
+    time = f"{rest:.0f} s" if rest < 90 else f"{rest / 60:.0f} min" if rest < 5400 else f"{rest / 3600:.1f} h"
+    return f"{say_rate(done / seconds)} per second, {time} left"
+
+
+def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table, the first column left, the others right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
 
 _NOTEBOOK_SECONDS = 0.3
 """Least time between two pictures of a bar in a notebook, each of which is a message to the browser."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 from qurate.config import DQNConfig, QLearningConfig, RunConfig
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.callbacks import Callback
-from qurate.selection.episode import observation_shape
+from qurate.selection.environment import observation_shape
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.memory import expected_peak, memory_cost
 from qurate.selection.q_learning.pool import pool_slots
-from qurate.selection.selectors.base import Sizes
+from qurate.selection.selectors import Sizes
 
 
 def build_agent(config: RunConfig, sizes: Sizes, tell: Callback) -> DeepQAgent:

@@ -17,28 +17,33 @@ from torch import Tensor
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Split
-from qurate.fabric import convene, in_company
+from qurate.distributed import convene, in_company
 from qurate.methods import Method
 from qurate.registry import SELECTORS
-from qurate.runtime.company import Company, together
 from qurate.runtime.machine import torch_threads
+from qurate.runtime.process_group import Company, together
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.agents import build_agent
+from qurate.selection.answered import Previous, before_answers, shorten
 from qurate.selection.callbacks import Action, Callback, Callbacks, RoundRecord
-from qurate.selection.checkpoint import Checkpoint, Progress, Within, restore, resumed
-from qurate.selection.checks import check_fit
-from qurate.selection.continuation import Previous, before_answers, shorten
-from qurate.selection.episode import SelectionEnv, relations_of_all
-from qurate.selection.following import Task, agree, decide
+from qurate.selection.environment import SelectionEnv, relations_of_all
 from qurate.selection.harvest import harvest
-from qurate.selection.keeping import Keeper
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round, pseudo_label
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.update import exploration_at
-from qurate.selection.selectors.base import NamedSelector, Selector, Sizes
-from qurate.selection.selectors.none import NoneSelector
-from qurate.selection.views import find_neighbors
+from qurate.selection.selectors import NamedSelector, NoneSelector, Selector, Sizes
+from qurate.selection.session import (
+    Checkpoint,
+    Keeper,
+    Progress,
+    Task,
+    Within,
+    agree,
+    check_fit,
+    decide,
+    restore,
+    resumed,
+)
 from qurate.training import Trainer, start
 
 

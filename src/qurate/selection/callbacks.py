@@ -1,14 +1,16 @@
-"""Who may listen to a run, and what they are told."""
+"""What a run reports as it goes: callbacks and their records."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from qurate.methods import Method
-from qurate.runtime.company import together
-from qurate.selection.positives import Positives
+from qurate.runtime.process_group import together
+from qurate.runtime.progress import Audience
+from qurate.selection.pseudo_labels import Positives
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,21 @@ def _call_all(functions: Sequence[Callable[..., None]], *arguments: object) -> N
     with together(None):  # whoever is told acts alone, for the other processes are not told
         for function in functions:
             function(*arguments)
+
+
+class StepCount(Callback):
+    """Shows all steps of a run as one phase.
+
+    Args:
+        audience: Told after each step.
+        phase: What it is called.
+        total: Steps of the whole run.
+    """
+
+    def __init__(self, audience: Audience, phase: str, total: int) -> None:
+        self._audience, self._phase, self._total = audience, phase, total
+        self._done = itertools.count(1)
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """One more."""
+        self._audience.show(self._phase, next(self._done), self._total)

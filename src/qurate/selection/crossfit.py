@@ -14,7 +14,7 @@ from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.views import log_probabilities
+from qurate.selection.pseudo_labels import log_probabilities
 
 Listen = Callable[[str, int], Callback]
 """Called before a training with its name and number of steps; what it returns is told how it goes."""

@@ -7,16 +7,15 @@ import math
 from torch import Tensor
 
 from qurate.config import DQNConfig
-from qurate.selection.balance import balance, best_within_room
-from qurate.selection.positives import Positives
-from qurate.selection.pseudo_labels import Round
+from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.selectors import balance, best_within_room
 
 
 def harvest(round: Round, scores: Tensor, config: DQNConfig) -> Positives:
     """The best by score, a share of D_u that grows over the rounds; the worst (1 - share) / 2 by phi are left out.
 
     'adaptive': no class gives more than its room, which is nearly equal for all where the predicted classes are, and
-    without bound where they are lopsided; see `qurate.selection.balance`. The worst are those of their class as far as
+    without bound where they are not; see `qurate.selection.selectors`. The worst are those of their class as far as
     it is balanced, else of all.
 
     'equal': each class gives at most ceil(share * N_u / K) samples, and the worst are those of their class.

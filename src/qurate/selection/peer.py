@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from qurate.config import TrainingConfig
-from qurate.data.embedding.frozen import choose_device
-from qurate.fabric import Place, meet
+from qurate.distributed import Place, meet
+from qurate.embedding.backbone import choose_device
 from qurate.runtime.machine import keep_freed_memory
-from qurate.runtime.peers import READY
-from qurate.runtime.stops import STOPS
+from qurate.runtime.process_group import READY
+from qurate.runtime.signals import STOPS
 from qurate.selection.algorithm import follow_leader
 
 

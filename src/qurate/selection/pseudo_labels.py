@@ -1,26 +1,262 @@
-"""Line 5: pseudo-labels of D_u, and everything needed to judge them."""
+"""Line 5: pseudo-labels of D_u, everything needed to judge them, and the ones that are trusted (D_p)."""
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 
+import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qurate.config import DQNConfig, RewardConfig, RunConfig
-from qurate.data.batches import TrainingData
-from qurate.data.samples import check_positions
+from qurate.config import DQNConfig, EpisodeConfig, RewardConfig, RunConfig, TrainingConfig
+from qurate.data.batches import TrainingData, in_shares, stream_in_order
+from qurate.data.samples import Inputs, Labeled, check_positions, take
+from qurate.methods import Method
+from qurate.runtime.machine import at_least_float32, torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection import reward
-from qurate.selection.positives import Positives
-from qurate.selection.refresh import on_embeddings
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import View
-from qurate.selection.views import view
 from qurate.training import Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """D_p: samples of D_u with trusted pseudo-labels, and why each was trusted.
+
+    Args:
+        indices: Positions in D_u, (N_p,) int64.
+        labels: Pseudo-labels, (N_p,) int64.
+        rounds: The round each came in, (N_p,) int64.
+        rewards: +1 or -1 where an agent was rewarded, else NaN, (N_p,).
+        phi: Quality, Eq. (4), (N_p,).
+        classifier_prob: p_c, (N_p,).
+        center_prob: p_f, (N_p,).
+        entropy_drop: Delta_e, 0 where it was not measured, (N_p,).
+    """
+
+    indices: Tensor
+    labels: Tensor
+    rounds: Tensor
+    rewards: Tensor
+    phi: Tensor
+    classifier_prob: Tensor
+    center_prob: Tensor
+    entropy_drop: Tensor
+
+    @classmethod
+    def none(cls) -> Positives:
+        """The empty set, line 2."""
+        numbers = torch.empty(0)
+        places = torch.empty(0, dtype=torch.int64)
+        return cls(places, places, places, *[numbers] * 5)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def joined_with(self, other: Positives) -> Positives:
+        """These, then the other's."""
+        names = [field.name for field in fields(self)]
+        return Positives(*(torch.cat([getattr(self, name), getattr(other, name)]) for name in names))
+
+    def first(self) -> dict[str, float]:
+        """The first positive as plain numbers, by name of the field."""
+        return {field.name: getattr(self, field.name)[0].item() for field in fields(self)}
+
+    def take(self, chosen: Tensor) -> Positives:
+        """The positives at these positions, or where this mask is true."""
+        return Positives(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def remembering(self, earlier: Positives) -> Positives:
+        """These positives with the round they first came in, and the reward and entropy drop they were given then.
+
+        Args:
+            earlier: Earlier positives; those that are here too, under the same label, are remembered.
+        """
+        places = {pair: i for i, pair in enumerate(zip(earlier.indices.tolist(), earlier.labels.tolist(), strict=True))}
+        rounds, rewards, drops = self.rounds.clone(), self.rewards.clone(), self.entropy_drop.clone()
+        for i, pair in enumerate(zip(self.indices.tolist(), self.labels.tolist(), strict=True)):
+            before = places.get(pair)
+            if before is None:
+                continue
+            rounds[i] = min(rounds[i], earlier.rounds[before])
+            if rewards[i].isnan():
+                rewards[i], drops[i] = earlier.rewards[before], earlier.entropy_drop[before]
+        return replace(self, rounds=rounds, rewards=rewards, entropy_drop=drops)
+
+    def moved(self, by: int) -> Positives:
+        """The same samples of a D_u that has so many more in front."""
+        return replace(self, indices=self.indices + by)
+
+    def relabeled(self, pseudo_labels: Tensor) -> Positives:
+        """The same samples under the current pseudo-labels of D_u."""
+        return replace(self, labels=pseudo_labels[self.indices])
+
+    def same_as(self, other: Positives) -> bool:
+        """Whether both hold the same samples under the same labels."""
+        return self.pairs() == other.pairs()
+
+    def pairs(self) -> set[tuple[int, int]]:
+        """The set of (position in D_u, label)."""
+        return set(zip(self.indices.tolist(), self.labels.tolist(), strict=True))
+
+    def table(self, classes: tuple[str, ...]) -> pd.DataFrame:
+        """One row per positive, as it is saved beside the model."""
+        columns = {field.name: getattr(self, field.name).tolist() for field in fields(self)}
+        frame = pd.DataFrame(columns).rename(columns={"indices": "sample", "labels": "label", "rounds": "round"})
+        frame["label"] = [classes[label] for label in self.labels.tolist()]
+        return frame.rename(columns={"rewards": "reward"})
+
+
+@torch.no_grad()
+def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; in company each process looks at its share.
+
+    Args:
+        method: Its network looks.
+        inputs: N samples.
+        out: Rows (N, d + K) of an earlier view to write into, where a process looks alone; new ones unless given.
+    """
+    if out is None:
+        return View(in_shares(partial(_look, method), inputs), method.network.n_features)
+    return View(_look(method, inputs, out), method.network.n_features)
+
+
+def _look(method: Method, inputs: Inputs, out: Tensor | None = None) -> Tensor:
+    network, device = method.network, next(method.parameters()).device
+    in_memory = isinstance(inputs, Tensor)
+    d = network.n_features
+    rows = torch.empty(len(inputs), d + network.n_classes) if out is None else out
+    was_training, start = method.training, 0
+    method.eval()
+    with torch_threads(int(in_memory)):
+        size = 4096 if in_memory else 32
+        for batch in stream_in_order(inputs, batch_size=size, transform=network.transform):
+            features = network.features(batch.to(device))
+            part = rows[start : start + len(batch)]
+            part[:, :d] = features
+            part[:, d:] = F.softmax(network.classifier(features), dim=1)
+            start += len(batch)
+    method.train(was_training)
+    return rows
+
+
+@torch.no_grad()
+def log_probabilities(method: Method, inputs: Inputs) -> Tensor:
+    """Logarithms of the class probabilities of all inputs, in evaluation mode, (N, K) on the CPU."""
+    network, device = method.network, next(method.parameters()).device
+    was_training = method.training
+    method.eval()
+    size = 4096 if isinstance(inputs, Tensor) else 32
+    batches = stream_in_order(inputs, batch_size=size, transform=network.transform)
+    found = [F.log_softmax(network(batch.to(device)).float(), dim=1).cpu() for batch in batches]
+    method.train(was_training)
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def backbone_output(method: Method, inputs: Inputs) -> Tensor:
+    """What the backbone makes of all inputs, in evaluation mode, (N, d) on the CPU; embeddings stay as they are."""
+    return in_shares(partial(_pass_backbone, method), inputs)
+
+
+def _pass_backbone(method: Method, inputs: Inputs) -> Tensor:
+    network, device = method.network, next(method.parameters()).device
+    was_training = method.training
+    method.eval()
+    batches = stream_in_order(inputs, batch_size=256, transform=network.transform)
+    found = [network.backbone(batch.to(device)).float().cpu() for batch in batches]
+    method.train(was_training)
+    return torch.cat(found).flatten(1)
+
+
+@torch.no_grad()
+def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
+    """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
+
+    Returns:
+        Positions in D_t followed by D_u, (N_u, count) int64.
+    """
+    method.eval()
+    vectors = torch.cat([backbone_output(method, inputs) for inputs in (data.target.inputs, data.unlabeled)])
+    directions = F.normalize(vectors, dim=1)
+    n_labeled, found = len(data.target), []
+    for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
+        cosines = directions[start : start + 1024] @ directions.T
+        own = torch.arange(start, start + len(cosines))
+        cosines[torch.arange(len(cosines)), own] = -2.0
+        found.append(cosines.topk(min(count, len(directions) - 1), dim=1).indices)
+    return torch.cat(found)
+
+
+def trains_backbone(method: Method) -> bool:
+    """Whether the backbone is trained too, or the inputs are its embeddings already."""
+    return any(True for _ in method.network.backbone.parameters())
+
+
+def on_embeddings(
+    trainer: Trainer, data: TrainingData, config: EpisodeConfig, rng: torch.Generator
+) -> tuple[Trainer, TrainingData]:
+    """F and C of a round without their backbone, and the data as that backbone embeds it now (decision 27).
+
+    Where the inputs are embeddings already, both as they are.
+
+    Of D_s no more is embedded than the actions of a round can draw; whole epochs take all of it.
+
+    Args:
+        trainer: F and C of the round; not changed.
+        data: D_s, D_t, D_u as the backbone takes them.
+        config: How many actions, of how many steps.
+        rng: Chooses the part of D_s.
+
+    Returns:
+        A trainer that has not stepped yet, at the same place of the schedule, and the embedded data.
+    """
+    method, source = trainer.method, data.source
+    if not trains_backbone(method):
+        return trainer, data
+    most = config.actions * config.trial_steps * trainer.config.batch_source
+    if 0 < most < len(source):
+        chosen = torch.randperm(len(source), generator=rng)[:most]
+        source = Labeled(take(source.inputs, chosen), source.labels[chosen])
+    embedded = TrainingData(
+        Labeled(embed(method, source.inputs, trainer.config), source.labels),
+        Labeled(embed(method, data.target.inputs, trainer.config), data.target.labels),
+        embed(method, data.unlabeled, trainer.config),
+    )
+    head = Trainer(head_of(method), trainer.config, trainer.fabric, step=trainer.step, total_steps=trainer.total_steps)
+    return head, embedded
+
+
+def head_of(method: Method) -> Method:
+    """A copy of the method that takes embeddings: the same bottleneck, classifier and losses, no backbone."""
+    head = copy.deepcopy(method, {id(method.network.backbone): nn.Identity()})
+    head.network.transform = None
+    return head
+
+
+@torch.no_grad()
+def embed(method: Method, inputs: Inputs, config: TrainingConfig) -> Tensor:
+    """What the backbone makes of all inputs, prepared for testing, in evaluation mode: (N, width) on the CPU."""
+    return in_shares(partial(_embed, method, config), inputs)
+
+
+def _embed(method: Method, config: TrainingConfig, inputs: Inputs) -> Tensor:
+    network, device = method.network, next(method.parameters()).device
+    was_training = method.training
+    method.eval()
+    in_memory = isinstance(inputs, Tensor)
+    batches = stream_in_order(
+        inputs, batch_size=512 if in_memory else 32, transform=network.transform, workers=config.workers
+    )
+    with torch_threads(config.threads or int(in_memory)):
+        rows = [at_least_float32(network.backbone(batch.to(device))).cpu() for batch in batches]
+    method.train(was_training)
+    return torch.cat(rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,7 @@ from qurate.config import QLearningConfig
 from qurate.runtime.randomness import seeded
 from qurate.selection.q_learning.networks import QNetworkKind, build_q_network
 from qurate.selection.q_learning.pool import Transitions
-from qurate.selection.q_learning.update import (
-    bellman_targets,
-    choose_action,
-    exploration_at,
-    q_loss,
-    update_q_network,
-)
+from qurate.selection.q_learning.update import bellman_targets, choose_action, exploration_at, q_loss, update_q_network
 
 KINDS: list[QNetworkKind] = ["flat", "relational"]
 SMALL = QLearningConfig(hidden=(16, 8), batch_size=4, learning_rate=1e-2, pool_bytes=100_000)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from tests.selection.problem import K, make_round
 from torch import Tensor
 
-from qurate.selection.balance import balance
 from qurate.selection.pseudo_labels import Round
-from qurate.selection.selectors.adaptive import AdaptiveConfig, AdaptiveSelector
-from qurate.selection.selectors.share import ShareSelector, TopShareConfig
+from qurate.selection.selectors import AdaptiveConfig, AdaptiveSelector, ShareSelector, TopShareConfig, balance
 
 ROUND = make_round(noise=2.0)
 EVEN, BETWEEN, LOPSIDED = (20, 20, 20, 20), (32, 20, 16, 12), (50, 14, 10, 6)

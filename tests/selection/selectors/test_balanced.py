@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.selection.problem import K, make_round
 
-from qurate.selection.selectors.balanced import BalancedConfig, BalancedSelector
+from qurate.selection.selectors import BalancedConfig, BalancedSelector
 
 
 @pytest.mark.parametrize(("progress", "share"), [(0.0, 0.3), (0.5, 0.5), (1.0, 0.7)])

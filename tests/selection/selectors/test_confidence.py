@@ -7,7 +7,7 @@ import torch
 from tests.selection.problem import make_round
 
 from qurate.config import SelectorConfig
-from qurate.selection.selectors.confidence import ConfidenceConfig, ConfidenceSelector
+from qurate.selection.selectors import ConfidenceConfig, ConfidenceSelector
 from qurate.selection.state import View
 
 

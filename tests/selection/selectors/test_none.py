@@ -7,7 +7,7 @@ from qurate.config import NoneConfig
 from qurate.data.batches import TrainingData
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.algorithm import fit
-from qurate.selection.selectors.none import NoneSelector
+from qurate.selection.selectors import NoneSelector
 from qurate.training import start
 
 

@@ -4,7 +4,7 @@ import torch
 from tests.selection.problem import K, blobs, config, make_round
 
 from qurate.selection.algorithm import fit
-from qurate.selection.selectors.oracle import OracleSelector
+from qurate.selection.selectors import OracleSelector
 
 
 def test_it_takes_what_a_plain_loop_takes() -> None:

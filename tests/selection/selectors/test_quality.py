@@ -10,7 +10,7 @@ from tests.selection.problem import K, make_round
 
 from qurate.config import RewardConfig
 from qurate.selection.pseudo_labels import Round
-from qurate.selection.selectors.quality import QualityConfig, QualitySelector
+from qurate.selection.selectors import QualityConfig, QualitySelector
 
 
 def plain_phi(round: Round) -> list[float]:

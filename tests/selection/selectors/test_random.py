@@ -8,7 +8,7 @@ from tests.selection.problem import make_round
 
 from qurate.runtime.randomness import generator
 from qurate.selection.pseudo_labels import Round
-from qurate.selection.selectors.random import RandomConfig, RandomSelector
+from qurate.selection.selectors import RandomConfig, RandomSelector
 
 SELECTOR = RandomSelector(RandomConfig(share_start=0.25, share_end=0.75))
 

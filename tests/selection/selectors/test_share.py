@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.selection.problem import make_round
 
-from qurate.selection.selectors.share import ShareSelector, TopShareConfig
+from qurate.selection.selectors import ShareSelector, TopShareConfig
 
 
 @pytest.mark.parametrize(("progress", "count"), [(0.0, 24), (0.5, 40), (1.0, 56)])

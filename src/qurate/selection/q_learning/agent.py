@@ -12,11 +12,10 @@ from torch import Tensor
 
 from qurate.config import QLearningConfig
 from qurate.runtime.randomness import generator, seeded
-from qurate.runtime.states import below, load_optimizer, optimizer_tensors
+from qurate.runtime.tensors import below, load_optimizer, optimizer_tensors
 from qurate.selection.q_learning.memory import available_memory, check_memory, memory_cost
-from qurate.selection.q_learning.networks import FlatQNetwork, QNetwork, QNetworkKind, build_q_network
+from qurate.selection.q_learning.networks import FlatQNetwork, PooledNetwork, QNetwork, QNetworkKind, build_q_network
 from qurate.selection.q_learning.pool import Array, ExperiencePool, as_tensor
-from qurate.selection.q_learning.pooled_network import PooledNetwork
 from qurate.selection.q_learning.update import choose_action, update_pooled, update_q_network
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qurate.config import QLearningConfig
-from qurate.selection.q_learning.networks import QNetworkKind, layer_widths
+from qurate.selection.q_learning.networks import QNetworkKind, layer_widths, pooled_bytes
 from qurate.selection.q_learning.pool import OversizeStateError, check_capacity, pool_slots
-from qurate.selection.q_learning.pooled_network import pooled_bytes
 
 
 def readable_size(n_bytes: int) -> str:

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from qurate.config import QLearningConfig
 from qurate.errors import QurateError
-from qurate.selection.q_learning.networks import QNetwork
+from qurate.selection.q_learning.networks import PooledNetwork, QNetwork
 from qurate.selection.q_learning.pool import Places, Transitions
-from qurate.selection.q_learning.pooled_network import PooledNetwork
 
 
 class DivergedError(QurateError, FloatingPointError):

@@ -1,0 +1,278 @@
+"""What people said of the images of a run: labels.csv, to which rows are only ever added, and what it estimates."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import pandas as pd
+
+from qurate.errors import RunError
+from qurate.runtime.files import wait_for
+from qurate.runtime.tables import to_csv, unguard
+
+LABELS_FILE = "labels.csv"
+
+Kind = Literal["label", "none", "wrong", "undo"]
+"""What a row says of its image.
+
+- 'label': it is of the class in the column of that name.
+- 'none': it is of no class, or no image to learn from.
+- 'wrong': it is not of the class in the column `predicted`; nobody said of which it is.
+- 'undo': the answer of this id does not count.
+"""
+
+
+class Answer(NamedTuple):
+    """A row of labels.csv.
+
+    Args:
+        id: Of the act that gave it; answers that were given at once share it, and so does the row that undoes them.
+        time: In UTC, ISO 8601.
+        file: The image, as predictions.csv names it.
+        answer: A `Kind`.
+        label: The class; empty unless the answer is 'label'.
+        predicted: What the model had said; of a pseudo-label that was called wrong, that label.
+        asked: Why it was asked about: the name of an asker.
+    """
+
+    id: str
+    time: str
+    file: str
+    answer: str
+    label: str
+    predicted: str
+    asked: str
+
+
+class AnswerLog:
+    """The answers of a run.
+
+    Args:
+        path: The file; made with the first answer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged = 0
+        """Rows that could not be understood, as a kill in the middle of writing leaves one."""
+        self._rows: list[Answer] = []
+        self._seen: tuple[int, int] | None = None
+
+    def rows(self) -> list[Answer]:
+        """All rows, in the order in which they were written, whoever wrote them."""
+        try:
+            about = self.path.stat()
+        except FileNotFoundError:
+            self._rows, self._seen = [], None
+            return []
+        if (about.st_size, about.st_mtime_ns) != self._seen:
+            self._rows, self.damaged = parse_answers(self.path.read_bytes())
+            self._seen = about.st_size, about.st_mtime_ns
+        return self._rows
+
+    def current(self) -> dict[str, Answer]:
+        """The answer that counts for each file: the last one that was not taken back."""
+        return current_answers(self.rows())
+
+    def add(self, answers: Sequence[Mapping[str, str]]) -> str:
+        """Write answers that were given at once; they are on the disk when this returns.
+
+        Args:
+            answers: The fields file, answer, label, predicted and asked of each.
+
+        Returns:
+            Their id.
+        """
+        act, now = secrets.token_hex(6), datetime.now(UTC).isoformat(timespec="seconds")
+        self._append([Answer(id=act, time=now, **answer) for answer in answers])
+        return act
+
+    def keep(self, answers: Iterable[Answer]) -> None:
+        """Write answers that were given elsewhere, as they were; those are left out that are known or outdated here."""
+        rows, there = self.rows(), self.current()
+        known = {(row.id, row.file) for row in rows}
+        new = (row for row in answers if (row.id, row.file) not in known)
+        self._append([row for row in new if row.file not in there or there[row.file].time <= row.time])
+
+    def undo(self, act: str) -> bool:
+        """Take answers back by adding a row for each.
+
+        Args:
+            act: Their id.
+
+        Returns:
+            Whether there were any that counted.
+        """
+        given = [row for row in active_answers(self.rows()) if row.id == act]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append([row._replace(time=now, answer="undo", label="") for row in given])
+        return bool(given)
+
+    def _append(self, rows: Sequence[Answer]) -> None:
+        if not rows:
+            return
+        content = to_csv(pd.DataFrame(rows, columns=list(Answer._fields)))
+        try:
+            is_new = not self.path.exists()
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                with wait_for(descriptor):
+                    _write_at_end(descriptor, content)
+            finally:
+                os.close(descriptor)
+            if is_new:
+                _sync_folder(self.path.parent)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot be written ({error.strerror}). Check the disk and the permissions; earlier "
+                "answers are kept."
+            ) from error
+
+
+def _write_at_end(descriptor: int, content: bytes) -> None:
+    """Add a table to the file, without its header unless the file is empty; it is on the disk afterwards."""
+    size = os.fstat(descriptor).st_size
+    if size:
+        content = content.partition(b"\n")[2]
+        if os.pread(descriptor, 1, size - 1) != b"\n":  # somebody was killed in the middle of a row
+            content = b"\n" + content
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def parse_answers(content: bytes) -> tuple[list[Answer], int]:
+    """The rows of a labels.csv, and how many could not be understood.
+
+    Args:
+        content: Of the file. A row that was cut off must not cost the rows after it, so if the file as a whole is no
+            table, each line is read on its own.
+    """
+    text = content.decode("utf-8-sig", errors="surrogateescape")
+    try:
+        whole = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+        is_table = all(len(row) == len(Answer._fields) for row in whole)
+    except csv.Error:
+        is_table = False
+    found = whole if is_table else [row for line in text.split("\n") if (row := _parse_line(line))]
+    rows = [row for row in found if row != list(Answer._fields)]
+    sound = [Answer(*map(unguard, row)) for row in rows if len(row) == len(Answer._fields)]
+    sound = [row for row in sound if _is_sound(row)]
+    return sound, len(rows) - len(sound)
+
+
+def _parse_line(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error:
+        return [line]
+
+
+def _is_sound(row: Answer) -> bool:
+    return bool(row.id and row.file) and row.answer in get_args(Kind) and bool(row.label) == (row.answer == "label")
+
+
+def active_answers(rows: Iterable[Answer]) -> list[Answer]:
+    """The answers that were not taken back, in their order."""
+    given = list(rows)
+    undone = {(row.id, row.file) for row in given if row.answer == "undo"}
+    return [row for row in given if row.answer != "undo" and (row.id, row.file) not in undone]
+
+
+def current_answers(rows: Iterable[Answer]) -> dict[str, Answer]:
+    """The last answer of each file that was not taken back, in the order of their giving."""
+    found: dict[str, Answer] = {}
+    for row in active_answers(rows):
+        found.pop(row.file, None)
+        found[row.file] = row
+    return found
+
+
+_Z = 1.959964  # of a normal distribution, for 95 %
+
+
+class Estimate(NamedTuple):
+    """Accuracy on a random sample.
+
+    Args:
+        images: How many images the person gave a class or called wrong.
+        right: Of how many of them the model had said it.
+        none: Images of the sample that belong to no class; they are not counted.
+        low: Lower end of the 95 % interval of the accuracy on all images; 0 where there are none.
+        high: Upper end; 1 where there are none.
+    """
+
+    images: int
+    right: int
+    none: int
+    low: float
+    high: float
+
+
+def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predicted: Mapping[str, str]) -> Estimate:
+    """Count the answers to a random sample, up to the first image that still lacks one.
+
+    Hard images are put off more often than easy ones. So answers behind a gap do not count before it is closed, and
+    neither do answers that the sample only happens to share with other questions. Who says only that an image is not
+    what another model, or a pseudo-label, took it for has not said whether this model is right.
+
+    Args:
+        order: All files in a random order; the sample is its beginning.
+        answers: What counts for each file.
+        predicted: What the model says of each.
+    """
+    sample = takewhile(lambda file: tells(answers.get(file), predicted[file]), order)
+    return count_right(answers[file]._replace(predicted=predicted[file]) for file in sample)
+
+
+def tells(answer: Answer | None, predicted: str) -> bool:
+    """Whether an answer says if the model is right; one that denies another class than the model's does not.
+
+    Args:
+        answer: If there is one.
+        predicted: What the model says of the image.
+    """
+    return answer is not None and (answer.answer != "wrong" or answer.predicted == predicted)
+
+
+def count_right(sample: Iterable[Answer]) -> Estimate:
+    """How often the model was right on images that were drawn at random, by what it said when they were asked about.
+
+    Args:
+        sample: The answers to them.
+    """
+    kinds = [(answer.answer, answer.label == answer.predicted) for answer in sample]
+    judged = [is_right for kind, is_right in kinds if kind != "none"]
+    return Estimate(len(judged), sum(judged), len(kinds) - len(judged), *wilson_interval(sum(judged), len(judged)))
+
+
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share; it is honest also of few images, and of none or all of them right.
+
+    Example:
+        >>> [round(end, 3) for end in wilson_interval(9, 10)]
+        [0.596, 0.982]
+    """
+    if not total:
+        return 0.0, 1.0
+    share, square = right / total, _Z**2 / total
+    middle = (share + square / 2) / (1 + square)
+    half = _Z / (1 + square) * math.sqrt(share * (1 - share) / total + square / (4 * total))
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # but for rounding

@@ -1,0 +1,391 @@
+"""One cell of a comparison: a method with a selector on a split, measured on the hidden labels as it trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from qurate.benchmark.results import BenchmarkError, RoundRow, Row
+from qurate.calibration import at_temperature, fit_temperature
+from qurate.config import HOW_NOT_WHAT, NAMED_IF_CHANGED, RunConfig, fingerprint
+from qurate.data.samples import Split
+from qurate.data.suites import Protocol
+from qurate.evaluation import (
+    calibration_error,
+    evaluate,
+    measure,
+    predict_probabilities,
+    pseudo_label_accuracy,
+    true_labels,
+)
+from qurate.methods import Method
+from qurate.model_selection import LABEL_FREE, choose_model
+from qurate.registry import ORACLE, PLAIN
+from qurate.selection.algorithm import fit, pretrain
+from qurate.selection.answered import SHORTER
+from qurate.selection.callbacks import Callback, RoundRecord
+from qurate.selection.crossfit import draw_folds, fit_without
+from qurate.selection.pseudo_labels import Positives
+from qurate.selection.selectors import OracleSelector, Selector
+
+POINTS = 8
+"""Models to choose from in a run without rounds, evenly spaced over its training. Our choice."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model of a run.
+
+    Args:
+        accuracy: On the hidden labels of D_u.
+        balanced_accuracy: Mean over classes.
+        ece: Expected calibration error.
+        ece_calibrated: The same at the temperature of the run; None where it has none.
+        positives: Size of D_p when the model was made.
+        positives_accuracy: Share of right ones; None if there are none.
+        scores: What each rule thinks of the model.
+    """
+
+    accuracy: float
+    balanced_accuracy: float
+    ece: float
+    ece_calibrated: float | None
+    positives: int
+    positives_accuracy: float | None
+    scores: Mapping[str, float]
+
+
+class Watch(Callback):
+    """Measures the models of a run: after pre-training, after each round, and on the way.
+
+    Args:
+        split: For D_u and validation.
+        rules: Whose scores to compute.
+        steps: Steps of pre-training after which to look too.
+        temperature: To measure calibrated probabilities at too, if there is one.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        rules: Collection[str],
+        *,
+        steps: Collection[int] = (),
+        temperature: float | None = None,
+    ) -> None:
+        if "validation" in rules and split.validation is None:
+            raise BenchmarkError(
+                "model selection by validation needs validation samples and the split has none: its classes are too "
+                "small. Leave the rule out."
+            )
+        self.points: list[Point] = []
+        self.temperature = temperature
+        self._split = split
+        self._rules = rules
+        self._steps = frozenset(steps)
+        self._method: Method | None = None
+
+    def on_start(self, method: Method) -> None:
+        """The method that is trained."""
+        self._method = method
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        """Look on the way."""
+        if step in self._steps:
+            assert self._method is not None, "training begins after on_start"
+            self._look(self._method, Positives.none())
+
+    def on_pretrained(self, method: Method) -> None:
+        """Look, and no more on the way: steps of rounds are counted from 1 again."""
+        self._steps = frozenset()
+        self._look(method, Positives.none())
+
+    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
+        """Look."""
+        self._look(method, positives)
+
+    def chosen(self, rule: str) -> Point:
+        """The model that a rule takes."""
+        if rule == "last":
+            return self.points[-1]
+        return self.points[choose_model([point.scores[rule] for point in self.points])]
+
+    def _look(self, method: Method, positives: Positives) -> None:
+        unlabeled = self._split.target_unlabeled
+        probabilities = predict_probabilities(method, unlabeled.inputs)
+        truth = true_labels(unlabeled)
+        metrics = measure(probabilities.argmax(dim=1), truth, self._split.n_classes)
+        scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
+        if "validation" in self._rules:
+            assert self._split.validation is not None, "see __init__"
+            scores["validation"] = evaluate(method, self._split.validation).accuracy
+        scores["oracle"] = metrics.accuracy
+        right = pseudo_label_accuracy(positives.indices, positives.labels, unlabeled)
+        calibrated = None
+        if self.temperature is not None:
+            calibrated = calibration_error(at_temperature(probabilities.log(), self.temperature), truth)
+        self.points.append(
+            Point(
+                metrics.accuracy,
+                metrics.balanced_accuracy,
+                calibration_error(probabilities, truth),
+                calibrated,
+                len(positives),
+                right,
+                scores,
+            )
+        )
+
+
+def steps_to_look(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:
+    """Where to look during the training of a run without rounds, before its end; nowhere if only the last counts."""
+    if config.selection.selector.name != "none" or set(rules) == {"last"}:
+        return ()
+    return tuple(config.training.steps * i // POINTS for i in range(1, POINTS))
+
+
+CALIBRATION_FOLDS = 2
+"""Of the labelled target, to find a temperature by; `adapt` has its own number. Our choice: the fewest there can be."""
+
+ASKING = ("asker", "ask", "ask_rounds")
+"""What only cells that ask people name."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that decides one result; its fingerprint names its folder.
+
+    Args:
+        suite: Name of the suite.
+        scenario: 'source:target'.
+        shots: Labelled target samples of each class.
+        protocol: How the target is split.
+        selector: Name of its row: of the selector, or what `qurate.registry` calls it with preset 'paper'.
+        rules: Rules of model selection to report.
+        backbone: That embeds the images, or that is trained.
+        weights: What its weights are, wherever they lie.
+        config: The run.
+        imbalance: How many times larger than the smallest class the largest of the unlabelled target is made by
+            thinning; 1 leaves it as it is.
+        calibrate: Whether to find a temperature by cross-fitting on the labelled target.
+        asker: Who says which images to label next: a name of `qurate.ASKERS`, 'none' for nobody, or empty where nobody
+            is asked and the run ends.
+        ask: Labels to ask for.
+        ask_rounds: In as many rounds of equal size.
+    """
+
+    suite: str
+    scenario: str
+    shots: int
+    protocol: Protocol
+    selector: str
+    rules: tuple[str, ...]
+    backbone: str
+    weights: str
+    config: RunConfig
+    imbalance: int = 1
+    calibrate: bool = False
+    asker: str = ""
+    ask: int = 0
+    ask_rounds: int = 0
+
+    @cached_property
+    def name(self) -> str:
+        """The fingerprint; without what cells of before it could be chosen do not name."""
+        about = dataclasses.asdict(self)
+        if self.asker:
+            about["learning"] = f"anew, 1/{SHORTER} of the steps"  # cells of before went on with the old weights
+        else:
+            for part in ASKING:
+                del about[part]
+        if self.imbalance == 1:
+            del about["imbalance"]
+        if not self.calibrate:
+            del about["calibrate"]
+        _forget_how(about)
+        return fingerprint(about)
+
+    @cached_property
+    def pretraining(self) -> str:
+        """What is equal for cells that differ in selection alone: they can share line 1."""
+        about = dataclasses.asdict(self)
+        for part in ("selector", "rules", "calibrate", *ASKING):
+            del about[part]
+        del about["config"]["selection"], about["config"]["training"]["positive_share"]
+        if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
+            about["total_steps"] = self.config.total_steps
+        about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
+        _forget_how(about)
+        return fingerprint(about)
+
+    @property
+    def base(self) -> Cell:
+        """The same without asking."""
+        return dataclasses.replace(self, asker="", ask=0, ask_rounds=0)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """How many labels were asked for by each of its rows: 0 alone where nobody is asked."""
+        return numbers_asked(self.ask, self.ask_rounds)
+
+    def key(self) -> tuple[str, str, str, int, int]:
+        """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
+        return self.scenario, self.config.method.name, self.selector, self.shots, self.config.seed
+
+    def title(self) -> str:
+        """For people."""
+        scenario, method, selector, shots, seed = self.key()
+        thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
+        asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
+        return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
+
+
+def _forget_how(about: dict[str, Any]) -> None:
+    """Leave out how a run is done, so that finished cells stay finished however the others are run."""
+    training = about["config"]["training"]
+    for name, usual in NAMED_IF_CHANGED.items():
+        if name in HOW_NOT_WHAT or training[name] == usual:
+            del training[name]
+    training["workers"] = 0  # as in names of before
+
+
+def numbers_asked(ask: int, rounds: int) -> tuple[int, ...]:
+    """How many labels were asked for before the first round and after each; 0 alone where there are no rounds."""
+    return (0, *(ask * done // rounds for done in range(1, rounds + 1)))
+
+
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """What came of a cell.
+
+    Args:
+        rows: One per rule; where people are asked, one per number of labels.
+        rounds: One per round, if it has a selector and nobody is asked.
+        asked: Where people are asked: a row for each sample of D_u whose label is known, see `asked_cell`.
+        error: The traceback, if it failed.
+    """
+
+    rows: tuple[Row, ...] = ()
+    rounds: tuple[RoundRow, ...] = ()
+    error: str = ""
+    asked: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """Line 1 of Algorithm 1, done: the trainer's state and what it took."""
+
+    key: str
+    state: Mapping[str, Tensor]
+    seconds: float
+
+
+def run_cell(
+    split: Split,
+    cell: Cell,
+    config: RunConfig,
+    *,
+    before: Pretrained | None = None,
+    selector: Selector | None = None,
+    callbacks: Sequence[Callback] = (),
+    commit: str = "unknown",
+) -> tuple[CellResult, Pretrained]:
+    """Run a cell and measure its models by all its rules.
+
+    Args:
+        split: The data.
+        cell: What to run.
+        config: The run, with weights where they lie on this machine.
+        before: Pre-training of another cell, used if it is the same as this one's.
+        selector: One of your own in place of the config's.
+        callbacks: Told how the run goes.
+        commit: Of qurate, for the rows.
+
+    Returns:
+        The result, and the pre-training for the next cell.
+    """
+    looks = steps_to_look(config, cell.rules)
+    is_named = selector is None and cell.selector != ORACLE  # nobody else can select in folds
+    temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
+    watch = Watch(split, cell.rules, steps=looks, temperature=temperature)
+    listeners = (watch, *callbacks)
+    shared = pretrain_once(split, cell, config, None if looks else before, listeners)  # models on the way must be seen
+    began = time.perf_counter()
+    if cell.selector == ORACLE:
+        selector = OracleSelector(true_labels(split.target_unlabeled))
+    done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared.state)
+    seconds = shared.seconds + time.perf_counter() - began
+    steps = config.training.steps + len(done.rounds) * config.selection.round_steps
+    result = CellResult(_rows(cell, watch, seconds, commit, steps), _rounds(cell, watch, len(split.target_unlabeled)))
+    return result, shared
+
+
+def pretrain_once(
+    split: Split, cell: Cell, config: RunConfig, before: Pretrained | None, callbacks: Sequence[Callback] = ()
+) -> Pretrained:
+    """The pre-training of a cell: that of another cell if it is the same, else its own."""
+    if before is not None and before.key == cell.pretraining:
+        return before
+    began = time.perf_counter()
+    state = pretrain(split, config, callbacks)
+    return Pretrained(cell.pretraining, state, time.perf_counter() - began)
+
+
+def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
+    """The temperature of a run's models, from two folds over the labelled target; None if none can be held out."""
+    labels = split.target_labeled.labels
+    folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
+    if not folds:
+        return None
+    said = torch.cat([fit_without(split, config, images) for images in folds])
+    return fit_temperature(said, labels[torch.cat(folds)])
+
+
+def _rows(cell: Cell, watch: Watch, seconds: float, commit: str, steps: int) -> tuple[Row, ...]:
+    rows = []
+    for rule in cell.rules:
+        point = watch.chosen(rule)
+        rows.append(
+            Row(
+                *cell.key(),
+                model_selection=rule,
+                accuracy=point.accuracy,
+                balanced_accuracy=point.balanced_accuracy,
+                positives=None if cell.selector in PLAIN else point.positives,
+                positives_accuracy=point.positives_accuracy,
+                seconds=seconds,
+                config=cell.name,
+                commit=commit,
+                steps=steps,
+                imbalance=cell.imbalance,
+                ece=point.ece,
+                ece_calibrated=point.ece_calibrated,
+                temperature=watch.temperature,
+            )
+        )
+    return tuple(rows)
+
+
+def _rounds(cell: Cell, watch: Watch, n_unlabeled: int) -> tuple[RoundRow, ...]:
+    if cell.selector in PLAIN:
+        return ()
+    return tuple(
+        RoundRow(
+            *cell.key(),
+            round=number,
+            accuracy=point.accuracy,
+            positives=point.positives,
+            positives_accuracy=point.positives_accuracy,
+            coverage=point.positives / n_unlabeled,
+            imbalance=cell.imbalance,
+        )
+        for number, point in enumerate(watch.points)
+    )

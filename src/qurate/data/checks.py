@@ -1,0 +1,443 @@
+"""The data audit.
+
+What hinders adaptation in three folders, what is missing in a local copy of a suite. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, Skipped, leave_out, list_some, read_folder
+from qurate.data.images import ImageFiles, OnProgress, read_image, try_all
+from qurate.data.lists import move_rows, parse_list
+from qurate.data.own_images import Place, match_parts, paths_of, read_labeled, read_unlabeled
+from qurate.data.samples import DataError, Split
+from qurate.data.suites import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
+from qurate.embedding.cache import read_contents
+
+FEW_LABELS = 3
+"""Fewer labels per class than this are too few to count on; the paper has 1 or 3."""
+FEW_UNLABELED = 10
+"""Fewer unlabelled images than this for each class give little to adapt to."""
+IMBALANCE = 10.0
+"""A class this many times larger than another is worth a word."""
+SMALL_SIDE = 32
+"""An image with a side of fewer pixels than this shows little to a backbone that looks at 224."""
+LONG_SHAPE = 4.0
+"""An image this many times longer than wide is squeezed beyond recognition."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check_data` found.
+
+    Args:
+        summary: What each part holds.
+        problems: What adaptation would stop at; each says what to do.
+        warnings: What it would accept, but a person should look at.
+    """
+
+    summary: tuple[str, ...]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data can be adapted with as they are."""
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """The report, one finding per line."""
+        found = [f"Problem: {text}" for text in self.problems] + [f"Warning: {text}" for text in self.warnings]
+        verdict = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}."
+        return [*self.summary, *found, verdict if found else "No problems found."]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One readable image: where it is, whose class, its size, and the digest of its pixels."""
+
+    part: str
+    path: Path
+    label: str | None
+    size: tuple[int, int]
+    digest: bytes
+
+
+def check_data(
+    source: Place | Domain,
+    labeled: Place | Domain,
+    unlabeled: Place | Domain,
+    *,
+    on_progress: OnProgress | None = None,
+) -> CheckReport:
+    """Look at every image of the three parts and say what is wrong with them.
+
+    Images are the same if their decoded pixels are, whatever the files are called.
+
+    Args:
+        source: Class folders, a list file or a CSV table.
+        labeled: The same for the labelled target images.
+        unlabeled: Any folder, a list or a table; labels in it are not looked at.
+        on_progress: Called after each image.
+
+    Example:
+        >>> report = check_data("photos", "sketches/labeled", "nowhere")
+        >>> report.ok
+        False
+        >>> print(report.lines()[-1])
+        3 problems, 0 warnings.
+    """
+    domains: dict[str, Domain] = {}
+    problems: list[str] = []
+    for part, given in (("source", source), ("labeled", labeled), ("unlabeled", unlabeled)):
+        try:
+            domains[part] = _read(part, given)
+        except DataError as error:
+            problems.append(str(error) if str(error).startswith(part) else f"{part}: {error}")
+    pictures, unreadable = _look_at_all(domains, on_progress)
+    by_part = {part: [picture for picture in pictures if picture.part == part] for part in domains}
+    summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
+    problems += _class_problems(domains, by_part)
+    problems += [] if problems else _refusals(domains, unreadable)
+    found = [
+        *_skipped_warnings(domains, unreadable),
+        *_duplicate_warnings(by_part),
+        *_count_warnings(by_part),
+        *_size_warnings(by_part),
+    ]
+    return CheckReport(tuple(summary), tuple(problems), tuple(found))
+
+
+def _read(part: str, given: Place | Domain) -> Domain:
+    """The part as adaptation would read it, but for the warnings: what is skipped is said in the report."""
+    if isinstance(given, Domain):
+        return given
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        return read_unlabeled(given, part) if part == "unlabeled" else read_labeled(given, part)
+
+
+def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> list[str]:
+    """What `adapt` would say and refuse: it is asked itself."""
+    broken = {skip.path: skip.reason for skips in unreadable.values() for skip in skips}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        try:
+            sound = {part: leave_out(domain, broken) for part, domain in domains.items()}
+            contents, _ = read_contents(path for domain in sound.values() for path in paths_of(domain))
+            match_parts(sound, contents, "error")
+        except DataError as error:
+            return [str(error)]
+    return []
+
+
+def _look_at_all(
+    domains: Mapping[str, Domain], on_progress: OnProgress | None
+) -> tuple[list[Picture], dict[str, list[Skipped]]]:
+    entries = [entry for part, domain in domains.items() for entry in _entries(part, domain)]
+    pictures: list[Picture] = []
+    unreadable: dict[str, list[Skipped]] = defaultdict(list)
+    found, reasons = try_all(_look, [path for _, path, _ in entries], on_progress)
+    for part, path, label in entries:
+        if path in found:
+            pictures.append(Picture(part, path, label, *found[path]))
+        else:
+            unreadable[part].append(Skipped(path, reasons[path]))
+    return pictures, unreadable
+
+
+def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]]:
+    if not isinstance(domain.inputs, ImageFiles):
+        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays.")
+    for path, label in zip(domain.inputs.paths, domain.labels.tolist(), strict=True):
+        yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
+
+
+def _look(path: Path) -> tuple[tuple[int, int], bytes]:
+    image = read_image(path)
+    return image.size, hashlib.sha256(str(image.size).encode() + image.tobytes()).digest()
+
+
+def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:
+    if not pictures:
+        return f"{part}: no readable image."
+    said = f"{part}: {_count(pictures)}"
+    if part != "unlabeled":
+        counts = _class_counts(pictures)
+        said += f", {min(counts.values())} to {max(counts.values())} in each of {len(counts)} classes" if counts else ""
+    sides = [min(picture.size) for picture in pictures], [max(picture.size) for picture in pictures]
+    passed = len([skip for skip in domain.skipped if _is_passed_over(skip)])
+    said += f", sides of {min(sides[0])} to {max(sides[1])} pixels"
+    return said + (f"; {passed} hidden or other files skipped." if passed else ".")
+
+
+def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
+    return Counter(picture.label for picture in pictures if picture.label is not None)
+
+
+def _class_problems(domains: Mapping[str, Domain], by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    counts = {part: _class_counts(by_part[part]) for part in ("source", "labeled") if part in domains}
+    for part, sizes in counts.items():
+        if nameless := [picture.path for picture in by_part[part] if picture.label is None]:
+            yield f"{part} has {_count(nameless)} without class: {list_some(nameless, 3)}. Label or remove them."
+        if empty := [name for name in domains[part].classes if not sizes[name]]:
+            yield f"{part} has classes without a readable image: {list_some(empty)}. Add images or remove the classes."
+        if part == "source" and len(sizes) < 2:
+            yield f"source must have at least two classes, got {list_some(sizes) or 'none'}. Is it the right folder?"
+    if len(counts) == 2:
+        for part, other in (("source", "labeled"), ("labeled", "source")):
+            names = [name for name in domains[part].classes if name not in domains[other].classes]
+            if names:
+                likely = _same_but_for_spelling(names, domains[other].classes)
+                hint = f" Spelled differently there: {likely}." if likely else ""
+                yield f"Only {part} has {list_some(names)}.{hint} Rename the classes alike, or remove those."
+
+
+def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:
+    plain = {_plain(name): name for name in others}
+    return ", ".join(f"'{name}' as '{plain[_plain(name)]}'" for name in names if _plain(name) in plain)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _is_passed_over(skip: Skipped) -> bool:
+    return skip.reason in (HIDDEN, NO_IMAGE)
+
+
+def _skipped_warnings(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> Iterator[str]:
+    for part, domain in domains.items():
+        skipped = [skip for skip in domain.skipped if not _is_passed_over(skip)]
+        reasons = [f"{skip.path}: {skip.reason}" for skip in skipped]
+        reasons += [skip.reason for skip in unreadable.get(part, ())]
+        if reasons:
+            yield f"{part} has {_count(reasons, 'file')} to be left out: {list_some(reasons, 5)}."
+
+
+def _duplicate_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    same: dict[bytes, list[Picture]] = defaultdict(list)
+    for pictures in by_part.values():
+        for picture in pictures:
+            same[picture.digest].append(picture)
+    groups = [group for group in same.values() if len(group) > 1]
+    torn = [group for group in groups if len({picture.label for picture in group} - {None}) > 1]
+    if torn:
+        examples = list_some((" = ".join(f"{p.path} ({p.label})" for p in group if p.label) for group in torn), 3)
+        yield f"{_count(torn)} with more than one class: {examples}. Keep the right one."
+    for part in by_part:
+        inside = [members for group in groups if len(members := [p for p in group if p.part == part]) > 1]
+        if inside:
+            examples = list_some((f"{members[0].path} = {members[1].path}" for members in inside), 3)
+            yield f"{part} holds {_count(inside)} more than once: {examples}. Remove the copies."
+    for first, second in combinations(by_part, 2):
+        shared = [group for group in groups if {first, second} <= {picture.part for picture in group}]
+        if shared:
+            pairs = [[next(p for p in group if p.part == part) for part in (first, second)] for group in shared]
+            examples = list_some((f"{one.path} = {two.path}" for one, two in pairs), 3)
+            yield f"{_count(shared)} both in {first} and in {second}: {examples}. Remove them from {second}."
+
+
+def _count_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    counts = {part: _class_counts(by_part.get(part, ())) for part in ("source", "labeled")}
+    for part, sizes in counts.items():
+        if sizes and max(sizes.values()) >= IMBALANCE * min(sizes.values()):
+            (large, most), (small, least) = sizes.most_common()[0], sizes.most_common()[-1]
+            yield f"{part} is uneven: {most} of '{large}' but {least} of '{small}'. More of the small ones help."
+    if few := [name for name, size in counts["labeled"].items() if size < FEW_LABELS]:
+        yield (
+            f"labeled has fewer than {FEW_LABELS} images of {list_some(few)}. Every further label counts; how much "
+            "adaptation helped cannot be told well from so few."
+        )
+    n_classes = len(counts["source"])
+    if "unlabeled" in by_part and len(by_part["unlabeled"]) < FEW_UNLABELED * n_classes:
+        yield (
+            f"unlabeled has {_count(by_part['unlabeled'])} for {n_classes} classes. Adaptation learns from them: "
+            f"{FEW_UNLABELED * n_classes} or more are better."
+        )
+
+
+def _size_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+    for part, pictures in by_part.items():
+        small = [picture for picture in pictures if min(picture.size) < SMALL_SIDE]
+        if small:
+            yield f"{part} has {_count(small)} with a side under {SMALL_SIDE} pixels: {_with_sizes(small)}."
+        long = [picture for picture in pictures if max(picture.size) > LONG_SHAPE * min(picture.size)]
+        if long:
+            yield f"{part} has {_count(long)} over {LONG_SHAPE:g} times as long as wide: {_with_sizes(long)}."
+
+
+def _with_sizes(pictures: Sequence[Picture]) -> str:
+    return list_some((f"{picture.path} ({picture.size[0]} x {picture.size[1]})" for picture in pictures), 3)
+
+
+def _count(things: Sequence[object], what: str = "image") -> str:
+    return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
+
+
+SHOTS = (1, 3)
+"""Shots that the public lists exist for."""
+
+
+def check_suite(suite: Suite, data: Path | None) -> CheckReport:
+    """Compare a local copy with what the suite says of itself. No image is decoded.
+
+    Args:
+        suite: What should be there.
+        data: Folder of its images; a generated suite needs none.
+
+    Example:
+        >>> from qurate.data.suites import load_suite
+        >>> check_suite(load_suite("digits"), None).ok
+        True
+    """
+    if suite.generated:
+        return CheckReport((f"{suite.title}: made when it is used ({suite.published}); nothing to check.",), (), ())
+    if data is None or not data.is_dir():
+        where = "none was given; pass --data DIR" if data is None else f"{data} is not a folder"
+        return CheckReport(
+            (_describe_domain(suite),),
+            (f"data must be the folder of {suite.title}, but {where}. {_published(suite)}",),
+            (),
+        )
+    found = _Findings(suite, data)
+    lists = suite.find_lists(data)
+    if suite.lists and lists is None:
+        found.problems.append(missing_lists(suite, data))
+    for domain in suite.domains.values():
+        found.check_domain(domain, lists)
+    if lists is not None:
+        found.check_lists(lists)
+    return CheckReport((_describe_domain(suite), *found.summary), tuple(found.problems), tuple(found.warnings))
+
+
+class Overlap(NamedTuple):
+    """Files that two parts share.
+
+    Args:
+        first: Name of a part.
+        second: Name of another.
+        shared: How many different files are in both.
+        size: How many the second part holds.
+    """
+
+    first: str
+    second: str
+    shared: int
+    size: int
+
+
+def find_overlaps(split: Split) -> list[Overlap]:
+    """Every pair of parts of a split of image files that share some; files are the same if their real paths are.
+
+    Example:
+        >>> find_overlaps(read_mme_split("data/office31", "webcam", "amazon", shots=3))  # images  # doctest: +SKIP
+        [Overlap(first='target_unlabeled', second='validation', shared=93, size=93)]
+    """
+    inputs = {name: part.inputs for name, part in split.parts.items()}
+    files = {name: given.paths for name, given in inputs.items() if isinstance(given, ImageFiles)}
+    found = {name: {path.resolve() for path in paths} for name, paths in files.items()}
+    pairs = [(first, second, len(found[first] & found[second])) for first, second in combinations(found, 2)]
+    return [Overlap(first, second, count, len(files[second])) for first, second, count in pairs if count]
+
+
+class _Findings:
+    """What is found of a suite in a folder."""
+
+    def __init__(self, suite: Suite, data: Path) -> None:
+        self.suite = suite
+        self.data = data
+        self.summary: list[str] = []
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self._sound: set[str] = set()
+
+    def check_domain(self, domain: SuiteDomain, lists: Path | None) -> None:
+        """Its folder and its list of all images, or its class folders."""
+        before = len(self.problems)
+        try:
+            folder = find_folder(self.suite, domain, self.data)
+            if self.suite.lists:
+                self._check_class_folders(domain, self.data / folder, lists is not None)
+                if lists is not None:
+                    self._check_source_list(domain, folder, lists)
+            else:
+                content = read_folder(self.data / folder, name=domain.name)
+                self.summary.append(f"{domain.name} ({folder}): {len(content)} images, {len(content.classes)} classes.")
+                self._check_counts(domain, f"folder {folder}", len(content), len(content.classes))
+        except DataError as error:
+            self.problems.append(str(error))
+        if len(self.problems) == before:
+            self._sound.add(domain.name)
+
+    def check_lists(self, lists: Path) -> None:
+        """The lists of every target whose domain is sound: all there, their files there, what they share."""
+        targets: dict[str, str] = {}
+        for scenario in self.suite.scenarios:
+            if set(scenario.split(":")) <= self._sound:
+                targets.setdefault(scenario.partition(":")[2], scenario)
+        for target, scenario in targets.items():
+            for shots in SHOTS:
+                try:
+                    split = read_suite_split(self.suite, self.data, scenario, shots=shots, seed=0, protocol="mme")
+                    self._say_overlaps(f"{target}, {shots}-shot lists", find_overlaps(split))
+                except DataError as error:
+                    self.problems.append(f"lists in {lists}: {error}")
+
+    def _say_overlaps(self, where: str, overlaps: list[Overlap]) -> None:
+        shared = [f"{found.shared} of {found.size} of {found.second} are also in {found.first}" for found in overlaps]
+        if shared:
+            self.warnings.append(f"{where} overlap: {'; '.join(shared)}. Protocol 'clean' takes them apart.")
+
+    def _check_class_folders(self, domain: SuiteDomain, folder: Path, has_lists: bool) -> None:
+        """More classes on disk than wanted are harmless where lists choose among them."""
+        classes = sum(1 for child in folder.iterdir() if child.is_dir())
+        if self.suite.whole_classes and classes == self.suite.whole_classes:
+            said = (
+                f"{domain.name} has the {classes} classes of the whole data set, not the {self.suite.classes} of "
+                f"{self.suite.title}."
+            )
+            if has_lists:
+                self.warnings.append(f"{said} The lists choose the right ones, and only those are read.")
+            else:
+                self.problems.append(f"{said} The lists, which are missing, would choose the right ones.")
+
+    def _check_source_list(self, domain: SuiteDomain, folder: str, lists: Path) -> None:
+        rows = move_rows(parse_list(source_list(lists, domain)), {domain.name: folder})
+        classes = len({row.label for row in rows})
+        self.summary.append(f"{domain.name} ({folder}): {len(rows)} images listed, {classes} classes.")
+        self._check_counts(domain, source_list(lists, domain).name, len(rows), classes)
+        missing = [row.path for row in rows if not (self.data / row.path).is_file()]
+        if missing:
+            self.problems.append(
+                f"{domain.name}: {len(missing)} of {len(rows)} listed images are missing: {list_some(missing, 3)}. "
+                f"{_published(self.suite)}"
+            )
+
+    def _check_counts(self, domain: SuiteDomain, where: str, images: int, classes: int) -> None:
+        suite = self.suite
+        if classes != suite.classes:
+            whole = classes == suite.whole_classes
+            why = f": that is the whole data set, of which {suite.title} is a part" if whole else ""
+            self.problems.append(f"{domain.name}: {where} has {classes} classes, expected {suite.classes}{why}.")
+        if domain.images is not None and images != domain.images:
+            self.problems.append(f"{domain.name}: {where} has {images} images, expected {domain.images} as published.")
+
+
+def _describe_domain(suite: Suite) -> str:
+    return (
+        f"{suite.title}: {len(suite.domains)} domains, {suite.classes} classes, {len(suite.scenarios)} scenarios "
+        f"({', '.join(suite.scenarios)})."
+    )
+
+
+def _published(suite: Suite) -> str:
+    return f"It is published at {suite.published}." if suite.published else "The suite does not say where to get it."

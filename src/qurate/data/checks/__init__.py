@@ -1,1 +1,0 @@
-"""What is wrong with images, lists and splits, found before training does."""

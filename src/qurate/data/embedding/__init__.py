@@ -1,1 +1,0 @@
-"""Images through a frozen backbone once, into a cache keyed by content."""

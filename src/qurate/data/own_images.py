@@ -1,0 +1,315 @@
+"""Images as people have them: a folder, a list or a table for each part, and what was understood of it."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from qurate.data.domains import (
+    DataWarning,
+    Domain,
+    leave_out,
+    list_some,
+    match_classes,
+    read_folder,
+    read_unlabeled_folder,
+)
+from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
+from qurate.data.lists import parse_paths, place_of, read_list, read_table, read_unlabeled_list
+from qurate.data.samples import Inputs, Labeled, Split, Unlabeled
+from qurate.data.splits import split_parts
+from qurate.embedding.cache import Content, read_contents, spread
+from qurate.embedding.embed import digest_memory
+from qurate.errors import DataError
+from qurate.runtime.files import write_atomically
+from qurate.runtime.paths import IMAGE_SUFFIXES, LABELED, UNLABELED, as_path, existing, is_file, is_folder, shorten
+from qurate.runtime.paths import Place as Place
+
+Missing = Literal["error", "drop"]
+"""What is done with a class that one side lacks."""
+
+
+def count_images(*places: Place) -> int:
+    """About how many images there are at some places: files of folders by their names, lines of lists and tables."""
+    count = 0
+    for place in places:
+        if is_file(Path(place)):
+            count += sum(1 for line in Path(place).read_bytes().splitlines() if line.strip())
+        else:
+            names = (name for _, _, files in os.walk(place) for name in files)
+            count += sum(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in names)
+    return count
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The three parts of a run, read and matched.
+
+    Args:
+        domains: 'source', 'labeled' and 'unlabeled' as they were read.
+        contents: Digests of all their files.
+        missing: What is done with a class that one side lacks.
+        split: Image files; nothing is sealed, for no one knows the hidden labels.
+        notes: Sentences on what was left out.
+    """
+
+    domains: Mapping[str, Domain]
+    contents: Mapping[Path, Content]
+    missing: Missing
+    split: Split
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Source and target, by their folders' names."""
+        return f"{self.domains['source'].name} to {self.domains['unlabeled'].name}"
+
+    @property
+    def digest(self) -> str:
+        """Of all contents and labels: equal data, equal digest, wherever it lies."""
+        whole = hashlib.sha256("\n".join(self.split.classes).encode())
+        for part in (self.split.source, self.split.target_labeled, self.split.target_unlabeled):
+            assert isinstance(part.inputs, ImageFiles)
+            labels = part.labels.tolist() if isinstance(part, Labeled) else [-1] * len(part)
+            for path, label in zip(part.inputs.paths, labels, strict=True):
+                whole.update(self.contents[path].digest + int(label).to_bytes(8, "big", signed=True))
+            whole.update(b"end of part")
+        return whole.hexdigest()
+
+    def lines(self) -> list[str]:
+        """What was understood, one sentence each."""
+        split = self.split
+        shots = torch.bincount(split.target_labeled.labels, minlength=split.n_classes)
+        few = f"{int(shots.min())}" if shots.min() == shots.max() else f"{int(shots.min())} to {int(shots.max())}"
+        return [
+            f"{split.n_classes} classes: {list_some(split.classes, 5)}.",
+            f"Source: {len(split.source)} labelled images.",
+            f"Target: {len(split.target_labeled)} labelled images ({few} per class), "
+            f"{len(split.target_unlabeled)} unlabelled.",
+            *self.notes,
+        ]
+
+    def without(self, unreadable: Mapping[Path, str]) -> Parts:
+        """The parts without files that turned out to be unreadable, and whatever has the same content.
+
+        Raises:
+            DataError: If too little is left.
+        """
+        if not unreadable:
+            return self
+        everywhere = spread(unreadable, self.contents)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # the notes say it
+            domains = {name: leave_out(domain, everywhere) for name, domain in self.domains.items()}
+        return match_parts(domains, self.contents, self.missing)
+
+    def twins(self) -> dict[Path, Path]:
+        """The unlabelled images that are no part of the split, each with the labelled image that it is the same as."""
+        labeled = {self.contents[path].digest: path for path in reversed(paths_of(self.split.target_labeled))}
+        kept = set(paths_of(self.split.target_unlabeled))
+        left_out = [path for path in paths_of(self.domains["unlabeled"]) if path not in kept]
+        return {path: labeled[self.contents[path].digest] for path in left_out}
+
+
+def read_parts(
+    source: Place,
+    labeled: Place,
+    unlabeled: Place,
+    *,
+    missing: Missing = "error",
+    cache: Path | None = None,
+) -> Parts:
+    """Read the parts of a run. Files are hashed, but no image is decoded: `Parts.without` leaves out what breaks later.
+
+    Args:
+        source: Labelled source: class folders, a list file (one `path class` per line) or a CSV table.
+        labeled: Labelled target, likewise, of the same classes.
+        unlabeled: Unlabelled target: any folder, nested or flat, a list or a table. Images that are also in `labeled`,
+            by content, are left out.
+        missing: What to do with a class that one side lacks: `error` raises, `drop` leaves it out.
+        cache: Where digests of files are remembered.
+
+    Raises:
+        DataError: If a part is missing or empty, or the classes do not match.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # the notes say it
+        domains = {
+            "source": read_labeled(source, "source"),
+            "labeled": read_labeled(labeled, "labeled"),
+            "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
+        }
+        paths = [path for domain in domains.values() for path in paths_of(domain)]
+        contents, unreadable = read_contents(paths, digest_memory(cache))
+        domains = {name: leave_out(domain, unreadable) for name, domain in domains.items()}
+    return match_parts(domains, contents, missing)
+
+
+def read_labeled(where: Place, argument: str) -> Domain:
+    """A labelled domain from a folder of class folders, a list file or a CSV table, by what is there."""
+    path = existing(where, argument, LABELED)
+    if path.is_dir():
+        return read_folder(path)
+    return read_table(path, path.parent) if path.suffix.lower() == ".csv" else read_list(path, path.parent)
+
+
+def read_unlabeled(where: Place, argument: str) -> Domain:
+    """A domain without labels from any folder, list or table; labels that a list has are not read."""
+    path = existing(where, argument, UNLABELED)
+    return read_unlabeled_folder(path) if path.is_dir() else read_unlabeled_list(path, path.parent)
+
+
+def find_images(images: Place | Sequence[Place]) -> list[Path]:
+    """Files to predict, readable or not: those of a folder by their names, of a glob, of a list or table, or one.
+
+    Raises:
+        DataError: If there is none.
+    """
+    allowed = f"a folder, a glob, a list file or paths with at least one image ({', '.join(sorted(IMAGE_SUFFIXES))})"
+    if isinstance(images, str | os.PathLike):
+        place = as_path(images, "images", allowed)
+        found = _images_below(place) if is_folder(place) else _images_named(place)
+    elif isinstance(images, Iterable):
+        found = [as_path(image, "images", allowed) for image in images]
+    else:
+        raise DataError(f"images must be {allowed}, got {type(images).__name__}.")
+    if not found:
+        raise DataError(f"images must be {allowed}, got none at {shorten(images)}.")
+    return found
+
+
+def _images_below(root: Path) -> list[Path]:
+    try:
+        below = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and not file.is_dir())
+    except OSError as error:
+        raise DataError(f"{root} cannot be listed ({error.strerror}). Check who may read it.") from error
+    return [file for file in below if not any(part.startswith(".") for part in file.relative_to(root).parts)]
+
+
+def _images_named(place: Path) -> list[Path]:
+    """One image, or the files that a list or a glob names."""
+    if is_file(place):
+        is_image = place.suffix.lower() in IMAGE_SUFFIXES
+        return [place] if is_image else [place_of(row, place.parent) for row in parse_paths(place)]
+    try:
+        named = glob.glob(os.fspath(place), recursive=True)  # noqa: PTH207  # any pattern
+    except (OSError, re.error):
+        return []
+    return [file for file in sorted(map(Path, named)) if not is_folder(file)]
+
+
+def paths_of(part: Domain | Labeled | Unlabeled) -> tuple[Path, ...]:
+    """The image files of a part."""
+    assert isinstance(part.inputs, ImageFiles), "parts are read from files"
+    return part.inputs.paths
+
+
+def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, Content], missing: Missing) -> Parts:
+    """The parts of one split, with notes on what is no part of it.
+
+    Raises:
+        DataError: If they are not enough to adapt with.
+    """
+    notes = [note for name, domain in domains.items() for note in _skipped(name, domain)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        source, labeled = match_classes(domains["source"], domains["labeled"], missing=missing)
+    notes += [str(warning.message) for warning in caught]
+    unlabeled = _without_labeled(domains["unlabeled"], labeled, contents)
+    if left_out := len(domains["unlabeled"]) - len(unlabeled):
+        images = "1 image is" if left_out == 1 else f"{left_out} images are"
+        notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
+    return Parts(domains, contents, missing, split_parts(source, labeled, unlabeled), tuple(notes))
+
+
+def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, Content]) -> Domain:
+    known = {contents[path].digest for path in paths_of(labeled)}
+    kept = [i for i, path in enumerate(paths_of(unlabeled)) if contents[path].digest not in known]
+    if len(kept) < 2:
+        raise DataError(
+            f"unlabeled ('{unlabeled.name}') must hold at least two images that labeled ('{labeled.name}') does not, "
+            f"got {len(kept)} among {len(unlabeled)}. Point it at the unlabelled ones; adaptation learns from many."
+        )
+    return unlabeled.keep(torch.tensor(kept))
+
+
+def _skipped(name: str, domain: Domain) -> list[str]:
+    """Sentences on the files of a part that are no samples, one for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for skip in domain.skipped:
+        reason = skip.reason.removeprefix(f"{skip.path}: ").removesuffix(" Replace the file or remove it.")
+        by_reason.setdefault(reason.replace(str(skip.path), skip.path.name).rstrip("."), []).append(skip.path.name)
+    return [
+        f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'} left out, {reason}: {list_some(files, 3)}."
+        for reason, files in by_reason.items()
+    ]
+
+
+def prepare_images(
+    paths: Iterable[Path], transform: Transform, folder: Path, on_progress: OnProgress | None = None
+) -> tuple[dict[Path, Path], dict[Path, str]]:
+    """Store images as arrays of the size that they are cut from; those that are there already stay.
+
+    An array is what `Transform` makes of the image before it crops, so a run on it is the same to the last bit. A file
+    is named by the image's path, size and time of change, and by how it is resized.
+
+    Args:
+        paths: Image files.
+        transform: How the backbone prepares images.
+        folder: Where to store them; resize * resize * 3 bytes for each.
+        on_progress: Told how many are done.
+
+    Returns:
+        The array of each image, and the reason for those that cannot be read.
+    """
+    return try_all(partial(_store, folder, transform), paths, on_progress)
+
+
+def read_prepared(split: Split, stored: dict[Path, Path]) -> Split:
+    """The split on the stored arrays."""
+    source, target = split.source, split.target_labeled
+    return replace(
+        split,
+        source=Labeled(_stored(source.inputs, stored), source.labels),
+        target_labeled=Labeled(_stored(target.inputs, stored), target.labels),
+        target_unlabeled=Unlabeled(_stored(split.target_unlabeled.inputs, stored), split.target_unlabeled.sealed),
+    )
+
+
+def _stored(inputs: Inputs, stored: dict[Path, Path]) -> Inputs:
+    assert isinstance(inputs, ImageFiles)
+    return ImageFiles(tuple(stored[path] for path in inputs.paths))
+
+
+def _store(folder: Path, transform: Transform, path: Path) -> Path:
+    about = path.stat() if path.is_file() else None
+    changed = (about.st_size, about.st_mtime_ns) if about is not None else ()
+    named = (transform.resize, transform.interpolation, str(path.absolute()), *changed)
+    digest = hashlib.sha256(repr(named).encode(errors="surrogateescape")).hexdigest()
+    place = folder / digest[:2] / f"{digest[:32]}.npy"
+    if not _is_whole(place, transform.resize):
+        resized = transform.resized(transform.read(path))
+        content = io.BytesIO()
+        np.save(content, np.asarray(resized, dtype=np.uint8), allow_pickle=False)
+        write_atomically(place, content.getvalue())
+    return place
+
+
+def _is_whole(place: Path, side: int) -> bool:
+    """Whether an array of this size is stored there."""
+    try:
+        return bool(np.load(place, mmap_mode="r", allow_pickle=False).shape == (side, side, 3))
+    except (OSError, ValueError, EOFError):  # not there, or damaged
+        return False

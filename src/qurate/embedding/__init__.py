@@ -1,0 +1,1 @@
+"""Images through a frozen backbone, and the cache of what comes out."""

@@ -1,0 +1,217 @@
+"""A frozen backbone, or several side by side: its identity, device and precision."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from qurate.data.images import ENOUGH, Transform
+from qurate.embedding.cache import Store
+from qurate.errors import ConfigError
+from qurate.networks.backbone_names import BackboneError, members_of, weights_of
+from qurate.networks.backbones import SideBySide, build_backbone, check_backbone, join_vectors
+from qurate.runtime.machine import multiplies_bfloat16
+from qurate.runtime.tensors import tensor_digest
+
+VARIABLE = "QURATE_PRECISION"
+"""Set it to one of the three to have it everywhere."""
+
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_precision(module: nn.Module, device: str) -> torch.dtype:
+    """What a backbone computes in on a kind of device; embeddings are float32 in any case.
+
+    On a GPU float16. On a CPU that multiplies bfloat16 itself, bfloat16 for networks with attention, which are slow:
+    1.7 times as fast (docs/performance.md). Convolutional ones would gain as much, but stay in float32, as in the
+    published tables. Elsewhere float32.
+
+    Args:
+        module: The backbone.
+        device: 'cpu', 'cuda' or 'mps'.
+
+    Raises:
+        ConfigError: If the environment asks for a precision that there is not.
+    """
+    if asked := os.environ.get(VARIABLE):
+        if asked not in _PRECISIONS:
+            raise ConfigError(f"{VARIABLE} must be one of {', '.join(_PRECISIONS)}, or not set, got '{asked}'.")
+        return _PRECISIONS[asked]
+    if device == "cuda":
+        return torch.float16
+    if device == "cpu" and has_attention(module) and multiplies_bfloat16():
+        return torch.bfloat16
+    return torch.float32
+
+
+def has_attention(module: nn.Module) -> bool:
+    """Whether any layer attends, going by the names that torch and timm give to such layers."""
+    return any("attention" in type(layer).__name__.lower() for layer in module.modules())
+
+
+def describe_space(frozen: FrozenBackbone, precision: torch.dtype) -> str:
+    """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings.
+
+    Beside the backbone's identity: which JPEGs are decoded smaller than they are, and the precision.
+    """
+    about = {
+        **json.loads(frozen.identity),
+        "decoding": f"JPEG at no less than {ENOUGH} times the resized side",
+        "precision": str(precision).removeprefix("torch."),
+    }
+    return json.dumps(about, sort_keys=True, indent=2) + "\n"
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenBackbone:
+    """A backbone that only embeds.
+
+    Args:
+        name: As `build_backbone` knows it.
+        module: Images (N, 3, crop, crop) to (N, width), in evaluation mode.
+        width: Length of an embedding.
+        transform: How image files are prepared.
+    """
+
+    name: str
+    module: nn.Module
+    width: int
+    transform: Transform
+
+    @cached_property
+    def identity(self) -> str:
+        """Backbone, weights and transform, as JSON; see `embedding.precision` for what else a cache tells apart."""
+        about = {
+            "backbone": self.name,
+            "weights": _digest(self.module),
+            "transform": self.transform.to_dict(),
+            "width": self.width,
+        }
+        return json.dumps(about, sort_keys=True, indent=2) + "\n"
+
+
+def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
+    """A backbone for embedding.
+
+    Raises:
+        BackboneError: If it takes no image files, would be random, or its weights cannot be obtained.
+    """
+    check_backbone(name)
+    if weights == "none":
+        raise BackboneError(
+            "`weights='none'` would embed with random weights. Pass `weights='pretrained'`, `weights='offline'` or "
+            "`weights=FILE`."
+        )
+    backbone = build_backbone(name, weights, input_width=1)
+    assert backbone.transform is not None, "a backbone of photographs says how they are prepared"
+    return FrozenBackbone(name, backbone.module.eval(), backbone.width, backbone.transform)
+
+
+def choose_device(device: str) -> torch.device:
+    """The device of that name; for 'auto' the best there is.
+
+    Raises:
+        ConfigError: If this machine has no such device.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device != "auto":
+        if not there.get(device.partition(":")[0], False):
+            raise ConfigError(f"`device={device!r}` cannot be used on this machine. Use `device='cpu'`.")
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _digest(module: nn.Module) -> str:
+    counts = "num_batches_tracked"  # of training steps; no output depends on it
+    return tensor_digest({name: values for name, values in module.state_dict().items() if not name.endswith(counts)})
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenBackbones:
+    """Backbones that only embed, side by side.
+
+    Args:
+        members: Two or more.
+    """
+
+    members: tuple[FrozenBackbone, ...]
+
+    @property
+    def name(self) -> str:
+        """As `build_backbone` knows it."""
+        return "+".join(member.name for member in self.members)
+
+    @property
+    def width(self) -> int:
+        """Length of an embedding."""
+        return sum(member.width for member in self.members)
+
+    @cached_property
+    def module(self) -> SideBySide:
+        """All of them as one network."""
+        modules, widths = [each.module for each in self.members], [each.width for each in self.members]
+        return SideBySide(modules, widths, transforms_of(self))
+
+    @cached_property
+    def identity(self) -> str:
+        """All that decides what an image's embedding is, as JSON; see `FrozenBackbone`."""
+        each = [json.loads(member.identity) for member in self.members]
+        return json.dumps({"joined": "unit length", "members": each}, sort_keys=True, indent=2) + "\n"
+
+
+Frozen = FrozenBackbone | FrozenBackbones
+"""One backbone or several."""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedRows:
+    """Rows of several stores as one."""
+
+    stores: tuple[Store, ...]
+
+    def take(self, keys: Sequence[bytes]) -> Tensor:
+        """The rows, (N, width) float32, in the order of the keys; none may be missing in any store."""
+        return join_vectors([store.take(keys) for store in self.stores])
+
+
+def freeze_backbones(name: str, weights: str) -> Frozen:
+    """One backbone for embedding, or several that the name joins with '+'.
+
+    Raises:
+        BackboneError: As `freeze_backbone` does.
+    """
+    check_backbone(name)
+    words = zip(members_of(name), weights_of(name, weights), strict=True)
+    members = tuple(freeze_backbone(str(member), own) for member, own in words)
+    return members[0] if len(members) == 1 else FrozenBackbones(members)
+
+
+def freeze_module(name: str, module: nn.Module, width: int, transforms: Sequence[Transform]) -> Frozen:
+    """The backbone of a model, for embedding.
+
+    Args:
+        name: As `build_backbone` knows it.
+        module: In evaluation mode.
+        width: Length of its vectors.
+        transforms: How images are prepared for each member.
+    """
+    if not isinstance(module, SideBySide):
+        return FrozenBackbone(name, module, width, transforms[0])
+    parts = zip(members_of(name), module.members, module.widths, transforms, strict=True)
+    return FrozenBackbones(
+        tuple(FrozenBackbone(str(member), each, length, transform) for member, each, length, transform in parts)
+    )
+
+
+def transforms_of(frozen: Frozen) -> tuple[Transform, ...]:
+    """How image files are prepared for each backbone."""
+    members = frozen.members if isinstance(frozen, FrozenBackbones) else (frozen,)
+    return tuple(member.transform for member in members)

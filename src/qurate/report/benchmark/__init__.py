@@ -1,1 +1,0 @@
-"""Tables, figures and tests of a benchmark."""

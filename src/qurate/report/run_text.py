@@ -1,0 +1,256 @@
+"""The outcome of a run, and what answers changed, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qurate.report.page import count, percent, signed
+from qurate.run_results import BaselineComparison, Corrections, Gain, RunAnswers, RunRecord
+
+_HEADLINES = {
+    "helps": ("good", "Adaptation helped"),
+    "unclear": ("open", "It is not clear whether adaptation helped"),
+    "harms": ("bad", "Adaptation looks harmful here"),
+}
+BASELINE = "baseline"
+"""Folder of S+T in a run's: its model and its predictions."""
+_NOT_COMPARED = (
+    "There were too few labelled target images to compare the adapted model with plain training (S+T), which learns "
+    "from the labelled images alone.",
+    "Label some of the images at the end of this page and run again to find out.",
+)
+
+_NOT_CALIBRATED = (
+    "The probabilities are not calibrated: no labelled target images were held out to see how often the model is right "
+    "when it is sure. They are usually too high, so use them to rank images, not as chances."
+)
+
+
+@dataclass(frozen=True)
+class PageOutcome:
+    """What the page says first.
+
+    Args:
+        tone: 'good', 'open' or 'bad'.
+        headline: The verdict in one sentence.
+        text: What it rests on, one sentence each.
+    """
+
+    tone: str
+    headline: str
+    text: tuple[str, ...]
+
+
+def outcome(
+    comparison: BaselineComparison | None, no_comparison: str = "", answers: RunAnswers | None = None
+) -> PageOutcome:
+    """Is it helping? The answer, its uncertainty and what to do.
+
+    Args:
+        comparison: With S+T; None where there is none.
+        no_comparison: Why there is none, as a sentence; too few labelled images unless given.
+        answers: What the run learned from people, if anything.
+    """
+    if comparison is None:
+        if answers is not None and answers.corrections is not None:
+            headline = f"The model has learned from {count(answers.total, 'answer')}"
+            return PageOutcome("open", headline, (no_comparison,))
+        if no_comparison:
+            return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
+        return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
+    found = comparison
+    return PageOutcome(*_HEADLINES[found.verdict], (_estimate(found), _measured(found), advice(found)))
+
+
+def advice(found: BaselineComparison) -> str:
+    """What it means and what to do."""
+    if found.verdict == "helps":
+        return f"The gain is above zero with a probability of {percent(found.gain.chance)}, so use the adapted model."
+    if found.verdict == "harms":
+        return (
+            f"Plain training does better here with a probability of {percent(1 - found.gain.chance)}, so do not use "
+            "the adapted model as it is. The plain one is kept in the "
+            f"folder {BASELINE} of this run, with its predictions: take that, or label some more images and run again."
+        )
+    return f"This may be chance. {smallest_in_words(found)}"
+
+
+def smallest_in_words(found: BaselineComparison) -> str:
+    """What this many labelled images can show, and how many more would show enough."""
+    if not found.disagreement:
+        return "Both models give every unlabelled image the same class, so it does not matter which of them is used."
+    labeled = count(found.images, "labelled image")
+    if not math.isfinite(found.gain.smallest):
+        can = (
+            f"With {labeled} no gain can be seen: the two models differ on only {percent(found.disagreement, 1)} of "
+            "the unlabelled images."
+        )
+    else:
+        can = f"With {labeled}, only a gain of about {_points(found.gain.smallest)} or more can be seen."
+    if found.wanted is None:
+        return can
+    if found.more is None:
+        return f"{can} One of {_points(found.wanted)} is too small to be seen by labelling more; either model will do."
+    return f"{can} Label about {found.more:,} more to see one of {_points(found.wanted)}."
+
+
+def _estimate(found: BaselineComparison) -> str:
+    return (
+        "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
+        f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
+        f"{_interval(found.balanced)} with all classes counted alike. In runs of known truth, such intervals held it "
+        "about nine times in ten."
+    )
+
+
+def _measured(found: BaselineComparison) -> str:
+    return (
+        f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
+        f"model is right on {percent(found.adapted, 1)} and plain training on {percent(found.baseline, 1)}. They name "
+        f"different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference can be "
+        f"larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
+    )
+
+
+def _interval(gain: Gain) -> str:
+    low, high = signed(gain.low * 100, 1), signed(gain.high * 100, 1)
+    return f"{signed(gain.estimate * 100, 1)} points (between {low} and {high})"
+
+
+def _points(gain: float) -> str:
+    number = gain * 100
+    text = f"{number:.0f}" if number >= 9.5 else f"{number:.1f}".removesuffix(".0")
+    return "1 point" if text == "1" else f"{text} points"
+
+
+def how_sure(record: RunRecord) -> tuple[str, ...]:
+    """What the probabilities of the page mean, one sentence each."""
+    calibration, held_out = record.calibration, record.held_out
+    if calibration.by == "nothing":
+        return (_NOT_CALIBRATED,)
+    was_changed = "made higher" if calibration.temperature < 1 else "made lower"
+    scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
+    if calibration.by == "the run before":
+        return (
+            f"Its probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on the mean, as the "
+            "run before was, whose probabilities were calibrated. How often it is right after the answers was not "
+            "measured.",
+        )
+    if calibration.by == "agreement with S+T":
+        return (
+            "No labelled target image could be held out, so how often the model is right is not known. Its "
+            f"probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on the mean, as plain "
+            "training (S+T) agrees with it. With two or more labelled images per class they would be measured.",
+        )
+    right, before, after = (float(held_out[name].mean()) for name in ("right", "uncalibrated", "probability"))
+    return (
+        f"On {count(len(held_out), 'labelled target image')} that it was not trained on, the model was right on "
+        f"{percent(right, 1)}, and {percent(before, 1)} sure on the mean. So its probabilities {scaled} "
+        f"{calibration.temperature:.2f}. It is now {percent(after, 1)} sure of these images.",
+        "The figure shows them in groups. What lies on the line is right as often as the model says.",
+    )
+
+
+def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
+    """Who else was asked about a label, p_f of Eq. (4): in full for a sentence, and in a word for a card.
+
+    Args:
+        reward_config: Of the run; says what p_f was made of.
+    """
+    if reward_config.get("center") == "centers":
+        return "the centres of the classes", "class centres"
+    number = f"{reward_config['neighbors']} " if "neighbors" in reward_config else ""
+    return f"the {number}target images nearest to it", "neighbours"
+
+
+CONFUSIONS = 10
+"""Rows of the table of what was taken for what."""
+
+
+def answers_in_words(found: RunAnswers) -> tuple[str, ...]:
+    """What was answered, what it says of the model that was asked, and what it changed; one sentence or two each."""
+    said = [_kinds(found), _before(found), _chance(found), _now(found)]
+    if found.corrections is not None:
+        said += [_trusted(found.corrections), _changed(found.corrections)]
+    return tuple(sentence for sentence in said if sentence)
+
+
+def _kinds(found: RunAnswers) -> str:
+    parts = []
+    if found.labeled:
+        parts.append(f"{found.labeled:,} got a class and joined the labelled images")
+    if found.none:
+        parts.append(f"{found.none:,} {_are(found.none)} of no class")
+    if found.wrong:
+        parts.append(f"{found.wrong:,} {_are(found.wrong)} not what the model took {_it(found.wrong)} for")
+    text = f"People answered about {count(found.total, 'image')}: {', '.join(parts)}."
+    if left := found.none + found.wrong:
+        text += f" The {left:,} without a class left the unlabelled images and {_are(left)} not learned from."
+    if found.earlier:
+        text += f" {count(found.earlier, 'answer')} besides, from which the previous run had learned, still hold."
+    return text
+
+
+def _before(found: RunAnswers) -> str:
+    if not found.judged:
+        return ""
+    known = "" if found.judged == found.total else " of which that is known"
+    share = _share(found.right, found.judged)
+    text = f"The model that was asked had been right on {share} images{known} ({percent(found.right / found.judged)})."
+    if chosen := found.judged - found.random:
+        text += (
+            f" {chosen:,} of them {'was' if chosen == 1 else 'were'} not drawn at random, so that is not its accuracy."
+        )
+    return text
+
+
+def _chance(found: RunAnswers) -> str:
+    if not found.random:
+        return "None of them was drawn at random, so they do not tell how often that model is right on all images."
+    share = f"{_share(found.random_right, found.random)} ({percent(found.random_right / found.random)})"
+    ends = percent(found.random_low), percent(found.random_high)
+    return (
+        f"On those that were drawn at random it had been right on {share}, 95 % interval {ends[0]} to {ends[1]}. If "
+        "they are of one batch of questions, and all of it was answered, that is an honest estimate of its accuracy on "
+        "all unlabelled images. Later batches are drawn from what is left, which is easier."
+    )
+
+
+def _now(found: RunAnswers) -> str:
+    if not found.labeled:
+        return ""
+    return (
+        f"The new model gives the class that it was told to {found.right_now:,} of {found.labeled:,}. It has learned "
+        "from these images, so that is no accuracy."
+    )
+
+
+def _trusted(found: Corrections) -> str:
+    left = len(found.left)
+    return (
+        f"Of the {count(found.positives, 'pseudo-label')} that the previous run trusted, people confirmed "
+        f"{found.confirmed:,} and rejected {left:,}. The confirmed ones are labels now; the rejected ones are trusted "
+        "no longer."
+    )
+
+
+def _changed(found: Corrections) -> str:
+    if not found.open:
+        return ""
+    share = _share(found.changed, found.open)
+    return f"The prediction changed for {share} images without an answer ({percent(found.changed / found.open)})."
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _it(number: int) -> str:
+    return "it" if number == 1 else "them"

@@ -1,0 +1,363 @@
+"""Results in the shape of the paper's tables: methods down, scenarios across, published numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from qurate.benchmark.grid import ASKER_ORDER
+from qurate.benchmark.outcome import UNASKED, Outcome, ReportError
+from qurate.model_selection import RULES
+from qurate.registry import PLAIN
+from qurate.report.page import DASH, count, signed
+from qurate.report.published import Published, scenario_titles
+from qurate.report.statistics import Comparisons, compare_rows
+from qurate.report.table_notes import asked_notes, table_notes
+
+MEAN = "mean"
+ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
+BEFORE, AFTER = "ece", "ece_calibrated"
+"""What a table shows, as results.csv calls it."""
+
+_TITLES = {
+    BALANCED: ", balanced accuracy",
+    BEFORE: ", calibration error before calibration",
+    AFTER: ", calibration error after calibration",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one scenario, or the mean of a row over all scenarios.
+
+    Args:
+        mean: Over seeds, in percent; None where there is nothing to average.
+        spread: Standard deviation over seeds (ddof 1); None with one seed.
+        seeds: How many are in the mean.
+        failed: Seeds whose run ended with an error.
+        published: In percent; None where nothing is published.
+        best: The best of its column but for oracles.
+        best_plain: The best of its column without pseudo-labels.
+    """
+
+    mean: float | None
+    spread: float | None = None
+    seeds: int = 0
+    failed: int = 0
+    published: float | None = None
+    best: bool = False
+    best_plain: bool = False
+
+    def text(self) -> str:
+        """'80.0 ± 0.3', 'failed' or a dash."""
+        if self.mean is None:
+            return "failed" if self.failed else DASH
+        return f"{self.mean:.1f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
+
+    def gap(self, seeds: int) -> str:
+        """'2 of 3 seeds, 1 failed' where seeds are missing from the mean; else empty.
+
+        Args:
+            seeds: Of the table, to compare with.
+        """
+        if self.mean is None or self.seeds == seeds:
+            return ""
+        return f"{self.seeds} of {seeds} seeds" + (f", {self.failed} failed" if self.failed else "")
+
+    def difference(self) -> str:
+        """Ours as printed minus the published number, with its sign; empty where one of them is not there."""
+        if self.mean is None or self.published is None:
+            return ""
+        return signed(round(self.mean, 1) - self.published, 1)
+
+    def small_lines(self, seeds: int) -> list[str]:
+        """What stands small under the number: '2 of 3 seeds', 'paper 77.5 (+2.5)'.
+
+        Args:
+            seeds: Of the table.
+        """
+        lines = [self.gap(seeds)] if self.gap(seeds) else []
+        if self.published is not None:
+            lines.append(f"paper {self.published:.1f}" + (f" ({self.difference()})" if self.difference() else ""))
+        return lines
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One method with one selector; its last cell is the mean, or its only scenario."""
+
+    title: str
+    selector: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def oracle(self) -> bool:
+        """Whether the row knows the true labels, so that it shows what is possible and competes with nobody."""
+        return self.selector == "oracle"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: a number of shots and a rule of model selection.
+
+    Args:
+        title: What it compares.
+        shots: Labelled target samples per class.
+        model_selection: Rule by which the reported model was chosen.
+        columns: Titles of the scenarios, in a group for each imbalance; 'mean' last where there are several.
+        rows: In the order of the paper.
+        seeds: All seeds in the table.
+        notes: Sentences to print below.
+        measure: What its numbers are.
+        heading: What its rows are.
+        short: Its title in a list of tables; made of shots and rule unless given.
+    """
+
+    title: str
+    shots: int
+    model_selection: str
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...]
+    measure: str = ACCURACY
+    heading: str = "method"
+    short: str = ""
+
+    @property
+    def has_published(self) -> bool:
+        """Whether any cell has a published number."""
+        return any(cell.published is not None for row in self.rows for cell in row.cells)
+
+
+def make_tables(outcome: Outcome) -> list[Table]:
+    """One table for each number of shots and each rule, the plain rule ('last') first.
+
+    Where a target was thinned to a long tail, one of balanced accuracy follows each; where runs were calibrated, two of
+    the expected calibration error, before and after.
+    """
+    results = outcome.results
+    rules = sorted(results["model_selection"].unique(), key=rule_rank)
+    found = []
+    for rule in rules:
+        of_rule = results[results["model_selection"] == rule]
+        for shots in sorted(of_rule["shots"].unique()):
+            of_shots = of_rule[of_rule["shots"] == shots]
+            measures = [ACCURACY]
+            if (of_shots["imbalance"] > 1).any():
+                measures.append(BALANCED)
+            if of_shots[AFTER].notna().any():
+                measures += [BEFORE, AFTER]
+            found += [_make_table(outcome, of_shots, measure) for measure in measures]
+    return found
+
+
+def rule_rank(rule: str) -> tuple[int, str]:
+    """Sorts rules of model selection as they are listed, the last model first; names that nobody knows at the end."""
+    return (RULES.index(rule) if rule in RULES else len(RULES), rule)
+
+
+def order_scenarios(suite: str, scenarios: list[str]) -> list[str]:
+    """As the paper prints them where it does, else as they came."""
+    printed = next((table.scenarios for table in Published(suite).tables), ())
+    titles = scenario_titles(scenarios)
+    return sorted(scenarios, key=lambda name: printed.index(titles[name]) if titles[name] in printed else len(printed))
+
+
+def _make_table(outcome: Outcome, results: pd.DataFrame, measure: str) -> Table:
+    shots, rule = int(results["shots"].iloc[0]), str(results["model_selection"].iloc[0])
+    facts = outcome.facts
+    scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
+    columns, names, titles = name_columns(results, scenarios)
+    published = Published(facts.suite, shots if measure == ACCURACY else 0)  # nobody published balanced ones
+    rows = [
+        make_row(str(title), of_title, columns, published, measure)
+        for title, of_title in results.groupby("title", sort=False)
+    ]
+    seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
+    what = _TITLES.get(measure, "")
+    return Table(
+        title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}{what}",
+        shots=shots,
+        model_selection=rule,
+        columns=(*names, *([MEAN] if len(columns) > 1 else [])),
+        rows=tuple(mark_best(rows, max if measure in (ACCURACY, BALANCED) else min)),
+        seeds=seeds,
+        notes=tuple(table_notes(facts, results, titles, published, measure)),
+        measure=measure,
+    )
+
+
+def name_columns(
+    results: pd.DataFrame, scenarios: list[str]
+) -> tuple[list[tuple[str, int]], list[str], dict[str, str]]:
+    """The columns of a table: the scenarios in order, once for each imbalance.
+
+    Returns:
+        Scenario and imbalance of each column, its name, and the title of each scenario.
+    """
+    there = set(zip(results["scenario"], results["imbalance"], strict=True))
+    imbalances = sorted({int(imbalance) for _, imbalance in there})
+    columns = [(name, imbalance) for imbalance in imbalances for name in scenarios if (name, imbalance) in there]
+    titles, thinned = scenario_titles(scenarios), any(imbalance > 1 for imbalance in imbalances)
+    return columns, [titles[name] + (f", {imbalance}:1" if thinned else "") for name, imbalance in columns], titles
+
+
+def make_row(
+    title: str, results: pd.DataFrame, columns: list[tuple[str, int]], published: Published, measure: str
+) -> TableRow:
+    """One row of a table.
+
+    Args:
+        title: Its name.
+        results: Its runs.
+        columns: Scenario and imbalance of each column.
+        published: Numbers that may stand beside ours.
+        measure: Column of the results.
+    """
+    by_seed = results.pivot(index="seed", columns=["scenario", "imbalance"], values=measure) * 100
+    failed = results[results[ACCURACY].isna()].groupby(["scenario", "imbalance"]).size()
+    by_seed = by_seed.reindex(columns=pd.MultiIndex.from_tuples(columns))
+    cells = [
+        replace(
+            _summary(by_seed[column].dropna()),
+            failed=int(failed.get(column, 0)),
+            published=published.accuracy(title, column[0]) if column[1] == 1 else None,
+        )
+        for column in columns
+    ]
+    if len(columns) > 1:
+        by_seed = by_seed.dropna(how="all")
+        complete = bool(by_seed.notna().all(axis=None))  # else the mean would be of unlike things
+        mean = _summary(by_seed.mean(axis=1)) if complete else Cell(None)
+        thinned = any(imbalance > 1 for _, imbalance in columns)
+        cells.append(replace(mean, published=None if thinned else published.mean(title, [name for name, _ in columns])))
+    return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
+
+
+def _summary(percents: pd.Series) -> Cell:
+    if percents.empty:
+        return Cell(None)
+    spread = float(percents.std(ddof=1)) if len(percents) > 1 else None
+    return Cell(float(percents.mean()), spread, len(percents))
+
+
+def mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list[TableRow]:
+    """Best means best as printed, so equal numbers are all marked."""
+    best, plain = [], []
+    for column in range(len(rows[0].cells)):
+        printed = [(row, round(mean, 1)) for row in rows if (mean := row.cells[column].mean) is not None]
+        best.append(choose((number for row, number in printed if not row.oracle), default=None))
+        plain.append(choose((number for row, number in printed if row.selector in PLAIN), default=None))
+    return [
+        replace(
+            row,
+            cells=tuple(
+                replace(
+                    cell,
+                    best=not row.oracle and cell.mean is not None and round(cell.mean, 1) == best[i],
+                    best_plain=row.selector in PLAIN and cell.mean is not None and round(cell.mean, 1) == plain[i],
+                )
+                for i, cell in enumerate(row.cells)
+            ),
+        )
+        for row in rows
+    ]
+
+
+REFERENCE = "random"
+"""The asker that the others are compared with."""
+_STRATEGY_TITLES = {ACCURACY: "", UNASKED: ", on images that nobody asked about"}
+_ABOUT = {ACCURACY: "all unlabelled images", UNASKED: "images that nobody asked about"}
+
+
+def numbers_to_show(asked: pd.DataFrame) -> list[int]:
+    """After how many labels askers are compared: at the second round and at the last; the figure has all."""
+    numbers = sorted(int(number) for number in asked.loc[asked["asked"] > 0, "asked"].unique())
+    return sorted({numbers[min(1, len(numbers) - 1)], numbers[-1]})
+
+
+def asked_tables(outcome: Outcome) -> list[Table]:
+    """For each row of the benchmark, number of shots and number of labels: accuracy on all images, then without asked.
+
+    Args:
+        outcome: Its `asked` may be empty.
+    """
+    found = []
+    for (title, _), rows in _by_askers(outcome.asked).groupby(["row", "shots"], sort=False):
+        shots = int(rows["shots"].iloc[0])
+        for number in numbers_to_show(rows):
+            here = rows[rows["asked"] == number]
+            found += [
+                _strategy_table(outcome, here, measure, f"{title}, {count(shots, 'label')} per class", number)
+                for measure in (ACCURACY, UNASKED)
+                if here[measure].notna().any() or measure == ACCURACY
+            ]
+    return found
+
+
+def compare_askers(outcome: Outcome, reference: str | None = None) -> list[Comparisons]:
+    """One asker against each other, for each row of the benchmark, number of labels and measure.
+
+    Args:
+        outcome: Its `asked` may be empty.
+        reference: Name of the asker; random ones unless given. Nothing is compared where they are not there.
+
+    Raises:
+        ReportError: If the asker that was named is not there.
+    """
+    asked, found = _by_askers(outcome.asked), []
+    there = list(dict.fromkeys(asked["asker"]))
+    if reference is not None and reference not in there and outcome.results.empty:
+        raise ReportError(f"--reference {reference}: there is no such asker. Choose from {', '.join(there)}.")
+    name = reference if reference in there else REFERENCE
+    for title, rows in asked.groupby("row", sort=False):
+        for number in numbers_to_show(rows):
+            here = rows[rows["asked"] == number]
+            for measure in (ACCURACY, UNASKED):
+                known = here.assign(**{ACCURACY: here[measure]}).dropna(subset=[ACCURACY])
+                if name not in set(known["asker"]):
+                    continue
+                compared = compare_rows(known, str(known["model_selection"].iloc[0]), name)
+                if compared is not None:
+                    about = f"{title} after {number} labels, {_ABOUT[measure]}"
+                    found.append(replace(compared, about=about))
+    return found
+
+
+def _by_askers(asked: pd.DataFrame) -> pd.DataFrame:
+    """With askers as rows, in their order; `row` is the row of the benchmark."""
+    order = {name: i for i, name in enumerate(ASKER_ORDER)}
+    rank = asked["asker"].map(order).fillna(len(order))
+    named = asked.assign(row=asked["title"], title=asked["asker"], selector=asked["asker"], rank=rank)
+    return named.sort_values("rank", kind="stable").drop(columns="rank")
+
+
+def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about: str, number: int) -> Table:
+    facts, shots = outcome.facts, int(results["shots"].iloc[0])
+    scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
+    columns, names, titles = name_columns(results, scenarios)
+    rows = [
+        make_row(str(title), of_title, columns, Published(facts.suite, 0), measure)
+        for title, of_title in results.groupby("title", sort=False)
+    ]
+    asked = f"{number} labels asked{_STRATEGY_TITLES[measure]}"
+    return Table(
+        title=f"{facts.suite_title or facts.suite}: {about}, {asked}",
+        shots=shots,
+        model_selection=str(results["model_selection"].iloc[0]),
+        columns=(*names, *([MEAN] if len(columns) > 1 else [])),
+        rows=tuple(_only_best(row) for row in mark_best(rows, max)),
+        seeds=tuple(sorted(int(seed) for seed in results["seed"].unique())),
+        notes=tuple(asked_notes(facts, results, titles, measure, number)),
+        measure=measure,
+        heading="asker",
+        short=f"{about}: {asked}",
+    )
+
+
+def _only_best(row: TableRow) -> TableRow:
+    """Without the mark of the best row without pseudo-labels: askers are no such rows."""
+    return replace(row, cells=tuple(replace(cell, best_plain=False) for cell in row.cells))

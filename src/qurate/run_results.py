@@ -1,0 +1,168 @@
+"""What a finished run found out, as plain records: the gain over plain training, answers, numbers of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+
+from qurate.calibration import Calibration
+
+HELD_OUT = ["probability", "uncalibrated", "right"]
+"""Columns on held-out images: how sure the model is of each, with and without calibration, and whether it is right."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Accuracy of the adapted model less that of S+T, and how sure it is; from -1 to 1.
+
+    Args:
+        estimate: The most probable value.
+        low: Lower end of the interval that should hold it with 95 %; docs/verdict.md counts how often it does.
+        high: Upper end of it.
+        chance: Probability that it is above 0.
+        smallest: A true gain of this size is seen half of the time, a larger one more often; infinite where none is.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    chance: float
+    smallest: float
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """Is it helping? The adapted model against S+T, by labelled images that neither saw and by all unlabelled ones.
+
+    Args:
+        adapted: Share of the held-out labelled images on which the adapted model is right.
+        baseline: The same for S+T.
+        images: How many labelled images were held out.
+        how: 'held-out images' or 'k-fold over the labelled images'.
+        disagreement: Share of the unlabelled images to which the two give different classes; the gain is never more.
+        moved: Share of the unlabelled images by which the predicted class proportions differ.
+        gain: At the class proportions that the unlabelled images are estimated to have.
+        balanced: With all classes counted alike.
+        verdict: By `gain`: which sign it has, if that is sure enough.
+        wanted: A gain worth seeing, where it is unclear; else None.
+        more: How many more labelled images would show it; None where it is not asked or no number would do.
+    """
+
+    adapted: float
+    baseline: float
+    images: int
+    how: str
+    disagreement: float
+    moved: float
+    gain: Gain
+    balanced: Gain
+    verdict: Literal["helps", "unclear", "harms"]
+    wanted: float | None = None
+    more: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Corrections:
+    """What answers changed of the run that another goes on from.
+
+    Args:
+        run: Its folder.
+        positives: How many pseudo-labels it trusted.
+        confirmed: How many of them people confirmed.
+        left: Those that people rejected; columns file, label (as it was trusted) and answer (the class, 'none' or
+            'wrong').
+        open: Images without an answer of which both models say something.
+        changed: How many of these have another class now.
+    """
+
+    run: str
+    positives: int
+    confirmed: int
+    left: pd.DataFrame
+    open: int
+    changed: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunAnswers:
+    """What people said that a run learned from.
+
+    Args:
+        labeled: Images that got a class.
+        none: Images of no class of the run.
+        wrong: Images of which was said only that the prediction is wrong.
+        earlier: Answers besides, from which the previous run had learned already.
+        judged: Images of which it is known whether the model that was asked was right.
+        right: On how many of them it was.
+        right_now: To how many of the labelled ones the new model gives the class that it was told.
+        random: Those of the judged images that were drawn at random.
+        random_right: On how many of these the model that was asked was right.
+        random_low: Lower end of the 95 % interval of its accuracy.
+        random_high: Upper end.
+        confusions: What it had said, what it is, and how often; the most frequent first.
+        corrections: What changed since the previous run; None where the run began anew.
+    """
+
+    labeled: int
+    none: int
+    wrong: int
+    earlier: int
+    judged: int
+    right: int
+    right_now: int
+    random: int
+    random_right: int
+    random_low: float
+    random_high: float
+    confusions: tuple[tuple[str, str, int], ...]
+    corrections: Corrections | None = None
+
+    @property
+    def total(self) -> int:
+        """New answers."""
+        return self.labeled + self.none + self.wrong
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """Everything the page shows; files are absolute paths, or relative to the working folder.
+
+    Args:
+        title: Heading of the page.
+        classes: Class names.
+        source: Columns file, label.
+        labeled: Columns file, label.
+        predictions: Of the unlabelled images; columns file, label, probability.
+        positives: Columns file, label, round, reward, phi, classifier_prob, center_prob, entropy_drop.
+        rounds: Columns round, positives, new, seconds.
+        embedding: A picture of the target in two dimensions, before and after; columns file, part ('source', 'labeled',
+            'unlabeled'), label (predicted for 'unlabeled'), x_before, y_before, x_after, y_after.
+        comparison: None where there was nothing to compare with or on.
+        stopped: Why the rounds ended.
+        config: The run's configuration as nested dictionaries.
+        notes: Sentences on what was skipped or assumed.
+        no_comparison: Why `comparison` is None, as a sentence; empty where there were too few labelled images.
+        calibration: What the probabilities of `predictions` were divided by, before the softmax.
+        held_out: What the adapted models said of labelled target images that they were not trained on; columns
+            as `HELD_OUT` says; empty where there are none.
+        answers: What people said that the run learned from; None where it was told nothing.
+    """
+
+    title: str
+    classes: tuple[str, ...]
+    source: pd.DataFrame
+    labeled: pd.DataFrame
+    predictions: pd.DataFrame
+    positives: pd.DataFrame
+    rounds: pd.DataFrame
+    embedding: pd.DataFrame
+    comparison: BaselineComparison | None
+    stopped: str
+    config: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    no_comparison: str = ""
+    calibration: Calibration = field(default_factory=Calibration)
+    held_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_OUT))
+    answers: RunAnswers | None = None

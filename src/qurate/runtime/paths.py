@@ -1,0 +1,98 @@
+"""Paths as people write them, judged before anything is read. Needs nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from qurate.errors import ConfigError, DataError
+
+Place: TypeAlias = Path | str
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+LABELED = "a folder of class folders, a list file ('path class' per line) or a CSV table"
+"""What a labelled part may be."""
+UNLABELED = "a folder, a list file or a CSV table"
+"""What an unlabelled part may be."""
+
+
+def existing(where: Place, argument: str, allowed: str) -> Path:
+    """The path, if there is something at it that may hold a part.
+
+    Args:
+        where: What was given.
+        argument: Whose value it is.
+        allowed: What it may be.
+
+    Raises:
+        DataError: If it is empty, is no path, or leads to nothing or to an image.
+    """
+    path = as_path(where, argument, allowed)
+    if is_file(path) and path.suffix.lower() in IMAGE_SUFFIXES:
+        raise DataError(
+            f"{argument} must be {allowed}, got {path} (an image). Give the folder or the list of all images."
+        )
+    if not is_file(path) and not is_folder(path):
+        raise DataError(f"{argument} must be {allowed}, got {shorten(path)} (does not exist). Check the path.")
+    return path
+
+
+def check_places(source: Place, labeled: Place, unlabeled: Place, missing: str = "error", prefix: str = "") -> None:
+    """Judge the places of the three parts, before anything is read.
+
+    Args:
+        source: See `parts.read_parts`, as for the next three.
+        labeled: Likewise.
+        unlabeled: Likewise.
+        missing: Likewise.
+        prefix: What stands before their names in messages: '--' on the command line.
+
+    Raises:
+        DataError: If one leads nowhere.
+    """
+    existing(source, f"{prefix}source", LABELED)
+    existing(labeled, f"{prefix}labeled", LABELED)
+    existing(unlabeled, f"{prefix}unlabeled", UNLABELED)
+    if missing not in ("error", "drop"):
+        raise ConfigError(f"{prefix}missing must be one of 'error', 'drop', got {missing!r}.")
+
+
+def as_path(where: object, argument: str, allowed: str) -> Path:
+    """A path that was given.
+
+    Raises:
+        DataError: If it is none, or is empty.
+    """
+    if not isinstance(where, str | os.PathLike):
+        raise DataError(f"{argument} must be the path of {allowed}, got {type(where).__name__}.")
+    if not os.fspath(where):
+        raise DataError(f"{argument} is empty; is a variable unset? It must be {allowed}.")
+    if "\0" in os.fsdecode(where):
+        raise DataError(
+            f"{argument} must be the path of {allowed}, got {shorten(repr(where))}, which no file can have."
+        )
+    return Path(where)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; a path that no file can have, or that may not be looked at, leads to none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder, likewise."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def shorten(name: object) -> str:
+    """A name for a message; of a very long one, the first 200 characters."""
+    text = str(name)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,138 @@
+"""A split after people have answered, and a run that learns from it (decision 52)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from qurate.config import DQNConfig, RunConfig
+from qurate.data.batches import TrainingData
+from qurate.data.samples import DataError, Labeled, Split, Unlabeled, check_positions, describe, join, take
+from qurate.errors import ConfigError
+from qurate.selection.pseudo_labels import Positives
+
+SHORTER = 3
+"""How many times fewer steps a run takes that learns from answers. Our choice."""
+
+
+@dataclass(frozen=True, eq=False)
+class Previous:
+    """A finished run that people have answered questions about.
+
+    Its weights and positives serve the agent of selector 'dqn' alone, whose true rewards are for its pseudo-labels.
+
+    Args:
+        weights: State of its method, F and C.
+        positives: Its D_p, as positions in the D_u that is now left; see `answer`.
+        answered: How many of the last samples of D_t people have labelled since.
+        true_rewards: Whether an agent is rewarded by the answers before its first round.
+    """
+
+    weights: Mapping[str, Tensor]
+    positives: Positives
+    answered: int = 0
+    true_rewards: bool = True
+
+    def __post_init__(self) -> None:
+        if self.answered < 0:
+            raise ConfigError(f"Previous: answered must be at least 0, got {self.answered}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """A split after people have answered.
+
+    Args:
+        split: Labelled samples have joined D_t, at its end; all that were answered have left D_u.
+        kept: Positions in the former D_u of the samples of the new one, (N_u,) int64.
+        joined: How many joined D_t.
+    """
+
+    split: Split
+    kept: Tensor
+    joined: int
+
+    def keep(self, positives: Positives) -> Positives:
+        """Of positives of the former D_u those that are left, by their positions in the new one."""
+        place = torch.full((int(max([*self.kept.tolist(), *positives.indices.tolist()], default=-1)) + 1,), -1)
+        place[self.kept] = torch.arange(len(self.kept))
+        moved = replace(positives, indices=place[positives.indices])
+        return moved.take(moved.indices >= 0)
+
+
+def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
+    """Tell a split what people said of samples of D_u.
+
+    Args:
+        split: Before the answers.
+        indices: Positions in D_u, each once, (N_a,) int64.
+        labels: The class of each, or -1 where it has none or nobody said which: it leaves D_u and joins nothing.
+
+    Raises:
+        DataError: If a position comes twice or points nowhere, a label is no class, or nothing would be left of D_u.
+    """
+    n = len(split.target_unlabeled)
+    check_positions(indices, n, "answer: indices")
+    _check_labels(labels, split.n_classes)
+    if len(indices) != len(labels) or len(indices.unique()) != len(indices):
+        raise DataError(
+            f"answer: each sample must come once and with one label, got {len(indices)} positions, "
+            f"{len(indices.unique())} of them different, and {len(labels)} labels."
+        )
+    if len(indices) == n:
+        raise DataError("answer: every unlabelled sample is answered, so there is nothing left to adapt to.")
+    is_open = torch.ones(n, dtype=torch.bool)
+    is_open[indices] = False
+    kept = is_open.nonzero().squeeze(1)
+    whole, target = split.target_unlabeled, split.target_labeled
+    sealed = None if whole.sealed is None else whole.sealed.take(kept)
+    named = labels >= 0
+    if bool(named.any()):
+        inputs = join(target.inputs, take(whole.inputs, indices[named]))
+        target = Labeled(inputs, torch.cat([target.labels, labels[named].to(target.labels.device)]))
+    left = replace(split, target_labeled=target, target_unlabeled=Unlabeled(take(whole.inputs, kept), sealed))
+    return Answered(left, kept, int(named.sum()))
+
+
+def _check_labels(labels: object, n_classes: int) -> None:
+    allowed = f"answer: labels must be a tensor (N,) of int64 between -1 and {n_classes - 1}"
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
+        raise DataError(f"{allowed}, got {describe(labels)}.")
+    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < n_classes:
+        raise DataError(f"{allowed}, got {int(labels.min())} to {int(labels.max())}.")
+
+
+def shorten(config: RunConfig) -> RunConfig:
+    """The run with a third of the steps before selection, and of the steps and actions in each round, rounded up."""
+    training, selection, selector = config.training, config.selection, config.selection.selector
+    if isinstance(selector, DQNConfig):
+        selector = replace(selector, episode=replace(selector.episode, actions=_share(selector.episode.actions)))
+    return replace(
+        config,
+        training=replace(training, steps=_share(training.steps)),
+        selection=replace(selection, selector=selector, round_steps=_share(selection.round_steps)),
+    )
+
+
+def _share(count: int) -> int:
+    return -(-count // SHORTER)
+
+
+def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Tensor]:
+    """The data as it was asked about: the last of D_t in front of D_u, and what is known of each sample of that D_u.
+
+    Returns:
+        The data, and the class of each sample of its D_u, -1 where it is not known, (N_u,) int64.
+    """
+    n = len(data.target) - answered
+    labels = data.target.labels.cpu()
+    first, last = torch.arange(n), torch.arange(n, n + answered)
+    former = replace(
+        data,
+        target=Labeled(take(data.target.inputs, first), data.target.labels[:n]),
+        unlabeled=join(take(data.target.inputs, last), data.unlabeled),
+    )
+    return former, torch.cat([labels[n:], torch.full((len(data.unlabeled),), -1)])
