@@ -21,7 +21,7 @@ from qurate.config import NetworkConfig, RunConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
 from qurate.data.suites import load_suite, read_suite_split
-from qurate.distributed import disperse
+from qurate.distributed import shutdown
 from qurate.evaluation import predict_probabilities
 from qurate.presets import make_config
 from qurate.runtime.machine import keep_freed_memory
@@ -102,7 +102,7 @@ def main() -> None:
         )
         print(f"within {last:.0e}; {len(done.positives)} positives, {positives}; {predictions:.0%} of", end=" ")
         print("predictions the same", flush=True)
-    disperse()
+    shutdown()
 
 
 if __name__ == "__main__":

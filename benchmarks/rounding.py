@@ -14,7 +14,7 @@ import torch
 
 from qurate.config import NetworkConfig
 from qurate.data.digits import digits_split
-from qurate.distributed import disperse
+from qurate.distributed import shutdown
 from qurate.evaluation import evaluate
 from qurate.methods import Method
 from qurate.presets import make_config
@@ -56,7 +56,7 @@ def main() -> None:
         print(
             f"{name}: first losses {', '.join(f'{loss:.4f}' for loss in heard.losses[:3])}; {accuracy:.1%}", flush=True
         )
-    disperse()
+    shutdown()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from PIL import Image
 from tests.test_training import blobs
 from torch import Tensor
 
-from qurate import distributed as fabric
+from qurate import distributed
 from qurate.config import DQNConfig, EpisodeConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import digits_split
 from qurate.data.images import ImageFiles
@@ -27,8 +27,7 @@ from qurate.errors import ConfigError
 from qurate.evaluation import predict_probabilities
 from qurate.presets import make_config
 from qurate.registry import METHODS
-from qurate.runtime.process_group import PeerError
-from qurate.selection.algorithm import Adaptation, fit
+from qurate.selection.algorithm import Adaptation, fit, follow_rank_zero
 from qurate.selection.callbacks import Callback
 from qurate.selection.pseudo_labels import Positives, Round
 
@@ -52,10 +51,10 @@ def digits() -> Split:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def send_home() -> Iterator[None]:
-    """No peer outlives these tests."""
+def shut_down() -> Iterator[None]:
+    """No worker process outlives these tests."""
     yield
-    fabric.disperse()
+    distributed.shutdown()
 
 
 class Listener(Callback):
@@ -141,7 +140,7 @@ def test_selection_is_decided_once_and_followed_by_all(selector: str, devices: i
     assert [r.positives for r in one.result.rounds] == [r.positives for r in several.result.rounds]
 
 
-def test_a_trial_network_of_all_layers_is_the_leaders_own(digits: Split) -> None:
+def test_a_trial_network_of_all_layers_is_trained_by_rank_zero_alone(digits: Split) -> None:
     config = episodes()
     chosen = config.selection.selector
     assert isinstance(chosen, DQNConfig)
@@ -230,48 +229,48 @@ def test_what_goes_wrong_in_selection_is_told_once_and_the_next_run_works() -> N
     assert len(fit(split, config).rounds) == 1
 
 
-def test_a_helper_that_is_lost_is_named() -> None:
+def test_a_worker_process_that_is_lost_is_named() -> None:
     split, config = blobs(), make_config("tml", "none", steps=4)
     config = replace(config, training=replace(config.training, devices=2, device="cpu"))
     fit(split, config)
-    peers = fabric._meeting.peers if fabric._meeting is not None else None
-    assert peers is not None
-    peer = peers._processes[0]
+    workers = distributed._initialized.workers if distributed._initialized is not None else None
+    assert workers is not None
+    worker = workers._processes[0]
 
     class Kill(Callback):
         def on_step(self, step: int, terms: dict[str, float]) -> None:
             if step == 2:
-                peer.kill()
-                peer.wait()
+                worker.kill()
+                worker.wait()
 
-    with pytest.raises(PeerError, match="has ended"):
+    with pytest.raises(distributed.WorkerError, match="has ended"):
         fit(split, config, callbacks=[Kill()])
     fit(split, config)
 
 
-LEADER = """
+RANK_ZERO = """
 import sys, torch
 from dataclasses import replace
 from pathlib import Path
 from tests.test_distributed import digits_config, in_double
-from qurate import distributed as fabric, fit, digits_split, predict_probabilities
+from qurate import distributed, fit, digits_split, predict_probabilities
 from qurate.selection.callbacks import Callback
 class Say(Callback):
     def on_step(self, step, terms):
-        peers = fabric._meeting.peers
-        print("step", *[process.pid for process in peers._processes] if peers else (), flush=True)
+        workers = distributed._initialized.workers
+        print("step", *[process.pid for process in workers._processes] if workers else (), flush=True)
 config = digits_config(steps=int(sys.argv[2]))
 config = replace(config, training=replace(config.training, devices=2))
 split = in_double(digits_split(shots=3, seed=0))
 result = fit(split, config, callbacks=[Say()])
 said = predict_probabilities(result.method, split.target_unlabeled.inputs)
-torch.save(said, f"{sys.argv[1]}.{fabric._meeting.company.rank}")
+torch.save(said, f"{sys.argv[1]}.{distributed._initialized.group.rank}")
 """
 
 
 def script(tmp_path: Path) -> Path:
-    (tmp_path / "leader.py").write_text(LEADER)
-    return tmp_path / "leader.py"
+    (tmp_path / "rank_zero.py").write_text(RANK_ZERO)
+    return tmp_path / "rank_zero.py"
 
 
 def environment() -> dict[str, str]:
@@ -288,20 +287,20 @@ def test_started_by_torchrun_every_process_gets_the_result(tmp_path: Path, digit
         assert torch.allclose(torch.load(tmp_path / f"said.{rank}"), alone.said, atol=1e-3)
 
 
-def test_helpers_end_with_a_leader_that_is_killed(tmp_path: Path) -> None:
-    leader = subprocess.Popen(
+def test_helpers_end_with_rank_zero_when_it_is_killed(tmp_path: Path) -> None:
+    rank_zero = subprocess.Popen(
         (sys.executable, script(tmp_path), tmp_path / "said", "100000"),
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert leader.stdout is not None
-    peer = int(leader.stdout.readline().split()[1])
-    os.kill(leader.pid, signal.SIGKILL)
-    leader.wait()
-    leader.stdout.close()
+    assert rank_zero.stdout is not None
+    worker = int(rank_zero.stdout.readline().split()[1])
+    os.kill(rank_zero.pid, signal.SIGKILL)
+    rank_zero.wait()
+    rank_zero.stdout.close()
     deadline = time.monotonic() + 30
-    while _lives(peer):
+    while _lives(worker):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -318,10 +317,12 @@ def test_another_number_of_processes_than_was_started_is_refused(monkeypatch: py
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match="4 processes were started"):
-        fabric.convene(TrainingConfig(device="cpu", devices=5))
-    assert fabric.convene(TrainingConfig(device="cpu")) is None  # each of the four may do a run of its own
+        distributed.init_process_group(TrainingConfig(device="cpu", devices=5), follow_rank_zero)
+    assert (
+        distributed.init_process_group(TrainingConfig(device="cpu"), follow_rank_zero) is None
+    )  # each of the four may do a run of its own
 
 
 def test_other_machines_need_somebody_who_starts_processes_there() -> None:
     with pytest.raises(ConfigError, match="torchrun"):
-        fabric.convene(TrainingConfig(device="cpu", num_nodes=2))
+        distributed.init_process_group(TrainingConfig(device="cpu", num_nodes=2), follow_rank_zero)

@@ -21,9 +21,9 @@ from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method, build_method
 from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
-from qurate.networks.shared_batches import at_a_time, share_dropouts, share_norms
+from qurate.networks.shared_batches import micro_batches, share_dropouts, share_norms
 from qurate.runtime.machine import available_cores, torch_threads, without_autocast
-from qurate.runtime.process_group import Company, present_company, together
+from qurate.runtime.process_group import ProcessGroup, current_group, use_group
 from qurate.runtime.randomness import seeded, set_random_state
 from qurate.runtime.tensors import below, load_optimizer, optimizer_tensors
 
@@ -34,7 +34,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 class Trainer:
     """A method in training: its optimiser and how far along the schedule it is.
 
-    Made in company, it trains in company: all processes take the same steps, each with its share of every batch.
+    In a process group all ranks take the same steps, each with its share of every batch.
 
     Args:
         method: Holds the network; changed by training.
@@ -47,9 +47,9 @@ class Trainer:
     def __init__(
         self, method: Method, config: TrainingConfig, fabric: Fabric, *, step: int = 0, total_steps: int | None = None
     ) -> None:
-        self.company = present_company()
+        self.group = current_group()
         share_dropouts(method)
-        if self.company is not None or config.frozen_norms:
+        if self.group is not None or config.frozen_norms:
             share_norms(method.network.backbone, frozen=config.frozen_norms)
         self.method = method.to(fabric.device)
         if method.network.transform is not None:  # photographs: convolutions are faster on channels last
@@ -94,8 +94,8 @@ class Trainer:
         in_memory = isinstance(data.source.inputs, Tensor)
         counts = not (labeled_only and self.config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
-        few = at_a_time(self.config.micro_batch)
-        with together(self.company), few, seeded(seed), torch_threads(self._threads(in_memory)), self._room():
+        few = micro_batches(self.config.micro_batch)
+        with use_group(self.group), few, seeded(seed), torch_threads(self._threads(in_memory)), self._room():
             if random is not None:
                 set_random_state(random, self.fabric.device)
             stepping = self._steps(data.to(self.fabric.device), steps, seed, labeled_only, first)
@@ -129,7 +129,7 @@ class Trainer:
             seed=seed,
             transform=transform,
             labeled_only=labeled_only,
-            company=self.company,
+            group=self.group,
             first=first,
         )
         for done, batch in enumerate(self._awaited(batches), start=first):
@@ -213,8 +213,8 @@ class Trainer:
                 for parameter in group["params"]:
                     if parameter not in chosen:
                         parameter.grad = None  # a parameter without gradient is not stepped
-        if self.company is not None:
-            sum_gradients(self.company, self.method, self.method.network.backbone.parameters())
+        if self.group is not None:
+            sum_gradients(self.group, self.method, self.method.network.backbone.parameters())
         self.optimizer.step()
         torch.clear_autocast_cache()  # of the weights before this step, which a method's next loss would be made with
 
@@ -243,7 +243,7 @@ class Trainer:
     def _threads(self, in_memory: bool) -> int:
         """Of a step: few for small tensors, else all cores, shared with the other processes of this machine."""
         cores = available_cores() // self.config.devices
-        shared = 0 if self.company is None else max(1, min(torch.get_num_threads(), cores))
+        shared = 0 if self.group is None else max(1, min(torch.get_num_threads(), cores))
         return self.config.threads or int(in_memory) or shared
 
     def _check(self, loss: float) -> None:
@@ -255,14 +255,14 @@ class Trainer:
             )
 
 
-def sum_gradients(company: Company, method: nn.Module, of_rows: Iterable[nn.Parameter]) -> None:
+def sum_gradients(group: ProcessGroup, method: nn.Module, of_rows: Iterable[nn.Parameter]) -> None:
     """The gradients of the whole batch, from those of each process.
 
     The backbone, which passes a process's own rows, has a part of its gradient, and the parts add up. What all
     processes make of the vectors of all rows has its whole gradient in each, and the mean of equals keeps them equal.
 
     Args:
-        company: The processes.
+        group: Its processes.
         method: Has the gradients.
         of_rows: The parameters that a process's own rows pass.
     """
@@ -270,8 +270,8 @@ def sum_gradients(company: Company, method: nn.Module, of_rows: Iterable[nn.Para
     found = [(parameter, parameter.grad) for parameter in method.parameters() if parameter.grad is not None]
     for parameter, gradient in found:
         if parameter not in parts:
-            gradient.div_(company.size)
-    summed = company.add(torch.cat([gradient.flatten() for _, gradient in found]))
+            gradient.div_(group.size)
+    summed = group.all_reduce(torch.cat([gradient.flatten() for _, gradient in found]))
     for (_, gradient), values in zip(found, summed.split([g.numel() for _, g in found]), strict=True):
         gradient.copy_(values.view_as(gradient))
 

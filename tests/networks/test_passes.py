@@ -19,7 +19,7 @@ from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.errors import ConfigError
 from qurate.methods import METHODS
-from qurate.networks.shared_batches import SharedBatchNorm, at_a_time, encode, share_dropouts
+from qurate.networks.shared_batches import SharedBatchNorm, encode, micro_batches, share_dropouts
 from qurate.runtime.randomness import generator, seeded
 from qurate.training import Trainer, TrainingError, start
 
@@ -65,7 +65,7 @@ def test_dropout_draws_the_same_in_micro_batches(rows: int) -> None:
             network = Drops().double()
             share_dropouts(network)
             inputs = torch.randn(11, 4, dtype=torch.float64)
-            with at_a_time(few):
+            with micro_batches(few):
                 features = encode(network, inputs, (5, 6))
             after = torch.rand(3)  # what is drawn next is the same as well
             features.square().sum().backward()

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 
 import qurate
-from qurate import distributed as fabric
+from qurate import distributed
 from qurate.calibration import Calibration
 from qurate.data import images
 from qurate.data.samples import DataError
@@ -423,7 +423,7 @@ def test_a_run_by_two_processes(
     try:
         outcome = adapt(place, config=config, out=tmp_path / "run", compare=False)
     finally:
-        fabric.disperse()
+        distributed.shutdown()
     assert outcome.leads
     assert outcome.record is not None
     assert len(qurate.load(tmp_path / "run").predict(place["unlabeled"])) == len(outcome.record.predictions)

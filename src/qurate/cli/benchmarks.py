@@ -176,9 +176,9 @@ def benchmark(
     from qurate.data.suites import load_suite
     from qurate.embedding.backbone import choose_device
     from qurate.networks.backbone_names import find_backbone
-    from qurate.runtime.process_group import started_outside
+    from qurate.runtime.process_group import external_world_size
 
-    if started_outside() > 1:
+    if external_world_size() > 1:
         raise ConfigError("a benchmark starts its processes itself. Run it without torchrun, or as one task of srun.")
     found = load_suite(suite)
     named, chosen, said = find_backbone(

@@ -16,7 +16,7 @@ from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
 from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
 from qurate.errors import ConfigError
-from qurate.runtime.process_group import Company, present_company
+from qurate.runtime.process_group import ProcessGroup, current_group
 from qurate.runtime.randomness import generator
 from qurate.runtime.signals import STOPS
 
@@ -157,7 +157,7 @@ def stream_batches(
     seed: int,
     transform: Transform | None = None,
     labeled_only: bool = False,
-    company: Company | None = None,
+    group: ProcessGroup | None = None,
     first: int = 0,
 ) -> Iterator[Batch]:
     """The batches of `steps` steps; all randomness comes from the seed.
@@ -169,7 +169,7 @@ def stream_batches(
         seed: Decides order, crops and flips.
         transform: Needed where inputs are image files.
         labeled_only: Leave the unlabelled part of every batch empty.
-        company: Processes that share the batches; each prepares its own rows alone.
+        group: Processes that share the batches; each prepares its own rows alone.
         first: How many of the batches to leave out; they were had before.
     """
     rows = [*draw_labeled(data, config, steps, seed)]
@@ -177,7 +177,7 @@ def stream_batches(
         rows.append(draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3)))
     labels = data.source.labels[rows[0][first:]], target_labels(data)[rows[1][first:]]
     inputs, rows[1] = _target_rows(data, rows[1])
-    own = [slice(None) if company is None else slice(*company.bounds(part.shape[1])) for part in rows]
+    own = [slice(None) if group is None else slice(*group.bounds(part.shape[1])) for part in rows]
     mine = [part[first:, which] for part, which in zip(rows, own, strict=True)]
     found = (data.source.inputs, inputs, data.unlabeled)[: len(rows)]
     streams: Iterator[tuple[Tensor, ...]]
@@ -188,7 +188,7 @@ def stream_batches(
         drawn = [draw[first:, which] for draw, which in zip(draws, own, strict=True)]
         streams = _load_together(found, mine, drawn, config.workers, transform)
     sizes = len(data.source), len(data.target) + len(data.positives[0])
-    n_unlabeled = 0 if company is None else config.batch_unlabeled
+    n_unlabeled = 0 if group is None else config.batch_unlabeled
     for (source, target, *unlabeled), of_source, of_target in zip(streams, *labels, strict=True):
         nothing_or_all = unlabeled[0] if unlabeled else torch.empty(0)
         yield Batch(source, of_source, target, of_target, nothing_or_all, sizes, n_unlabeled)
@@ -208,12 +208,12 @@ def stream_in_order(
 
 
 def in_shares(compute: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
-    """What a function makes of all inputs, a row for each on the CPU; in company each process computes its share."""
-    company = present_company()
-    if company is None or len(inputs) < company.size:  # a share of none could not be computed
+    """A function of all inputs, one row each on the CPU; in a process group each rank computes its share."""
+    group = current_group()
+    if group is None or len(inputs) < group.size:  # a share of none could not be computed
         return compute(inputs)
-    mine = compute(take(inputs, torch.arange(*company.bounds(len(inputs)))))
-    return company.gather(mine, len(inputs))
+    mine = compute(take(inputs, torch.arange(*group.bounds(len(inputs)))))
+    return group.all_gather(mine, len(inputs))
 
 
 def _look_up(inputs: Inputs, rows: Tensor) -> Iterator[Tensor]:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qurate.errors import ConfigError
 from qurate.runtime.machine import at_least_float32
-from qurate.runtime.process_group import Company, present_company
+from qurate.runtime.process_group import ProcessGroup, current_group
 from qurate.runtime.randomness import random_state, set_random_state
 
 
@@ -38,23 +38,23 @@ class Rows(NamedTuple):
 
 
 _rows: Rows | None = None
-_at_a_time = 0
+_micro_batch = 0
 
 
-def present_rows() -> Rows | None:
+def current_rows() -> Rows | None:
     """The rows that pass now; None where all of a pass do."""
     return _rows
 
 
 @contextmanager
-def at_a_time(rows: int) -> Iterator[None]:
+def micro_batches(rows: int) -> Iterator[None]:
     """Pass this many rows of a batch at a time within the block; 0 for all."""
-    global _at_a_time
-    before, _at_a_time = _at_a_time, rows
+    global _micro_batch
+    before, _micro_batch = _micro_batch, rows
     try:
         yield
     finally:
-        _at_a_time = before
+        _micro_batch = before
 
 
 def encode(network: Passes, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -71,27 +71,27 @@ def encode(network: Passes, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def _pass(backbone: nn.Module, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
     """What the backbone makes of all rows."""
-    company = present_company()
-    parts = _count_parts(company, sizes)
-    if company is None and parts == 1:
+    group = current_group()
+    parts = _count_parts(group, sizes)
+    if group is None and parts == 1:
         vectors: Tensor = backbone(inputs)
         return vectors
-    places = _positions(company, sizes)
+    places = _positions(group, sizes)
     if parts > 1:
-        made = _little_by_little(backbone, inputs, places, sum(sizes), parts)
+        made = _pass_micro_batches(backbone, inputs, places, sum(sizes), parts)
     else:
         with _passing(Rows(places, sum(sizes))):
             made = backbone(inputs)
-    return made if company is None else _gather(company, made, sizes)
+    return made if group is None else _gather(group, made, sizes)
 
 
-def _count_parts(company: Company | None, sizes: Sequence[int]) -> int:
+def _count_parts(group: ProcessGroup | None, sizes: Sequence[int]) -> int:
     """In how many parts rows pass: as many in every process, for batch norms in them meet."""
-    if not _at_a_time:
+    if not _micro_batch:
         return 1
-    ranks = range(1 if company is None else company.size)
-    bounds = [[(0, size) if company is None else company.bounds(size, rank) for size in sizes] for rank in ranks]
-    return -(-max(sum(end - start for start, end in each) for each in bounds) // _at_a_time)
+    ranks = range(1 if group is None else group.size)
+    bounds = [[(0, size) if group is None else group.bounds(size, rank) for size in sizes] for rank in ranks]
+    return -(-max(sum(end - start for start, end in each) for each in bounds) // _micro_batch)
 
 
 def draw_rows(inputs: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
@@ -101,24 +101,24 @@ def draw_rows(inputs: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
         inputs: (n, ...).
         draw: Fills an empty tensor.
     """
-    rows = present_rows()
+    rows = current_rows()
     if rows is None:
         return draw(torch.empty_like(inputs))
     drawn = draw(inputs.new_empty((rows.total, *inputs.shape[1:])))
     return drawn[rows.positions.to(inputs.device)]
 
 
-def _positions(company: Company | None, sizes: Sequence[int]) -> Tensor:
+def _positions(group: ProcessGroup | None, sizes: Sequence[int]) -> Tensor:
     """Where the rows of this process stand in a pass of several parts."""
     places, before = [], 0
     for size in sizes:
-        start, end = (0, size) if company is None else company.bounds(size)
+        start, end = (0, size) if group is None else group.bounds(size)
         places.append(torch.arange(before + start, before + end))
         before += size
     return torch.cat(places)
 
 
-def _little_by_little(backbone: nn.Module, inputs: Tensor, places: Tensor, total: int, parts: int) -> Tensor:
+def _pass_micro_batches(backbone: nn.Module, inputs: Tensor, places: Tensor, total: int, parts: int) -> Tensor:
     """Vectors of all rows, of which one of the parts keeps its activations at a time."""
     state, made = random_state(inputs.device), []
     for part, positions in zip(inputs.tensor_split(parts), places.tensor_split(parts), strict=True):
@@ -148,9 +148,9 @@ class _Gather(torch.autograd.Function):
     """The rows of all processes; every process makes the same loss of them, so each gradient is whole as it comes."""
 
     @staticmethod
-    def forward(ctx: Any, mine: Tensor, company: Company, total: int) -> Tensor:
-        ctx.bounds = company.bounds(total)
-        return company.gather(mine, total)
+    def forward(ctx: Any, mine: Tensor, group: ProcessGroup, total: int) -> Tensor:
+        ctx.bounds = group.bounds(total)
+        return group.all_gather(mine, total)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -158,10 +158,10 @@ class _Gather(torch.autograd.Function):
         return gradient[start:end], None, None
 
 
-def _gather(company: Company, mine: Tensor, sizes: Sequence[int]) -> Tensor:
-    counts = [end - start for start, end in map(company.bounds, sizes)]
+def _gather(group: ProcessGroup, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+    counts = [end - start for start, end in map(group.bounds, sizes)]
     whole = at_least_float32(mine)  # exact, and every backend can send it
-    parts = [_Gather.apply(part, company, size) for part, size in zip(whole.split(counts), sizes, strict=True)]
+    parts = [_Gather.apply(part, group, size) for part, size in zip(whole.split(counts), sizes, strict=True)]
     return torch.cat(parts).to(mine.dtype)
 
 
@@ -226,10 +226,10 @@ class SharedBatchNorm(_BatchNorm):
         if self.frozen:
             kept = F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
             return self._finish(kept)
-        company = present_company()
-        if company is None or not self.training:
+        group = current_group()
+        if group is None or not self.training:
             return self._finish(super().forward(inputs))
-        normalized, mean, variance, count = _Normalize.apply(inputs, self.weight, self.bias, self.eps, company)
+        normalized, mean, variance, count = _Normalize.apply(inputs, self.weight, self.bias, self.eps, group)
         if self.running_mean is not None and self.running_var is not None:
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
@@ -272,15 +272,15 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, company: Company
+        ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: ProcessGroup
     ) -> tuple[Tensor, Tensor, Tensor, int]:
         rows = at_least_float32(inputs)
-        mean, variance, count = _statistics(rows, company)
+        mean, variance, count = _statistics(rows, group)
         inverse = (variance + eps).rsqrt()
         shaped = [1, -1, *[1] * (rows.ndim - 2)]
         normalized = (rows - mean.view(shaped)) * inverse.view(shaped)
         ctx.save_for_backward(normalized, inverse, weight)
-        ctx.company, ctx.count, ctx.kind = company, count, inputs.dtype
+        ctx.group, ctx.count, ctx.kind = group, count, inputs.dtype
         ctx.mark_non_differentiable(mean, variance)
         result = normalized if weight is None else normalized * weight.view(shaped)
         result = result if bias is None else result + bias.view(shaped)
@@ -292,20 +292,20 @@ class _Normalize(torch.autograd.Function):
         gradient = at_least_float32(gradients[0])
         over, shaped = [0, *range(2, gradient.ndim)], [1, -1, *[1] * (gradient.ndim - 2)]
         of_bias, of_weight = gradient.sum(over), (gradient * normalized).sum(over)
-        sums = ctx.company.add(torch.stack([of_bias, of_weight])) / ctx.count
+        sums = ctx.group.all_reduce(torch.stack([of_bias, of_weight])) / ctx.count
         inner = gradient - sums[0].view(shaped) - normalized * sums[1].view(shaped)
         if weight is None:
             return (inner * inverse.view(shaped)).to(ctx.kind), None, None, None, None
         return (inner * (inverse * weight).view(shaped)).to(ctx.kind), of_weight, of_bias, None, None
 
 
-def _statistics(rows: Tensor, company: Company) -> tuple[Tensor, Tensor, int]:
+def _statistics(rows: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, int]:
     """Mean and variance of each channel over all processes, and the number of values they are made of."""
     over = [0, *range(2, rows.ndim)]
     count = rows.numel() // rows.shape[1]
     variance, mean = torch.var_mean(rows, over, correction=0) if count else (rows.new_zeros(rows.shape[1]),) * 2
     mine = torch.cat([mean, variance, mean.new_full((1,), float(count))])
-    each = company.gather(mine.unsqueeze(0), company.size)
+    each = group.all_gather(mine.unsqueeze(0), group.size)
     means, variances, counts = each[:, : len(mean)], each[:, len(mean) : -1], each[:, -1:]
     total = counts.sum()
     whole = (counts * means).sum(dim=0) / total

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from qurate.config import Device, NetworkConfig, RunConfig
 from qurate.data.own_images import Missing, Place, count_images, read_parts
-from qurate.distributed import check_processes, convene
+from qurate.distributed import check_world_size, init_process_group
 from qurate.embedding.backbone import choose_device, freeze_backbones
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import Look, Pooling, check_trainable, find_backbone
@@ -21,9 +21,9 @@ from qurate.runs.image_sources import BACKBONE, Train, choose_places
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.pipeline import Job, RunOutcome
 from qurate.runtime.paths import as_path, check_places, is_file
-from qurate.runtime.process_group import started_outside
+from qurate.runtime.process_group import external_world_size
 from qurate.runtime.progress import Audience, follow
-from qurate.selection.algorithm import follow_leader
+from qurate.selection.algorithm import follow_rank_zero
 
 
 def adapt(
@@ -208,10 +208,10 @@ def run_adaptation(
     Returns:
         The model, and the record of its run beside it.
     """
-    check_processes(config.training)  # else several would write to one folder
-    company = convene(config.training) if started_outside() > 1 else None
-    if company is not None and not company.leads:
-        return RunOutcome(follow_leader(company), None, leads=False)
+    check_world_size(config.training)  # else several would write to one folder
+    group = init_process_group(config.training, follow_rank_zero) if external_world_size() > 1 else None
+    if group is not None and not group.is_rank_zero:
+        return RunOutcome(follow_rank_zero(group), None, leads=False)
     places = choose_places(None if previous is None else previous.settings, source, labeled, unlabeled, missing)
     check_places(*places)
     choose_device(config.training.device)  # before any work
@@ -227,8 +227,8 @@ def run_adaptation(
                 folder.forget()  # a kill may have come just before that
                 hears.say(f"{folder.path} is already finished.")
                 model = load(folder.path)
-                if company is not None:
-                    company.tell(model)
+                if group is not None:
+                    group.broadcast(model)
                 return RunOutcome(model, None)
         if said:
             hears.say(said)
@@ -240,8 +240,8 @@ def run_adaptation(
         images = None if prepare is None else as_path(prepare, "prepare", "a folder")
         job = Job(config, weights, frozen, compare, store, folder, hears, places, given, previous, images)
         done = job.run(parts)
-        if company is not None:
-            company.tell(done.model)
+        if group is not None:
+            group.broadcast(done.model)
         return done
 
 

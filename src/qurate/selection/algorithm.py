@@ -17,11 +17,11 @@ from torch import Tensor
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Split
-from qurate.distributed import convene, in_company
+from qurate.distributed import init_process_group, run_in_group
 from qurate.methods import Method
 from qurate.registry import SELECTORS
 from qurate.runtime.machine import torch_threads
-from qurate.runtime.process_group import Company, together
+from qurate.runtime.process_group import ProcessGroup, use_group
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.agents import build_agent
 from qurate.selection.answered import Previous, before_answers, shorten
@@ -96,20 +96,20 @@ def fit(
     """
     check_fit(split, config, selector, callbacks, checkpoint, pretrained, previous)
     config = config if previous is None else shorten(config)
-    company = convene(config.training)
-    with in_company(company):
+    group = init_process_group(config.training, follow_rank_zero)
+    with run_in_group(group):
         task = Task(split, config, selector, tuple(callbacks), checkpoint, pretrained, previous)
-        return _fit(task if company is None else agree(company, task))
+        return _fit(task if group is None else agree(group, task))
 
 
-def follow_leader(company: Company) -> Any:
-    """Take part in one run after another, as the leader calls them, until it has something else to say.
+def follow_rank_zero(group: ProcessGroup) -> Any:
+    """Take part in the runs that rank 0 broadcasts, until it broadcasts something else.
 
     Returns:
-        What it says.
+        That other value.
     """
-    while isinstance(task := company.tell(), Task):
-        with in_company(company):
+    while isinstance(task := group.broadcast(), Task):
+        with run_in_group(group):
             _pretrain(task) if task.pretrains else _fit(task)
     return task
 
@@ -127,7 +127,7 @@ def _fit(task: Task) -> Adaptation:
     done, keeper = restore(checkpoint, trainer, selector), Keeper(checkpoint, config.training, trainer, selector)
     if done is None or done.at(1):
         if done is None and rewarding is not None and isinstance(selector, DQNSelector):
-            with together(None):  # the leader's own
+            with use_group(None):  # rank 0 alone
                 selector.learn_from_answers(*asked_about(split, config, rewarding))
         done = begin(trainer, data, config, selector, tell, keeper, pretrained, None if done is None else done.at(1))
         keeper.save(done)
@@ -231,10 +231,10 @@ def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()
     Returns:
         The state of the trainer.
     """
-    company = convene(config.training)
-    with in_company(company):
+    group = init_process_group(config.training, follow_rank_zero)
+    with run_in_group(group):
         task = Task(split, config, None, tuple(callbacks), None, None, None, pretrains=True)
-        return _pretrain(task if company is None else agree(company, task))
+        return _pretrain(task if group is None else agree(group, task))
 
 
 def _pretrain(task: Task) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qurate.methods import Method
-from qurate.runtime.process_group import together
+from qurate.runtime.process_group import use_group
 from qurate.runtime.progress import Audience
 from qurate.selection.pseudo_labels import Positives
 
@@ -104,7 +104,7 @@ class Callbacks(Callback):
 
 
 def _call_all(functions: Sequence[Callable[..., None]], *arguments: object) -> None:
-    with together(None):  # whoever is told acts alone, for the other processes are not told
+    with use_group(None):  # rank 0 alone calls them
         for function in functions:
             function(*arguments)
 

@@ -114,7 +114,7 @@ class Positives:
 
 @torch.no_grad()
 def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
-    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; in company each process looks at its share.
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; in a process group each rank computes its share.
 
     Args:
         method: Its network looks.

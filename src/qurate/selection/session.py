@@ -14,7 +14,7 @@ from torch import Tensor
 from qurate.config import RunConfig, SelectionConfig, TrainingConfig
 from qurate.data.samples import DataError, Split, Unlabeled, check_positions, describe
 from qurate.errors import ConfigError, QurateError
-from qurate.runtime.process_group import Company, present_company, together
+from qurate.runtime.process_group import ProcessGroup, current_group, use_group
 from qurate.runtime.randomness import random_state
 from qurate.runtime.signals import Stops
 from qurate.runtime.tensors import below
@@ -261,8 +261,8 @@ class Keeper:
         return bool(every and step % every == 0) or bool(minutes and time.monotonic() - self._kept >= 60 * minutes)
 
 
-class LeaderError(QurateError, RuntimeError):
-    """The leading process failed, so the others cannot go on; it says why itself."""
+class RankZeroError(QurateError, RuntimeError):
+    """Rank 0 failed and reports why; the other ranks cannot go on."""
 
 
 class Follower:
@@ -270,21 +270,21 @@ class Follower:
 
     def select(self, round: Round) -> Positives:
         """Nobody asks it."""
-        raise NotImplementedError("The leader selects.")
+        raise NotImplementedError("Rank 0 selects.")
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The checkpoint of a process that does not write: what the leader found."""
+    """The checkpoint of a rank that does not write: what rank 0 loaded."""
 
     progress: Progress | None
 
     def load(self) -> Progress | None:
-        """What the leader found."""
+        """What rank 0 loaded."""
         return self.progress
 
     def save(self, progress: Progress) -> None:
-        """The leader does."""
+        """Rank 0 does."""
 
 
 class Task(NamedTuple):
@@ -301,42 +301,42 @@ class Task(NamedTuple):
     """Whether it is line 1 alone: the arguments of `pretrain`."""
 
 
-def agree(company: Company, task: Task) -> Task:
-    """The run that the leader was called with, in every process; hidden labels do not leave the leader."""
-    if not company.leads:
-        heard: Task = company.tell()
-        return heard
+def agree(group: ProcessGroup, task: Task) -> Task:
+    """The run that rank 0 was called with, in every process; hidden labels do not leave rank 0."""
+    if not group.is_rank_zero:
+        task_of_rank_zero: Task = group.broadcast()
+        return task_of_rank_zero
     split, config, selector = task.split, task.config, task.selector
     kept = None if task.checkpoint is None else Kept(task.checkpoint.load())
     blind = replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs), validation=None)
     plain = config.selection.selector.name == "none" if selector is None else isinstance(selector, NoneSelector)
     follower = selector if plain else Follower()
-    company.tell(task._replace(split=blind, selector=follower, callbacks=(), checkpoint=kept))
+    group.broadcast(task._replace(split=blind, selector=follower, callbacks=(), checkpoint=kept))
     return task
 
 
 def decide(selector: Selector, round: Round) -> Positives:
-    """Lines 6-18: what the selector trusts; in company the leader asks it, and all hear the answer.
+    """Lines 6-18: what the selector trusts; in a process group rank 0 calls it and broadcasts the result.
 
     Raises:
         ConfigError: If these are no positives.
         DataError: If they point to no sample of the round, or to no class.
-        LeaderError: In the other processes, if the leader's selector failed.
+        RankZeroError: In the other processes, if the selector failed on rank 0.
     """
-    company, positives = present_company(), None
-    if company is not None and not company.leads:
-        positives = company.tell()
+    group, positives = current_group(), None
+    if group is not None and not group.is_rank_zero:
+        positives = group.broadcast()
         if positives is None:
-            raise LeaderError("The leading process could not select.")
+            raise RankZeroError("The selector failed on rank 0.")
         return positives  # type: ignore[no-any-return]
     try:
-        with together(None):
+        with use_group(None):
             positives = selector.select(round)
             check_positives(positives, selector, round)
             return positives
     finally:
-        if company is not None:
-            company.tell(positives)
+        if group is not None:
+            group.broadcast(positives)
 
 
 def check_fit(
