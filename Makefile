@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 lopsided asking backbones test golden faults check docs docs-tables docs-picture format clean
+.PHONY: install browser demo office31 long_tail asking backbones test golden faults check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -44,17 +44,17 @@ office31: install
 
 # Office-31 with the unlabelled target as it is, and thinned to long tails of 5:1 and 20:1: 270 cells, by the times of office31
 # more than an hour on 2 cores. As there, only the tables of all five seeds are the published ones.
-LOPSIDED_TABLES ?= $(if $(filter 0$(comma)1$(comma)2$(comma)3$(comma)4,$(SEEDS)),docs/lopsided,lopsided/tables)
-lopsided: install
+LONG_TAIL_TABLES ?= $(if $(filter 0$(comma)1$(comma)2$(comma)3$(comma)4,$(SEEDS)),docs/long_tail,long_tail/tables)
+long_tail: install
 	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --backbone timm/tf_efficientnet_lite0 --weights $(WEIGHTS) \
 	  --methods S+T,tml,tml+confidence,tml+quality,tml+balanced,tml+share,tml+adaptive,tml+random,tml+dqn --selectors none \
-	  --imbalance 1,5,20 --seeds $(SEEDS) --out lopsided
-	$(BIN)/qurate report lopsided --reference "TML + adaptive" --out lopsided/tables
-	@mkdir -p $(LOPSIDED_TABLES)
-	cp lopsided/results.csv lopsided/rounds.csv $(LOPSIDED_TABLES)/
-	@test $(LOPSIDED_TABLES) = lopsided/tables || cp lopsided/tables/tables.md lopsided/tables/tables.tex lopsided/tables/*.png $(LOPSIDED_TABLES)/
+	  --imbalance 1,5,20 --seeds $(SEEDS) --out long_tail
+	$(BIN)/qurate report long_tail --reference "TML + adaptive" --out long_tail/tables
+	@mkdir -p $(LONG_TAIL_TABLES)
+	cp long_tail/results.csv long_tail/rounds.csv $(LONG_TAIL_TABLES)/
+	@test $(LONG_TAIL_TABLES) = long_tail/tables || cp long_tail/tables/tables.md long_tail/tables/tables.tex long_tail/tables/*.png $(LONG_TAIL_TABLES)/
 
-# Which images to label next: 186 labels in six rounds by every asker, on Office-31: 70 cells, more than half an hour on 2 cores. The cells
+# Which images to label next: 186 labels in six rounds by every query strategy, on Office-31: 70 cells, more than half an hour on 2 cores. The cells
 # are large and stay in asking/; tables of other SEEDS go to asking/tables. ASK=62 ASK_ROUNDS=2 ends after the second round, as the first table does.
 ASK ?= 186
 ASK_ROUNDS ?= 6

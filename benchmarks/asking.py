@@ -1,8 +1,8 @@
-"""How long askers take and how much memory they need, on random embeddings of many images.
+"""How long query strategies take and how much memory they need, on random embeddings of many images.
 
-Features of clusters, as embeddings of a backbone are, and predictions of all degrees of doubt. Each asker runs in a
-process of its own, so that its peak memory is its own; the time includes the words. On a machine that others use as
-well, the seconds of work are those to compare.
+Features of clusters, as embeddings of a backbone are, and predictions of all degrees of doubt. Each query strategy
+runs in a process of its own, so that its peak memory is its own; the time includes the words. On a machine that others
+use as well, the seconds of work are those to compare.
 
     python benchmarks/asking.py --images 100000 --count 100
 """
@@ -17,7 +17,7 @@ import time
 import torch
 
 from qurate.active.strategies import Pool
-from qurate.registry import ASKERS
+from qurate.registry import QUERY_STRATEGIES
 
 WIDTH, CLASSES, GROUPS = 1280, 126, 1000
 
@@ -37,7 +37,7 @@ def make_pool(images: int) -> Pool:
 
 def measure(name: str, images: int, count: int) -> None:
     pool = make_pool(images)
-    asker, began, worked = ASKERS[name].load()(), time.perf_counter(), time.process_time()
+    asker, began, worked = QUERY_STRATEGIES[name].load()(), time.perf_counter(), time.process_time()
     asked = asker.ask(pool, count, 0)
     asker.explain(pool, asked, [f"class {k}" for k in range(CLASSES)])
     seconds, busy = time.perf_counter() - began, time.process_time() - worked
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--askers", default=",".join(ASKERS))
+    parser.add_argument("--askers", default=",".join(QUERY_STRATEGIES))
     arguments = parser.parse_args()
     for name in arguments.askers.split(","):
         alone = multiprocessing.get_context("spawn").Process(

@@ -38,11 +38,11 @@ TAILS, DRAWS, WEIGHTS = (1, 3, 10, 30), 2, (0.0, 0.5, 1.0)
 STEPS, ROUNDS, ROUND_STEPS = 500, 4, 100
 FROM, OVER = np.arange(0.1, 1.8, 0.05), (0.05, 0.2, 0.35, 0.6, 1.0)
 Game = tuple[float, list[float]]
-"""How lopsided the first predictions were, and the accuracy by weight."""
+"""How unequal the first predictions were, and the accuracy by weight."""
 
 
 class Weighed:
-    """The adaptive rule with one weight in all rounds; keeps how lopsided the predictions of the first round are."""
+    """The adaptive rule with one weight in all rounds; keeps how unequal the predictions of the first round are."""
 
     def __init__(self, config: AdaptiveShareConfig, weight: float) -> None:
         self.config, self.weight = config, weight

@@ -13,7 +13,7 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from qurate.active.strategies import DensityAsker
+from qurate.active.strategies import DensityStrategy
 from qurate.benchmark.asking import Stage, pool_of, run_base
 from qurate.benchmark.executors import Worker
 from qurate.benchmark.grid import Grid
@@ -71,7 +71,7 @@ class Asked:
 
     def ask(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """Positions and labels of the images that `density` asks about next."""
-        new = DensityAsker().ask(pool_of(self.split, stage), SIZE, self.config.seed)
+        new = DensityStrategy().ask(pool_of(self.split, stage), SIZE, self.config.seed)
         return new, self.person.label(new)
 
     def accuracy(self, stage: Stage) -> float:

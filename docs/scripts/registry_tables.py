@@ -1,6 +1,6 @@
-"""Write the tables of methods, selectors and askers into the pages that have a place for them: `make docs-tables`.
+"""Write the tables of methods, selectors and query strategies into their pages: `make docs-tables`.
 
-A place is `<!-- methods -->`, `<!-- selectors -->` or `<!-- askers -->`, and ends with
+A table stands after `<!-- methods -->`, `<!-- selectors -->` or `<!-- query_strategies -->`, and before
 `<!-- end -->`. Rows come from `qurate.registry`.
 """
 
@@ -9,23 +9,25 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from qurate.registry import ASKERS, METHODS, SELECTORS
+from qurate.registry import METHODS, QUERY_STRATEGIES, SELECTORS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = (REPOSITORY / "README.md", REPOSITORY / "docs" / "methods.md", REPOSITORY / "docs" / "asking.md")
-PLACE = re.compile(r"<!-- (methods|selectors|askers) -->\n.*?<!-- end -->", re.DOTALL)
+PLACE = re.compile(r"<!-- (methods|selectors|query_strategies) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def make_tables() -> dict[str, str]:
     """Markdown by the name of its place."""
     methods = [f"| `{entry.name}` | {entry.title} | {entry.summary} |" for entry in METHODS.values()]
     selectors = [f"| `{entry.name}` | {entry.summary} |" for entry in SELECTORS.values()]
-    askers = [f"| `{entry.name}` | {entry.summary} |" for entry in ASKERS.values()]
+    strategies = [f"| `{entry.name}` | {entry.summary} |" for entry in QUERY_STRATEGIES.values()]
     return {
         "methods": "\n".join(
             ["| method | in tables | what it does with the unlabelled target |", "|---|---|---|", *methods]
         ),
-        "askers": "\n".join(["| asker | which images it would have you label |", "|---|---|", *askers]),
+        "query_strategies": "\n".join(
+            ["| query strategy | which images it would have you label |", "|---|---|", *strategies]
+        ),
         "selectors": "\n".join(["| selector | which pseudo-labels it trusts |", "|---|---|", *selectors]),
     }
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qurate.active.strategies import Asker as Asker
     from qurate.active.strategies import Pool as Pool
+    from qurate.active.strategies import QueryStrategy as QueryStrategy
     from qurate.config import DQNConfig as DQNConfig
     from qurate.config import EpisodeConfig as EpisodeConfig
     from qurate.config import MethodConfig as MethodConfig
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from qurate.evaluation import predict_probabilities as predict_probabilities
     from qurate.methods import Method as Method
     from qurate.presets import make_config as make_config
-    from qurate.registry import ASKERS as ASKERS
     from qurate.registry import METHODS as METHODS
+    from qurate.registry import QUERY_STRATEGIES as QUERY_STRATEGIES
     from qurate.registry import SELECTORS as SELECTORS
     from qurate.runs.adapt import adapt as adapt
     from qurate.runs.model import AdaptedModel as AdaptedModel
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "active.strategies": ("Asker", "Pool"),
+    "active.strategies": ("QueryStrategy", "Pool"),
     "config": (
         *("DQNConfig", "EpisodeConfig", "MethodConfig", "NetworkConfig", "QLearningConfig", "RewardConfig"),
         *("RunConfig", "SelectionConfig", "SelectorConfig", "TrainingConfig"),
@@ -81,7 +81,7 @@ _HOMES = {
     "evaluation": ("Metrics", "evaluate", "predict_probabilities"),
     "methods": ("Method",),
     "presets": ("make_config",),
-    "registry": ("ASKERS", "METHODS", "SELECTORS"),
+    "registry": ("QUERY_STRATEGIES", "METHODS", "SELECTORS"),
     "runs.adapt": ("adapt",),
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),

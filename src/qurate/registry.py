@@ -1,4 +1,4 @@
-"""What there is to choose from: training methods, selectors and askers, one line each.
+"""What there is to choose from: training methods, selectors and query strategies, one line each.
 
 Help texts, titles of tables and the tables of the docs are made of these lines. A class is imported when it is asked
 for, so that listing names loads nothing heavy.
@@ -17,7 +17,7 @@ from qurate.errors import ConfigError
 
 @dataclass(frozen=True)
 class Entry:
-    """One method, selector or asker.
+    """One method, selector or query strategy.
 
     Args:
         name: In configs, on the command line and in results.csv.
@@ -88,7 +88,7 @@ def _selector(name: str, summary: str, where: str) -> Entry:
     return Entry(name, name, summary, f"qurate.selection.{where}")
 
 
-def _asker(name: str, summary: str, where: str) -> Entry:
+def _strategy(name: str, summary: str, where: str) -> Entry:
     return Entry(name, name, summary, f"qurate.active.strategies:{where}")
 
 
@@ -134,19 +134,19 @@ SELECTORS = Registry(
 )
 """Selectors, by which pseudo-labels they trust."""
 
-ASKERS = Registry(
+QUERY_STRATEGIES = Registry(
     "asker",
-    _asker("random", "random ones: the control, and the honest sample", "RandomAsker"),
-    _asker("probability", "those whose likeliest class is least probable", "ProbabilityAsker"),
-    _asker("margin", "those whose two likeliest classes are closest", "MarginAsker"),
-    _asker("clusters", "the middles of groups, by k-means weighted by doubt", "ClustersAsker"),
-    _asker("density", "the middles of neighbourhoods that the model cannot tell", "DensityAsker"),
-    _asker("check", "trusted pseudo-labels that are most likely wrong", "CheckAsker"),
+    _strategy("random", "random ones: the control, and the honest sample", "RandomStrategy"),
+    _strategy("probability", "those whose likeliest class is least probable", "ProbabilityStrategy"),
+    _strategy("margin", "those whose two likeliest classes are closest", "MarginStrategy"),
+    _strategy("clusters", "the middles of groups, by k-means weighted by doubt", "ClustersStrategy"),
+    _strategy("density", "the middles of neighbourhoods that the model cannot tell", "DensityStrategy"),
+    _strategy("check", "trusted pseudo-labels that are most likely wrong", "CheckStrategy"),
 )
-"""Askers, by which images they would have a person label next."""
+"""Query strategies, by which images they would have a person label next."""
 
 DEFAULT_SELECTOR = "adaptive"
-"""Who selects where nobody says otherwise. Our choice, by docs/lopsided; preset 'paper' has the agent."""
+"""Who selects where nobody says otherwise. Our choice, by docs/long_tail; preset 'paper' has the agent."""
 ORACLE = "oracle"
 """The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
 LONG = "long"

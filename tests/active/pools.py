@@ -1,4 +1,4 @@
-"""Small pools that the tests of askers share."""
+"""Small pools that the tests of query strategies share."""
 
 from __future__ import annotations
 

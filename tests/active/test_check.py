@@ -7,7 +7,7 @@ import torch
 from tests.active.pools import make_pool, neighbors_by_hand
 
 from qurate.active import strategies as check
-from qurate.active.strategies import NEIGHBORS, CheckAsker, Pool
+from qurate.active.strategies import NEIGHBORS, CheckStrategy, Pool
 
 
 def test_it_asks_what_a_plain_loop_asks() -> None:
@@ -20,7 +20,7 @@ def test_it_asks_what_a_plain_loop_asks() -> None:
         return float(rows[i][labels[i]] * sum(rows[j][labels[i]] for j in near) / len(near))
 
     suspects = [i for i in pool.open.tolist() if labels[i] >= 0]
-    assert CheckAsker().ask(pool, 9, 0).tolist() == sorted(suspects, key=support)[:9]
+    assert CheckStrategy().ask(pool, 9, 0).tolist() == sorted(suspects, key=support)[:9]
 
 
 def test_a_wrong_label_among_others_is_the_first_to_be_checked() -> None:
@@ -28,8 +28,8 @@ def test_a_wrong_label_among_others_is_the_first_to_be_checked() -> None:
     probabilities = torch.tensor([[0.97, 0.03], [0.03, 0.97]]).repeat_interleave(20, dim=0)
     probabilities[7] = torch.tensor([0.01, 0.99])  # the model learned it, and is the surest of all
     pool = Pool(features, probabilities, probabilities.argmax(dim=1))
-    assert CheckAsker().ask(pool, 1, 0).tolist() == [7]
-    said = CheckAsker().explain(pool, torch.tensor([7]), ("mug", "pen"))
+    assert CheckStrategy().ask(pool, 1, 0).tolist() == [7]
+    said = CheckStrategy().explain(pool, torch.tensor([7]), ("mug", "pen"))
     assert said == ["It was trusted as pen, and the images most like it are 3 % in favour of that."]
 
 
@@ -39,11 +39,11 @@ def test_of_very_many_those_that_the_model_is_least_sure_of_are_looked_at(monkey
     assert pool.trusted is not None
     suspects = [i for i in range(90) if pool.trusted[i] >= 0]
     least = sorted(suspects, key=lambda i: float(pool.probabilities[i].max()))
-    assert set(CheckAsker().ask(pool, 3, 0).tolist()) <= set(least[:6])
-    assert sorted(CheckAsker().ask(pool, 90, 0).tolist()) == suspects
+    assert set(CheckStrategy().ask(pool, 3, 0).tolist()) <= set(least[:6])
+    assert sorted(CheckStrategy().ask(pool, 90, 0).tolist()) == suspects
 
 
 def test_without_trusted_labels_there_is_nothing_to_check() -> None:
     pool = replace(make_pool(), trusted=None)
-    assert CheckAsker().ask(pool, 5, 0).tolist() == []
-    assert CheckAsker().explain(pool, torch.empty(0, dtype=torch.int64), "abcd") == []
+    assert CheckStrategy().ask(pool, 5, 0).tolist() == []
+    assert CheckStrategy().explain(pool, torch.empty(0, dtype=torch.int64), "abcd") == []

@@ -5,7 +5,7 @@ import torch
 from tests.active.pools import make_pool
 
 from qurate.active import strategies as clusters
-from qurate.active.strategies import ClustersAsker, Pool
+from qurate.active.strategies import ClustersStrategy, Pool
 
 
 def make_groups(sizes: list[int], doubts: list[float]) -> tuple[Pool, list[int]]:
@@ -23,7 +23,7 @@ def make_groups(sizes: list[int], doubts: list[float]) -> tuple[Pool, list[int]]
 
 def test_it_asks_the_middle_of_each_group_the_one_of_most_doubt_first() -> None:
     pool, group = make_groups([20, 20, 20], [0.2, 0.6, 0.4])
-    asked = ClustersAsker().ask(pool, 3, 0).tolist()
+    asked = ClustersStrategy().ask(pool, 3, 0).tolist()
     assert [group[i] for i in asked] == [1, 2, 0]
     for i in asked:  # by a plain loop: no image of the group is nearer to its mean
         rows = [pool.features[j] / pool.features[j].norm() for j in range(len(pool)) if group[j] == group[i]]
@@ -34,7 +34,7 @@ def test_it_asks_the_middle_of_each_group_the_one_of_most_doubt_first() -> None:
 
 def test_groups_gather_where_doubt_is() -> None:
     pool, group = make_groups([40, 40], [0.66, 1e-4])
-    asked = ClustersAsker().ask(pool, 6, 0).tolist()
+    asked = ClustersStrategy().ask(pool, 6, 0).tolist()
     assert sum(group[i] == 0 for i in asked) >= 5
 
 
@@ -42,4 +42,4 @@ def test_of_very_many_the_most_doubtful_are_grouped(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(clusters, "MOST_POINTS", 15)
     pool = make_pool()
     most = set(pool.doubt.argsort(descending=True)[:15].tolist())
-    assert set(ClustersAsker().ask(pool, 6, 0).tolist()) <= most
+    assert set(ClustersStrategy().ask(pool, 6, 0).tolist()) <= most

@@ -20,9 +20,9 @@ from qurate.benchmark.folder import BenchmarkFolder, read_asked
 from qurate.benchmark.results import BenchmarkError, Row, read_results
 from qurate.data.samples import SealedLabels, Split, Unlabeled
 from qurate.evaluation import Annotator, true_labels
-from qurate.registry import ASKERS
+from qurate.registry import QUERY_STRATEGIES
 
-EVERYBODY = ("none", *ASKERS)
+EVERYBODY = ("none", *QUERY_STRATEGIES)
 
 
 def cell_of(asker: str, *, ask: int = 8, rounds: int = 2, selector: str = "adaptive", steps: int = 16) -> Cell:

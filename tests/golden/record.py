@@ -239,9 +239,7 @@ def cells() -> dict[str, Any]:
     """Names of all cells of the grids in the Makefile."""
     found = {}
     for target in ("office31", "long_tail", "asking", "backbones"):
-        made = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
-        if made.returncode:  # the name that the target had when this was first recorded
-            made = subprocess.run(["make", "-n", "lopsided"], cwd=ROOT, capture_output=True, text=True, check=True)
+        made = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
         lines = made.stdout.replace("\\\n", " ").splitlines()
         loop = re.search(r"for name in ([^;]*);", made.stdout)
         for line in lines:

@@ -1,4 +1,4 @@
-"""Askers beside each other: on all images, on those that nobody asked about, and against random ones."""
+"""Query strategies beside each other: on all images, on those that nobody asked about, and against random ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.report.grids import D, W, row, rows, write_failed, write_grid
 from qurate.benchmark.outcome import ReportError, read_outcome
 from qurate.report.benchmark_report import make_report, write_report
 from qurate.report.figures import asking_figure, asking_lines
-from qurate.report.tables import asked_tables, compare_askers, make_tables, numbers_to_show
+from qurate.report.tables import asked_tables, compare_query_strategies, make_tables, numbers_to_show
 
-ASKERS = {"density": 0.04, "none": 0.0, "random": 0.01}
+QUERY_STRATEGIES = {"density": 0.04, "none": 0.0, "random": 0.01}
 
 
 def asking(
@@ -31,11 +31,11 @@ def asking(
 
 
 def benchmark(*, rounds: int = 3, seeds: int = 7) -> list[dict[str, Any]]:
-    """Two scenarios: with each round an asker gains what `ASKERS` says, and a little by seed."""
+    """Two scenarios: with each round a query strategy gains what `QUERY_STRATEGIES` says, and a little by seed."""
     return [
         found
         for scenario, start in ((W, 0.7), (D, 0.6))
-        for asker, gain in ASKERS.items()
+        for asker, gain in QUERY_STRATEGIES.items()
         for seed in range(seeds)
         for found in asking(scenario, asker, seed, *(start + 0.001 * seed + gain * i for i in range(rounds + 1)))
     ]
@@ -72,7 +72,7 @@ def test_which_numbers_have_a_table(tmp_path: Path, rounds: int, shown: list[int
 
 
 def test_every_asker_is_compared_with_random_ones(tmp_path: Path) -> None:
-    second, last = compare_askers(read_outcome(write_grid(tmp_path, benchmark())))
+    second, last = compare_query_strategies(read_outcome(write_grid(tmp_path, benchmark())))
     assert (second.reference, second.title) == (
         "random",
         "Larger than chance? TML + adaptive after 4 labels, all unlabelled images",
@@ -85,14 +85,14 @@ def test_every_asker_is_compared_with_random_ones(tmp_path: Path) -> None:
 
 def test_another_asker_can_be_the_reference(tmp_path: Path) -> None:
     outcome = read_outcome(write_grid(tmp_path, benchmark()))
-    assert {found.reference for found in compare_askers(outcome, "density")} == {"density"}
-    with pytest.raises(ReportError, match=r"there is no such asker\. Choose from none, random, density"):
-        compare_askers(outcome, "nobody")
+    assert {found.reference for found in compare_query_strategies(outcome, "density")} == {"density"}
+    with pytest.raises(ReportError, match=r"there is no such query strategy\. Choose from none, random, density"):
+        compare_query_strategies(outcome, "nobody")
 
 
 def test_without_random_ones_nothing_is_compared(tmp_path: Path) -> None:
     kept = [found for found in benchmark() if found["asker"] != "random"]
-    assert compare_askers(read_outcome(write_grid(tmp_path, kept))) == []
+    assert compare_query_strategies(read_outcome(write_grid(tmp_path, kept))) == []
 
 
 def test_images_that_nobody_asked_about_are_those_of_no_asker_up_to_then(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: 
     assert len(honest) == 12
     others = [question.image for question in session.questions if question.asker != "random"]
     session.answer([{"image": image, "answer": "none"} for image in others[:8]])
-    assert session.estimate().images == 0, "what an asker chose tells nothing"
+    assert session.estimate().images == 0, "what a query strategy chose tells nothing"
     for place, image in enumerate(honest):
         predicted = session.inquiry.predicted[image]
         session.answer([{"image": image, "answer": "label", "label": predicted if place % 3 else (predicted + 1) % K}])

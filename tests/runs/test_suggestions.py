@@ -14,7 +14,7 @@ import qurate
 from qurate.active.answers import Answer, AnswerLog
 from qurate.active.strategies import Pool
 from qurate.errors import ConfigError, DataError, RunError
-from qurate.registry import ASKERS
+from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model import AdaptedModel
 from qurate.runs.suggestions import Inquiry
 
@@ -31,7 +31,7 @@ def model(run: Path) -> AdaptedModel:
     return qurate.load(run)
 
 
-@pytest.mark.parametrize("name", ASKERS)
+@pytest.mark.parametrize("name", QUERY_STRATEGIES)
 def test_every_asker_gives_images_of_the_run_with_words(name: str, run: Path, model: AdaptedModel) -> None:
     table = model.suggest(4, asker=name)
     assert list(table.columns) == COLUMNS

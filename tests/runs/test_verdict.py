@@ -146,7 +146,7 @@ def test_the_weighted_mean_counts_classes_as_often_as_wanted() -> None:
     assert 0 < of_more < error / 4
 
 
-def test_proportions_of_a_lopsided_target_are_found() -> None:
+def test_proportions_of_a_long_tailed_target_are_found() -> None:
     labels = torch.tensor([0] * 900 + [1] * 50 + [2] * 50)
     # P(said | class) is the same for all classes, so these are probabilities where all classes are as likely
     opinion = say(labels, 0.7, 3, 0).exp().double()

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
         answer: A `Kind`.
         label: The class; empty unless the answer is 'label'.
         predicted: What the model had said; of a pseudo-label that was called wrong, that label.
-        asked: Why it was asked about: the name of an asker.
+        asked: Why it was asked about: the name of a query strategy.
     """
 
     id: str

@@ -124,7 +124,7 @@ def main_directions(features: Tensor) -> Tensor:
     return F.normalize(unit @ vectors[:, -_DIRECTIONS:], dim=1)
 
 
-class Asker(Protocol):
+class QueryStrategy(Protocol):
     """Says which images a person should label next.
 
     An asker of your own is one small class, passed as `model.suggest(count, asker=First())`:
@@ -139,11 +139,11 @@ class Asker(Protocol):
         ...
 
 
-class NamedAsker:
+class NamedStrategy:
     """Base of the askers that have a name in `qurate.registry`; a subclass has its own file."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """Positions of open images, see `Asker`."""
+        """Positions of open images, see `QueryStrategy`."""
         raise NotImplementedError(f"{type(self).__name__} must define ask.")
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
@@ -177,7 +177,7 @@ def percent(share: float) -> str:
 WHY = "Drawn at random: only such images give an honest estimate of the accuracy."
 
 
-class RandomAsker(NamedAsker):
+class RandomStrategy(NamedStrategy):
     """Images drawn at random, each as likely as any other: the control, and the honest sample."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
@@ -195,7 +195,7 @@ class RandomAsker(NamedAsker):
         return [WHY] * len(asked)
 
 
-class ProbabilityAsker(NamedAsker):
+class ProbabilityStrategy(NamedStrategy):
     """The images whose most probable class is least probable: max_k p_k, lowest first."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
@@ -211,7 +211,7 @@ class ProbabilityAsker(NamedAsker):
         ]
 
 
-class MarginAsker(NamedAsker):
+class MarginStrategy(NamedStrategy):
     """The images whose two most probable classes are closest: p_(1) - p_(2), smallest first."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
@@ -233,7 +233,7 @@ MOST_POINTS = 10_000
 _LEAST_WEIGHT = 1e-6  # so that certain predictions can be grouped too
 
 
-class ClustersAsker(NamedAsker):
+class ClustersStrategy(NamedStrategy):
     """K-means weighted by doubt: as many groups as questions, and of each group the image nearest to its middle.
 
     The weight of an image is the entropy of its prediction, so groups gather where doubt is, and cover all of it. The
@@ -276,7 +276,7 @@ MOST_MIDDLES = 10_000
 """Of more open images than this, only the most doubtful are looked at. Our choice."""
 
 
-class DensityAsker(NamedAsker):
+class DensityStrategy(NamedStrategy):
     """The densest doubt: images in the middle of a neighbourhood that the model cannot tell.
 
     With S(i) the image i and its k nearest ones, H the entropy and p the predictions, the score is
@@ -356,7 +356,7 @@ MOST_SUSPECTS = 10_000
 """Of more trusted images than this, only those that the model is least sure of are looked at. Our choice."""
 
 
-class CheckAsker(NamedAsker):
+class CheckStrategy(NamedStrategy):
     """The trusted pseudo-labels that are most likely wrong, to be confirmed or corrected.
 
     With y(i) the pseudo-label of image i and N(i) its k nearest images, the score is

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.active.strategies import Asker, Pool
+from qurate.active.strategies import Pool, QueryStrategy
 from qurate.benchmark.cell import Cell, CellResult, Pretrained, pretrain_once
 from qurate.benchmark.folder import ASKED_AT, SAMPLE, right_at
 from qurate.benchmark.results import BenchmarkError, Row
@@ -27,7 +27,7 @@ from qurate.evaluation import (
     true_labels,
 )
 from qurate.methods import Method
-from qurate.registry import ASKERS, PLAIN
+from qurate.registry import PLAIN, QUERY_STRATEGIES
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, answer, shorten
 from qurate.selection.pseudo_labels import Positives, backbone_output
@@ -111,13 +111,13 @@ def ask_in_rounds(
         split: Of the beginning.
         first: The finished run to ask about first.
         config: Of that run.
-        asker: A name of `qurate.ASKERS`, or 'none'.
+        asker: A name of `qurate.QUERY_STRATEGIES`, or 'none'.
         size: Labels that each round asks for.
         rounds: How many.
         person: Who answers.
 
     Raises:
-        BenchmarkError: If the asker has fewer images to ask about.
+        BenchmarkError: If the query strategy has fewer images to ask about.
     """
     stage = first
     if asker == NOBODY:
@@ -125,7 +125,7 @@ def ask_in_rounds(
         stage = learn(split, first, config, nothing, person.label(nothing), time.perf_counter())
         yield from repeat(stage, rounds)
         return
-    chooser: Asker = ASKERS.find(asker).load()()
+    chooser: QueryStrategy = QUERY_STRATEGIES.find(asker).load()()
     for number in range(1, rounds + 1):
         began = time.perf_counter()
         new = chooser.ask(pool_of(split, stage), size, config.seed)
@@ -139,7 +139,7 @@ def ask_in_rounds(
 
 
 def pool_of(split: Split, stage: Stage) -> Pool:
-    """What an asker sees.
+    """What a query strategy sees.
 
     Args:
         split: Of the beginning.
@@ -194,7 +194,7 @@ def learn(
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """The run before anybody is asked: the same for all askers.
+    """The run before anybody is asked: the same for all query strategies.
 
     Args:
         key: Name of the cell that does not ask.

@@ -176,8 +176,8 @@ class Cell:
         imbalance: How many times larger than the smallest class the largest of the unlabelled target is made by
             thinning; 1 leaves it as it is.
         calibrate: Whether to find a temperature by cross-fitting on the labelled target.
-        asker: Who says which images to label next: a name of `qurate.ASKERS`, 'none' for nobody, or empty where nobody
-            is asked and the run ends.
+        asker: Which images to label next: a name of `qurate.QUERY_STRATEGIES`, 'none' for nobody, or empty where
+            nobody is asked and the run ends.
         ask: Labels to ask for.
         ask_rounds: In as many rounds of equal size.
     """

@@ -1,4 +1,4 @@
-"""The grid: scenario x shots x imbalance x method x selector x asker x seed, made of a few words and never stored."""
+"""The grid: scenario x shots x imbalance x method x selector x query strategy x seed, made of a few words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ from qurate.model_selection import RULES
 from qurate.networks.backbone_names import check_trainable
 from qurate.networks.backbones import check_backbone
 from qurate.presets import Preset, check_preset, make_config
-from qurate.registry import ASKERS, LONG, METHODS, ORACLE, PLAIN, PRINTED, SELECTOR_ORDER, SELECTORS, resolve_pair
+from qurate.registry import (
+    LONG,
+    METHODS,
+    ORACLE,
+    PLAIN,
+    PRINTED,
+    QUERY_STRATEGIES,
+    SELECTOR_ORDER,
+    SELECTORS,
+    resolve_pair,
+)
 from qurate.runtime.validation import Checked, Count, Positive, Seed, StepsOrDefault
 from qurate.selection.selectors import OracleConfig
 
@@ -26,8 +36,8 @@ DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
 """The network of the digits pair: a small CNN from random weights."""
 DIGITS_ROUNDS = 4
 """Rounds on the digits pair, each a quarter of its steps."""
-ASKER_ORDER = (NOBODY, *ASKERS)
-"""Askers in the order of the tables."""
+QUERY_STRATEGY_ORDER = (NOBODY, *QUERY_STRATEGIES)
+"""Query strategies in the order of the tables."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Grid(Checked):
         workers: Processes that decode images for each cell that trains all layers.
         imbalances: Ratios of the largest class to the smallest to thin the unlabelled target to; 1 leaves it as it is.
         calibrate: Find a temperature for each cell by cross-fitting; it then takes three times as long.
-        askers: Who says which images to label next: names of `qurate.ASKERS`, and 'none' for the control
+        askers: Who says which images to label next: names of `qurate.QUERY_STRATEGIES`, and 'none' for the control
             without answers. Each asks after the run of each cell; if empty, nobody asks.
         ask: Labels to ask for.
         ask_rounds: In as many rounds, after each of which a run learns from the answers.
@@ -126,7 +136,7 @@ class Grid(Checked):
     def _check_asking(self) -> None:
         if not self.askers or not self.ask:
             raise BenchmarkError("`ask` and `askers` go together: how many labels to ask for, and who chooses.")
-        _check_names("`asker`", self.askers, ASKER_ORDER)
+        _check_names("`asker`", self.askers, QUERY_STRATEGY_ORDER)
         if self.ask % self.ask_rounds:
             raise BenchmarkError(
                 f"`ask` must be a multiple of `ask_rounds`, so that all rounds are of one size; got {self.ask} labels "
@@ -200,7 +210,7 @@ class Grid(Checked):
             for method in dict.fromkeys(method for method, _ in self.pairs())
             for seed in sorted(set(self.seeds))
             for selector in (selector for of, selector in self.pairs() if of == method)
-            for asker in [name for name in ASKER_ORDER if name in self.askers] or [""]
+            for asker in [name for name in QUERY_STRATEGY_ORDER if name in self.askers] or [""]
         ]
 
     def run_config(self, method: str, selector: str, seed: int, backbone: str, weights: str) -> RunConfig:

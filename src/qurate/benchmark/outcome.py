@@ -19,14 +19,14 @@ from qurate.runtime.paths import is_file
 UNASKED = "unasked"
 """The column of that accuracy."""
 COMPARED = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
-"""What askers have in common that are compared."""
+"""What query strategies have in common that are compared."""
 
 
 def with_unasked(results: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """The rows with `UNASKED`; NaN where a cell of the comparison left no table of its samples, as in a published copy.
 
     Args:
-        results: Rows with an asker.
+        results: Rows with a query strategy.
         folder: Of the benchmark.
 
     Raises:

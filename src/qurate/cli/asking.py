@@ -14,8 +14,8 @@ from qurate.cli import options
 from qurate.cli.options import check_count, check_seed
 from qurate.cli.terminal import begin, check_output, on_stop, say, tell, write
 from qurate.errors import ConfigError
-from qurate.registry import ASKERS
-from qurate.runs.image_sources import DEFAULT_ASKER
+from qurate.registry import QUERY_STRATEGIES
+from qurate.runs.image_sources import DEFAULT_QUERY_STRATEGY
 from qurate.runs.model_json import read_about
 from qurate.runtime.validation import show
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from qurate.runs.suggestions import Inquiry, RunImages
 
 
-AskerName = Annotated[str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(ASKERS)}.")]
+QueryStrategyName = Annotated[
+    str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}.")
+]
 
 
 def suggest(
     run: options.RunDir,
     count: Annotated[int, tyro.conf.arg(metavar="INT")],
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
-    asker: AskerName = DEFAULT_ASKER,
+    asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
     random_share: float = 0.0,
     seed: int = 0,
     force: options.Flag = False,
@@ -68,7 +70,7 @@ def suggest(
 def review(
     run: options.RunDir,
     count: int = 50,
-    asker: AskerName = DEFAULT_ASKER,
+    asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
     random_share: float = 0.2,
     seed: int = 0,
     port: int = 0,
@@ -134,6 +136,6 @@ def check_wish_words(count: int, asker: str, random_share: float, seed: int) -> 
     if not 0 <= random_share <= 1:
         raise ConfigError(f"--random-share must be between 0 and 1, got {show(random_share)}.")
     try:
-        ASKERS.find(asker)
+        QUERY_STRATEGIES.find(asker)
     except ConfigError as error:
         raise ConfigError(f"--{error}") from None

@@ -17,10 +17,10 @@ from qurate.cli.options import (
     check_count,
     check_folder,
     check_seed,
-    split_askers,
     split_methods,
     split_numbers,
     split_presets,
+    split_query_strategies,
     split_selectors,
     split_some,
 )
@@ -99,7 +99,7 @@ def benchmark(
     imbalance: options.Names = "1",
     calibrate: options.Flag = False,
     ask: options.Count = None,
-    asker: options.Askers = None,
+    asker: options.QueryStrategies = None,
     ask_rounds: options.Count = None,
     steps: options.Count = None,
     device: options.Device = None,
@@ -163,7 +163,7 @@ def benchmark(
         raise ConfigError(f"--cell-gpus needs --ray, and must be at least --devices ({devices or 1}), got {cell_gpus}.")
     check_count("ask", ask)
     check_count("ask-rounds", ask_rounds)
-    chosen_askers = split_askers(ask, asker, ask_rounds)
+    chosen_askers = split_query_strategies(ask, asker, ask_rounds)
     check_folder("out", out)
     if data is not None and not is_folder(data):
         raise ConfigError(f"--data must be a folder, got {shorten(data)}, where there is none.")

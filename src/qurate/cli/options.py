@@ -14,7 +14,7 @@ from qurate import config, presets
 from qurate.config import RunConfig, read_settings
 from qurate.errors import ConfigError
 from qurate.presets import PRESETS, check_preset, make_config
-from qurate.registry import ASKERS, DEFAULT_SELECTOR, LONG, METHODS, ORACLE, PRINTED, SELECTORS, resolve_pair
+from qurate.registry import DEFAULT_SELECTOR, LONG, METHODS, ORACLE, PRINTED, QUERY_STRATEGIES, SELECTORS, resolve_pair
 from qurate.runs import image_sources as image_sources
 from qurate.runs.image_sources import Places
 from qurate.runtime.files import why_not_writable
@@ -74,12 +74,12 @@ Selectors = Annotated[
     str,
     tyro.conf.arg(metavar="A,B,...", help=f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."),
 ]
-Askers = Annotated[
+QueryStrategies = Annotated[
     str | None,
     _shown(
         "A,B,...",
         "all",
-        f"Who says which images to label next: {', '.join(ASKERS)}, or none, the control without answers.",
+        f"Who says which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers.",
     ),
 ]
 EVERY_SELECTOR = ",".join(SELECTORS)
@@ -238,8 +238,8 @@ def split_selectors(given: str) -> tuple[str, ...]:
     return words
 
 
-def split_askers(ask: int | None, given: str | None, rounds: int | None) -> tuple[str, ...]:
-    """Askers, each of which there is; all of them and none where labels are asked for and nobody is named.
+def split_query_strategies(ask: int | None, given: str | None, rounds: int | None) -> tuple[str, ...]:
+    """Query strategies, each of which there is; all of them and none where labels are asked for and nobody is named.
 
     Raises:
         ConfigError: If they are named, or rounds given, without labels to ask for.
@@ -248,12 +248,12 @@ def split_askers(ask: int | None, given: str | None, rounds: int | None) -> tupl
         if given is not None or rounds is not None:
             raise ConfigError(f"--{'asker' if given is not None else 'ask-rounds'} needs --ask, the number of labels.")
         return ()
-    words = ("none", *ASKERS) if given is None else split_some("asker", given)
+    words = ("none", *QUERY_STRATEGIES) if given is None else split_some("asker", given)
     with _named("asker"):
         for word in words:
             if word != "none":
-                ASKERS.find(word)
-    return tuple(word if word == "none" else ASKERS.find(word).name for word in words)
+                QUERY_STRATEGIES.find(word)
+    return tuple(word if word == "none" else QUERY_STRATEGIES.find(word).name for word in words)
 
 
 def split_presets(given: str) -> tuple[presets.Preset, ...]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, Skipped, leave_out, list_some, read_folder
 from qurate.data.images import ImageFiles, OnProgress, read_image, try_all
 from qurate.data.lists import move_rows, parse_list
-from qurate.data.own_images import Place, match_parts, paths_of, read_labeled, read_unlabeled
+from qurate.data.own_images import StrPath, match_parts, paths_of, read_labeled, read_unlabeled
 from qurate.data.samples import DataError, Split
 from qurate.data.suites import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
 from qurate.embedding.cache import read_contents
@@ -72,9 +72,9 @@ class Picture:
 
 
 def check_data(
-    source: Place | Domain,
-    labeled: Place | Domain,
-    unlabeled: Place | Domain,
+    source: StrPath | Domain,
+    labeled: StrPath | Domain,
+    unlabeled: StrPath | Domain,
     *,
     on_progress: OnProgress | None = None,
 ) -> CheckReport:
@@ -116,7 +116,7 @@ def check_data(
     return CheckReport(tuple(summary), tuple(problems), tuple(found))
 
 
-def _read(part: str, given: Place | Domain) -> Domain:
+def _read(part: str, given: StrPath | Domain) -> Domain:
     """The part as adaptation would read it, but for the warnings: what is skipped is said in the report."""
     if isinstance(given, Domain):
         return given

@@ -35,13 +35,13 @@ from qurate.embedding.embed import digest_memory
 from qurate.errors import DataError
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import IMAGE_SUFFIXES, LABELED, UNLABELED, as_path, existing, is_file, is_folder, shorten
-from qurate.runtime.paths import Place as Place
+from qurate.runtime.paths import StrPath as StrPath
 
 Missing = Literal["error", "drop"]
 """What is done with a class that one side lacks."""
 
 
-def count_images(*places: Place) -> int:
+def count_images(*places: StrPath) -> int:
     """About how many images there are at some places: files of folders by their names, lines of lists and tables."""
     count = 0
     for place in places:
@@ -124,9 +124,9 @@ class Parts:
 
 
 def read_parts(
-    source: Place,
-    labeled: Place,
-    unlabeled: Place,
+    source: StrPath,
+    labeled: StrPath,
+    unlabeled: StrPath,
     *,
     missing: Missing = "error",
     cache: Path | None = None,
@@ -157,7 +157,7 @@ def read_parts(
     return match_parts(domains, contents, missing)
 
 
-def read_labeled(where: Place, argument: str) -> Domain:
+def read_labeled(where: StrPath, argument: str) -> Domain:
     """A labelled domain from a folder of class folders, a list file or a CSV table, by what is there."""
     path = existing(where, argument, LABELED)
     if path.is_dir():
@@ -165,13 +165,13 @@ def read_labeled(where: Place, argument: str) -> Domain:
     return read_table(path, path.parent) if path.suffix.lower() == ".csv" else read_list(path, path.parent)
 
 
-def read_unlabeled(where: Place, argument: str) -> Domain:
+def read_unlabeled(where: StrPath, argument: str) -> Domain:
     """A domain without labels from any folder, list or table; labels that a list has are not read."""
     path = existing(where, argument, UNLABELED)
     return read_unlabeled_folder(path) if path.is_dir() else read_unlabeled_list(path, path.parent)
 
 
-def find_images(images: Place | Sequence[Place]) -> list[Path]:
+def find_images(images: StrPath | Sequence[StrPath]) -> list[Path]:
     """Files to predict, readable or not: those of a folder by their names, of a glob, of a list or table, or one.
 
     Raises:

@@ -15,7 +15,7 @@ from qurate.data.images import ENOUGH, Transform
 from qurate.embedding.cache import Store
 from qurate.errors import ConfigError
 from qurate.networks.backbone_names import BackboneError, members_of, weights_of
-from qurate.networks.backbones import SideBySide, build_backbone, check_backbone, join_vectors
+from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, check_backbone, join_vectors
 from qurate.runtime.machine import multiplies_bfloat16
 from qurate.runtime.tensors import tensor_digest
 
@@ -155,10 +155,10 @@ class FrozenBackbones:
         return sum(member.width for member in self.members)
 
     @cached_property
-    def module(self) -> SideBySide:
+    def module(self) -> ConcatenatedBackbones:
         """All of them as one network."""
         modules, widths = [each.module for each in self.members], [each.width for each in self.members]
-        return SideBySide(modules, widths, transforms_of(self))
+        return ConcatenatedBackbones(modules, widths, transforms_of(self))
 
     @cached_property
     def identity(self) -> str:
@@ -203,7 +203,7 @@ def freeze_module(name: str, module: nn.Module, width: int, transforms: Sequence
         width: Length of its vectors.
         transforms: How images are prepared for each member.
     """
-    if not isinstance(module, SideBySide):
+    if not isinstance(module, ConcatenatedBackbones):
         return FrozenBackbone(name, module, width, transforms[0])
     parts = zip(members_of(name), module.members, module.widths, transforms, strict=True)
     return FrozenBackbones(

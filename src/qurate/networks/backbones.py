@@ -49,7 +49,7 @@ def join_vectors(vectors: Sequence[Tensor]) -> Tensor:
     return torch.cat([scale * F.normalize(rows, dim=1) for rows in vectors], dim=1)
 
 
-class SideBySide(nn.Module):
+class ConcatenatedBackbones(nn.Module):
     """Backbones side by side.
 
     Args:
@@ -345,7 +345,9 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
     built = [_build_member(member, own, None) for member, own in zip(members, weights_of(name, weights), strict=True)]
     transforms = [backbone.transform for backbone in built if backbone.transform is not None]
     widths = [backbone.width for backbone in built]
-    return Backbone(SideBySide([backbone.module for backbone in built], widths, transforms), sum(widths), None)
+    return Backbone(
+        ConcatenatedBackbones([backbone.module for backbone in built], widths, transforms), sum(widths), None
+    )
 
 
 def _build_member(member: Member, weights: str, input_width: int | None) -> Backbone:

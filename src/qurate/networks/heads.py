@@ -13,7 +13,7 @@ from qurate.config import NetworkConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
-from qurate.networks.backbones import SideBySide, build_backbone, set_apart_last_layers
+from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, set_apart_last_layers
 from qurate.networks.shared_batches import draw_rows
 from qurate.runtime.machine import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
@@ -175,7 +175,7 @@ def check_inputs(network: Network, inputs: object, where: str) -> None:
     """
     if isinstance(inputs, ImageFiles):
         fits, allowed = network.transform is not None, "a tensor: this network does not read image files"
-        if isinstance(network.backbone, nn.Identity | SideBySide):
+        if isinstance(network.backbone, nn.Identity | ConcatenatedBackbones):
             allowed = "embeddings, which embed_split makes of image files; or name a backbone in NetworkConfig"
     elif isinstance(network.backbone, nn.Identity):
         allowed = f"a tensor (N, {network.width}) of embeddings; a network for images has a backbone in NetworkConfig"

@@ -19,7 +19,16 @@ from qurate.registry import PLAIN
 from qurate.report.figures import asking_figure, rounds_figure, shots_figure
 from qurate.report.page import data_uri, render_page
 from qurate.report.statistics import HEADINGS, LARGER, Comparisons, compare_rows
-from qurate.report.tables import ACCURACY, MEAN, Cell, Table, TableRow, asked_tables, compare_askers, make_tables
+from qurate.report.tables import (
+    ACCURACY,
+    MEAN,
+    Cell,
+    Table,
+    TableRow,
+    asked_tables,
+    compare_query_strategies,
+    make_tables,
+)
 from qurate.runtime.progress import make_table
 
 _MARKDOWN = str.maketrans(
@@ -184,7 +193,7 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
 
     Args:
         outcome: What it left.
-        reference: Title of the row that the others are compared with, or name of an asker.
+        reference: Title of the row that the others are compared with, or name of a query strategy.
     """
     tables = make_tables(outcome)
     rules = list(dict.fromkeys(table.model_selection for table in tables))
@@ -196,7 +205,7 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
         ASKING: asking_figure(outcome.asked),
     }
     tables += asked_tables(outcome)
-    compared += compare_askers(outcome, reference)
+    compared += compare_query_strategies(outcome, reference)
     return Report(
         title=f"Benchmark: {outcome.facts.suite_title or outcome.facts.suite}",
         tables=tuple(tables),

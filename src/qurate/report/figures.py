@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qurate.benchmark.grid import ASKER_ORDER
+from qurate.benchmark.grid import QUERY_STRATEGY_ORDER
 from qurate.registry import PLAIN
 from qurate.report.page import count
 from qurate.report.tables import MEAN, Table
@@ -101,7 +101,7 @@ def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
 
 
 def asking_figure(asked: pd.DataFrame) -> bytes | None:
-    """Accuracy against labels that people were asked for: a line for each asker, a panel for each row and imbalance.
+    """Accuracy by number of labels asked for: a line for each query strategy, a panel for each row and imbalance.
 
     Args:
         asked: Of an `Outcome`.
@@ -115,7 +115,9 @@ def asking_figure(asked: pd.DataFrame) -> bytes | None:
     figure = Figure(figsize=(2.6 + 4.6 * len(panels), 4.4), dpi=150, layout="constrained")
     drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     there = {str(name) for name in asked["asker"]}
-    styles = _styles({name: name for name in [*ASKER_ORDER, *sorted(there - set(ASKER_ORDER))] if name in there})
+    styles = _styles(
+        {name: name for name in [*QUERY_STRATEGY_ORDER, *sorted(there - set(QUERY_STRATEGY_ORDER))] if name in there}
+    )
     for place, (_, rows) in enumerate(panels):
         for asker, line in asking_lines(rows).items():
             _draw(drawn[place], line, asker, styles[asker])
@@ -130,7 +132,7 @@ def asking_figure(asked: pd.DataFrame) -> bytes | None:
 
 
 def asking_lines(asked: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """For each asker its points (x, mean, spread): mean over scenarios, then mean and spread over seeds.
+    """For each query strategy its points (x, mean, spread): mean over scenarios, then mean and spread over seeds.
 
     Args:
         asked: Of one row of the benchmark, number of shots and imbalance.

@@ -50,7 +50,7 @@ def table_notes(
 def asked_notes(
     facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], measure: str, number: int
 ) -> list[str]:
-    """All sentences under a table of askers.
+    """All sentences under a table of query strategies.
 
     Args:
         facts: What was compared.
@@ -77,7 +77,7 @@ def asked_notes(
 _MEASURES = {
     "accuracy": "Accuracy in percent",
     "balanced_accuracy": "Mean over the classes of accuracy in percent",
-    "unasked": "Accuracy in percent, without the images that any of these askers had asked about by then,",
+    "unasked": "Accuracy in percent, without the images that any of these query strategies had asked about by then,",
     "ece": "Expected calibration error of the probabilities as trained, in percentage points (the lower, the better),",
     "ece_calibrated": "Expected calibration error with a temperature that two folds over the labelled target gave, in "
     "percentage points (the lower, the better),",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from qurate.benchmark.grid import ASKER_ORDER
+from qurate.benchmark.grid import QUERY_STRATEGY_ORDER
 from qurate.benchmark.outcome import UNASKED, Outcome, ReportError
 from qurate.model_selection import RULES
 from qurate.registry import PLAIN
@@ -268,13 +268,13 @@ def mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list
 
 
 REFERENCE = "random"
-"""The asker that the others are compared with."""
+"""The query strategy that the others are compared with."""
 _STRATEGY_TITLES = {ACCURACY: "", UNASKED: ", on images that nobody asked about"}
 _ABOUT = {ACCURACY: "all unlabelled images", UNASKED: "images that nobody asked about"}
 
 
 def numbers_to_show(asked: pd.DataFrame) -> list[int]:
-    """After how many labels askers are compared: at the second round and at the last; the figure has all."""
+    """After how many labels query strategies are compared: at the second round and at the last; the figure has all."""
     numbers = sorted(int(number) for number in asked.loc[asked["asked"] > 0, "asked"].unique())
     return sorted({numbers[min(1, len(numbers) - 1)], numbers[-1]})
 
@@ -286,7 +286,7 @@ def asked_tables(outcome: Outcome) -> list[Table]:
         outcome: Its `asked` may be empty.
     """
     found = []
-    for (title, _), rows in _by_askers(outcome.asked).groupby(["row", "shots"], sort=False):
+    for (title, _), rows in _by_query_strategy(outcome.asked).groupby(["row", "shots"], sort=False):
         shots = int(rows["shots"].iloc[0])
         for number in numbers_to_show(rows):
             here = rows[rows["asked"] == number]
@@ -298,20 +298,20 @@ def asked_tables(outcome: Outcome) -> list[Table]:
     return found
 
 
-def compare_askers(outcome: Outcome, reference: str | None = None) -> list[Comparisons]:
-    """One asker against each other, for each row of the benchmark, number of labels and measure.
+def compare_query_strategies(outcome: Outcome, reference: str | None = None) -> list[Comparisons]:
+    """One query strategy against each other, for each row of the benchmark, number of labels and measure.
 
     Args:
         outcome: Its `asked` may be empty.
-        reference: Name of the asker; random ones unless given. Nothing is compared where they are not there.
+        reference: Name of the query strategy; random ones unless given. Nothing is compared where they are not there.
 
     Raises:
-        ReportError: If the asker that was named is not there.
+        ReportError: If the query strategy that was named is not there.
     """
-    asked, found = _by_askers(outcome.asked), []
+    asked, found = _by_query_strategy(outcome.asked), []
     there = list(dict.fromkeys(asked["asker"]))
     if reference is not None and reference not in there and outcome.results.empty:
-        raise ReportError(f"--reference {reference}: there is no such asker. Choose from {', '.join(there)}.")
+        raise ReportError(f"--reference {reference}: there is no such query strategy. Choose from {', '.join(there)}.")
     name = reference if reference in there else REFERENCE
     for title, rows in asked.groupby("row", sort=False):
         for number in numbers_to_show(rows):
@@ -327,9 +327,9 @@ def compare_askers(outcome: Outcome, reference: str | None = None) -> list[Compa
     return found
 
 
-def _by_askers(asked: pd.DataFrame) -> pd.DataFrame:
-    """With askers as rows, in their order; `row` is the row of the benchmark."""
-    order = {name: i for i, name in enumerate(ASKER_ORDER)}
+def _by_query_strategy(asked: pd.DataFrame) -> pd.DataFrame:
+    """With query strategies as rows, in their order; `row` is the row of the benchmark."""
+    order = {name: i for i, name in enumerate(QUERY_STRATEGY_ORDER)}
     rank = asked["asker"].map(order).fillna(len(order))
     named = asked.assign(row=asked["title"], title=asked["asker"], selector=asked["asker"], rank=rank)
     return named.sort_values("rank", kind="stable").drop(columns="rank")
@@ -359,5 +359,5 @@ def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about
 
 
 def _only_best(row: TableRow) -> TableRow:
-    """Without the mark of the best row without pseudo-labels: askers are no such rows."""
+    """Without the mark of the best row without pseudo-labels: query strategies are no such rows."""
     return replace(row, cells=tuple(replace(cell, best_plain=False) for cell in row.cells))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from qurate.active.answers import Answer, AnswerLog, Estimate, estimate_accuracy
-from qurate.active.strategies import Asker, RandomAsker, label_support
+from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
 from qurate.errors import DataError
 from qurate.runs.suggestions import Inquiry, Question
 
@@ -33,7 +33,7 @@ class Wishes:
     """
 
     count: int
-    asker: str | Asker
+    asker: str | QueryStrategy
     random_share: float
     seed: int
 
@@ -177,7 +177,7 @@ class Session:
 
     @cached_property
     def _random_order(self) -> list[str]:
-        order = RandomAsker().ask(self.inquiry.pool, len(self.inquiry.files), self.wishes.seed)
+        order = RandomStrategy().ask(self.inquiry.pool, len(self.inquiry.files), self.wishes.seed)
         files = [self.inquiry.files[image] for image in order.tolist()]
         return [file for file in files if file not in self.inquiry.learned]
 

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any, get_args
 
 from qurate.config import Device, NetworkConfig, RunConfig
-from qurate.data.own_images import Missing, Place, count_images, read_parts
+from qurate.data.own_images import Missing, StrPath, count_images, read_parts
 from qurate.distributed import check_world_size, init_process_group
 from qurate.embedding.backbone import choose_device, freeze_backbones
 from qurate.errors import ConfigError, DataError, RunError
@@ -27,12 +27,12 @@ from qurate.selection.algorithm import follow_rank_zero
 
 
 def adapt(
-    source: Place | None = None,
-    labeled: Place | None = None,
-    unlabeled: Place | None = None,
+    source: StrPath | None = None,
+    labeled: StrPath | None = None,
+    unlabeled: StrPath | None = None,
     *,
-    labels: Place | None = None,
-    previous: Place | AdaptedModel | None = None,
+    labels: StrPath | None = None,
+    previous: StrPath | AdaptedModel | None = None,
     method: str = "tml",
     selector: str | None = None,
     preset: Preset = "qurate",
@@ -44,15 +44,15 @@ def adapt(
     steps: int | None = None,
     rounds: int | None = None,
     seed: int = 0,
-    out: Place | None = None,
+    out: StrPath | None = None,
     resume: bool = False,
     force: bool = False,
     compare: bool = True,
     missing: Missing = "error",
     config: RunConfig | None = None,
     device: Device = "auto",
-    cache: Place | None = None,
-    prepare: Place | None = None,
+    cache: StrPath | None = None,
+    prepare: StrPath | None = None,
     progress: bool = True,
 ) -> AdaptedModel:
     """Adapt an image classifier from labelled source images to a target with few labels.
@@ -149,7 +149,7 @@ def adapt(
     ).model
 
 
-def look_at(places: Sequence[Place | None], device: str) -> Look:
+def look_at(places: Sequence[StrPath | None], device: str) -> Look:
     """What backbone 'auto' wants to know of a run."""
     return lambda: (count_images(*(place for place in places if place is not None)), choose_device(device))
 
@@ -180,23 +180,23 @@ def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:
 
 
 def run_adaptation(
-    source: Place | None,
-    labeled: Place | None,
-    unlabeled: Place | None,
+    source: StrPath | None,
+    labeled: StrPath | None,
+    unlabeled: StrPath | None,
     config: RunConfig,
     *,
     backbone: str,
     weights: str,
-    out: Place | None = None,
+    out: StrPath | None = None,
     resume: bool = False,
     force: bool = False,
     compare: bool = True,
     missing: Missing = "error",
-    cache: Place | None = None,
+    cache: StrPath | None = None,
     progress: bool = True,
-    labels: Place | None = None,
+    labels: StrPath | None = None,
     previous: PreviousRun | None = None,
-    prepare: Place | None = None,
+    prepare: StrPath | None = None,
     audience: Audience | None = None,
     said: str = "",
 ) -> RunOutcome:
@@ -245,7 +245,7 @@ def run_adaptation(
         return done
 
 
-def _answers(labels: Place | None, previous: PreviousRun | None) -> GivenAnswers | None:
+def _answers(labels: StrPath | None, previous: PreviousRun | None) -> GivenAnswers | None:
     """The answers to learn from: those that were given, and those about the previous run."""
     given = None if labels is None else read_answers(labels)
     if previous is None:

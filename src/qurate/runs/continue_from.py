@@ -35,7 +35,7 @@ from qurate.runs.image_sources import check_beside_previous, is_text, read_setti
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of, read_about
 from qurate.runs.suggestions import read_run_table
-from qurate.runtime.paths import Place, as_path
+from qurate.runtime.paths import StrPath, as_path
 from qurate.runtime.tables import read_csv, to_csv, unguard
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer
@@ -71,7 +71,7 @@ class GivenAnswers:
         return {"answers": len(said), "sha256": digest.hexdigest()}
 
 
-def read_answers(where: Place) -> GivenAnswers:
+def read_answers(where: StrPath) -> GivenAnswers:
     """The answers of a file.
 
     Args:
@@ -89,7 +89,7 @@ def read_answers(where: Place) -> GivenAnswers:
     return found
 
 
-def read_given(where: Place) -> GivenAnswers:
+def read_given(where: StrPath) -> GivenAnswers:
     """The answers of a file, which may hold none; see `read_answers`."""
     path = as_path(where, "labels", _ALLOWED)
     try:
@@ -276,7 +276,7 @@ class PreviousRun:
         return whole.take(whole.indices >= 0)
 
 
-def read_previous(run: Place | AdaptedModel) -> PreviousRun:
+def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
     """A run that answers are about.
 
     Args:

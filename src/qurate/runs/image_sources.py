@@ -14,15 +14,15 @@ from qurate.config import read_settings
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.runs.files import CONFIG_FILE
 from qurate.runs.model_json import file_of, read_about
-from qurate.runtime.paths import Place, is_file, is_folder, shorten
+from qurate.runtime.paths import StrPath, is_file, is_folder, shorten
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
 """Default backbone: 4.7 million weights, about 64 images per second on two idle cores. Our choice."""
 
 Train = Literal["head", "full"]
 
-DEFAULT_ASKER = "density"
-"""How images to label are chosen. Our choice: the best of the askers on Office-31 (docs/asking.md)."""
+DEFAULT_QUERY_STRATEGY = "density"
+"""How images to label are chosen. Our choice: the best of the query strategies on Office-31 (docs/asking.md)."""
 
 
 PARTS = ("source", "labeled", "unlabeled")
@@ -33,9 +33,9 @@ CHANGEABLE = ("weights", "device")
 class Places(NamedTuple):
     """Where the images of a run are, and what is done with a class that one side lacks."""
 
-    source: Place
-    labeled: Place
-    unlabeled: Place
+    source: StrPath
+    labeled: StrPath
+    unlabeled: StrPath
     missing: Literal["error", "drop"]
 
     def stored(self) -> dict[str, str]:
@@ -72,9 +72,9 @@ def read_settings_of(run: Path) -> dict[str, Any]:
 
 def choose_places(
     kept: Mapping[str, Any] | None,
-    source: Place | None,
-    labeled: Place | None,
-    unlabeled: Place | None,
+    source: StrPath | None,
+    labeled: StrPath | None,
+    unlabeled: StrPath | None,
     missing: Literal["error", "drop"],
 ) -> Places:
     """Where the images are: as given, else where the previous run had them.

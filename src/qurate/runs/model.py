@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.active.strategies import Asker
+from qurate.active.strategies import QueryStrategy
 from qurate.calibration import Calibration, at_temperature
 from qurate.config import NetworkConfig
 from qurate.data.domains import leave_out, list_some
 from qurate.data.images import ImageFiles, Interpolation, OnProgress, Transform
-from qurate.data.own_images import Place, find_images, read_labeled
+from qurate.data.own_images import StrPath, find_images, read_labeled
 from qurate.data.samples import DataError
 from qurate.embedding.backbone import freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
 from qurate.evaluation import Metrics, calibration_error, measure
-from qurate.networks.backbones import SideBySide
+from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
-from qurate.runs.image_sources import DEFAULT_ASKER
+from qurate.runs.image_sources import DEFAULT_QUERY_STRATEGY
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, file_of, read_about
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import as_path, shorten
@@ -36,7 +36,7 @@ from qurate.runtime.tensors import not_finite, tensor_digest
 
 def transforms_of(network: Network) -> tuple[Transform, ...]:
     """How image files are prepared for each backbone of a network that takes them; none if it does not."""
-    if isinstance(network.backbone, SideBySide):
+    if isinstance(network.backbone, ConcatenatedBackbones):
         return network.backbone.transforms
     return () if network.transform is None else (network.transform,)
 
@@ -52,7 +52,7 @@ def put_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
         raise ValueError("its backbone takes no image files")
     if len(transforms) != wanted:
         raise ValueError(f"transform must be {wanted} tables, one for each backbone, got {len(transforms)}")
-    if isinstance(network.backbone, SideBySide):
+    if isinstance(network.backbone, ConcatenatedBackbones):
         network.backbone.transforms = transforms
     else:
         (network.transform,) = transforms
@@ -206,7 +206,7 @@ class AdaptedModel:
         """How image files are prepared for each backbone; most models have one."""
         return transforms_of(self.network)
 
-    def predict(self, images: Place | Sequence[Place], on_progress: OnProgress | None = None) -> pd.DataFrame:
+    def predict(self, images: StrPath | Sequence[StrPath], on_progress: OnProgress | None = None) -> pd.DataFrame:
         """The most probable class of each image.
 
         Args:
@@ -227,7 +227,7 @@ class AdaptedModel:
         rows = [(str(file), *answers.get(file, ("", math.nan)), seen.unreadable.get(file, "")) for file in files]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
-    def evaluate(self, labeled: Place, on_progress: OnProgress | None = None) -> Metrics:
+    def evaluate(self, labeled: StrPath, on_progress: OnProgress | None = None) -> Metrics:
         """Accuracy, balanced accuracy, per class, confusion and calibration error on labelled images.
 
         Args:
@@ -260,9 +260,9 @@ class AdaptedModel:
     def suggest(
         self,
         count: int,
-        images: Place | Sequence[Place] | None = None,
+        images: StrPath | Sequence[StrPath] | None = None,
         *,
-        asker: str | Asker = DEFAULT_ASKER,
+        asker: str | QueryStrategy = DEFAULT_QUERY_STRATEGY,
         random_share: float = 0.0,
         seed: int = 0,
         on_progress: OnProgress | None = None,
@@ -273,7 +273,7 @@ class AdaptedModel:
             count: How many.
             images: To choose from: a folder, a glob, a list file or paths; the unlabelled images of the run that the
                 model comes from unless given, without those that have an answer in its labels.csv.
-            asker: How they are chosen: one of `qurate.ASKERS`, or an `Asker` of your own.
+            asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or an `QueryStrategy` of your own.
             random_share: Part of them that is drawn at random instead, between 0 and 1. Only that part tells how often
                 the model is right.
             seed: Decides everything random.
@@ -295,7 +295,7 @@ class AdaptedModel:
         probabilities = at_temperature(self._classify(embeddings), self.calibration.temperature)
         return Looked(readable, embeddings, probabilities, found.unreadable)
 
-    def export(self, path: Place, *, force: bool = False) -> Path:
+    def export(self, path: StrPath, *, force: bool = False) -> Path:
         """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
 
         Args:
@@ -307,7 +307,7 @@ class AdaptedModel:
         target = as_path(path, "path", "a file to write")
         return export_onnx(self.network, self.classes, self.transforms, target, self.calibration, force=force)
 
-    def save(self, folder: Place) -> None:
+    def save(self, folder: StrPath) -> None:
         """Write model.safetensors and model.json, each whole or not at all.
 
         Raises:
@@ -364,7 +364,7 @@ class AdaptedModel:
         return F.log_softmax(logits, dim=1)
 
 
-def load(folder: Place) -> AdaptedModel:
+def load(folder: StrPath) -> AdaptedModel:
     """A model that was saved; no code in the files is ever run.
 
     Args:

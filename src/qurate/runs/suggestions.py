@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
-from qurate.active.strategies import Asker, NamedAsker, Pool, RandomAsker
+from qurate.active.strategies import NamedStrategy, Pool, QueryStrategy, RandomStrategy
 from qurate.data.domains import list_some
 from qurate.data.images import OnProgress
-from qurate.data.own_images import Place, find_images
+from qurate.data.own_images import StrPath, find_images
 from qurate.data.samples import check_positions
 from qurate.errors import ConfigError, DataError, RunError
-from qurate.registry import ASKERS
+from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import BASELINE_FOLDER, POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE, file_of
@@ -91,7 +91,7 @@ class Inquiry:
     def draw(
         self,
         count: int,
-        asker: str | Asker,
+        asker: str | QueryStrategy,
         *,
         random_share: float,
         seed: int,
@@ -108,23 +108,23 @@ class Inquiry:
         """
         check_wish(count, asker, random_share, seed)
         name, chooser = (
-            (asker, ASKERS.find(asker).load()()) if isinstance(asker, str) else (type(asker).__name__, asker)
+            (asker, QUERY_STRATEGIES.find(asker).load()()) if isinstance(asker, str) else (type(asker).__name__, asker)
         )
         pool = self.after(answers or {})
-        honest = RandomAsker().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
+        honest = RandomStrategy().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
         assert pool.closed is not None
         closed = pool.closed.clone()
         closed[honest] = True
         others = chooser.ask(replace(pool, closed=closed), count - len(honest), seed)
         _check_asked(others, closed, name)
-        chosen = [*self._explain(RandomAsker(), RANDOM, pool, honest), *self._explain(chooser, name, pool, others)]
+        chosen = [*self._explain(RandomStrategy(), RANDOM, pool, honest), *self._explain(chooser, name, pool, others)]
         place = [(i + 0.5) / len(part) for part in (honest, others) for i in range(len(part))]
         return [chosen[i] for i in sorted(range(len(chosen)), key=lambda i: place[i])]
 
-    def _explain(self, asker: Asker, name: str, pool: Pool, asked: Tensor) -> list[Question]:
+    def _explain(self, asker: QueryStrategy, name: str, pool: Pool, asked: Tensor) -> list[Question]:
         said = (
             asker.explain(pool, asked, self.classes)
-            if isinstance(asker, NamedAsker)
+            if isinstance(asker, NamedStrategy)
             else [f"Chosen by {name}."] * len(asked)
         )
         return [Question(i, name, why) for i, why in zip(asked.tolist(), said, strict=True)]
@@ -150,7 +150,7 @@ def check_wish(count: object, asker: object, random_share: object, seed: object)
     """Judge what is asked for before any work.
 
     Raises:
-        ConfigError: If a number is out of its range, or the asker is none.
+        ConfigError: If a number is out of its range, or the query strategy is none.
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
         raise ConfigError(f"count must be an integer between 1 and {MOST}, got {show(count)}.")
@@ -159,7 +159,7 @@ def check_wish(count: object, asker: object, random_share: object, seed: object)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed must be an integer between 0 and {LARGEST_SEED}, got {show(seed)}.")
     if isinstance(asker, str) or not hasattr(asker, "ask"):
-        ASKERS.find(asker)  # type: ignore[arg-type]  # which says what is allowed
+        QUERY_STRATEGIES.find(asker)  # type: ignore[arg-type]  # which says what is allowed
 
 
 def _check_asked(asked: Tensor, closed: Tensor, name: str) -> None:
@@ -244,8 +244,8 @@ def read_run_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
 def suggest_images(
     model: AdaptedModel,
     count: int,
-    images: Place | Sequence[Place] | None,
-    asker: str | Asker,
+    images: StrPath | Sequence[StrPath] | None,
+    asker: str | QueryStrategy,
     *,
     random_share: float,
     seed: int,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from qurate.errors import ConfigError, DataError
 
-Place: TypeAlias = Path | str
+StrPath: TypeAlias = Path | str
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -18,7 +18,7 @@ UNLABELED = "a folder, a list file or a CSV table"
 """What an unlabelled part may be."""
 
 
-def existing(where: Place, argument: str, allowed: str) -> Path:
+def existing(where: StrPath, argument: str, allowed: str) -> Path:
     """The path, if there is something at it that may hold a part.
 
     Args:
@@ -39,7 +39,9 @@ def existing(where: Place, argument: str, allowed: str) -> Path:
     return path
 
 
-def check_places(source: Place, labeled: Place, unlabeled: Place, missing: str = "error", prefix: str = "") -> None:
+def check_places(
+    source: StrPath, labeled: StrPath, unlabeled: StrPath, missing: str = "error", prefix: str = ""
+) -> None:
     """Judge the places of the three parts, before anything is read.
 
     Args:

@@ -16,7 +16,7 @@ from qurate.selection.pseudo_labels import Positives, Round
 
 
 def balance(round: Round, config: AdaptiveShareConfig) -> float:
-    """How far to balance, from 1 where predicted classes are of equal size to 0 where they are lopsided.
+    """How far to balance, from 1 where predicted classes are of equal size to 0 where they are long-tailed.
 
     d = sum over classes of |predicted share - 1/K|
     w = min(1, max(0, (lopsided_from - d) / lopsided_over))

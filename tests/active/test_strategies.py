@@ -1,4 +1,4 @@
-"""What holds for every asker, by being listed."""
+"""What holds for every query strategy, by being listed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.active.pools import make_pool
 
-from qurate.active.strategies import NamedAsker, Pool
+from qurate.active.strategies import NamedStrategy, Pool
 from qurate.errors import DataError
-from qurate.registry import ASKERS
+from qurate.registry import QUERY_STRATEGIES
 
 NAMES = tuple("abcd")
-ALL = pytest.mark.parametrize("name", ASKERS)
+ALL = pytest.mark.parametrize("name", QUERY_STRATEGIES)
 
 
-def asker(name: str) -> NamedAsker:
-    found = ASKERS.find(name).load()()
-    assert isinstance(found, NamedAsker)
+def asker(name: str) -> NamedStrategy:
+    found = QUERY_STRATEGIES.find(name).load()()
+    assert isinstance(found, NamedStrategy)
     return found
 
 
 def askable(name: str, pool: Pool) -> set[int]:
-    """The images that an asker may ask about."""
+    """The images that a query strategy may ask about."""
     assert pool.trusted is not None
     return {i for i in pool.open.tolist() if name != "check" or pool.trusted[i] >= 0}
 
@@ -99,8 +99,8 @@ def test_where_nothing_is_random_the_seed_changes_nothing(name: str) -> None:
 
 
 def test_every_asker_loads_and_is_listed_with_what_it_asks() -> None:
-    assert list(ASKERS) == ["random", "probability", "margin", "clusters", "density", "check"]
-    assert all(entry.summary and isinstance(asker(name), NamedAsker) for name, entry in ASKERS.items())
+    assert list(QUERY_STRATEGIES) == ["random", "probability", "margin", "clusters", "density", "check"]
+    assert all(entry.summary and isinstance(asker(name), NamedStrategy) for name, entry in QUERY_STRATEGIES.items())
 
 
 @pytest.mark.parametrize(
