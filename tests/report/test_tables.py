@@ -202,7 +202,7 @@ def thinned(results: list[dict[str, object]], imbalance: int, less: float = 0.0)
     return [{**one, "imbalance": imbalance, "balanced_accuracy": one["accuracy"] - less} for one in results]  # type: ignore[operator]
 
 
-LOPSIDED = [
+LONG_TAIL = [
     *thinned([*rows(W, "tml", "none", 0.70, 0.72), *rows(D, "tml", "none", 0.60, 0.62)], 1),
     *thinned([*rows(W, "tml", "none", 0.50, 0.52), *rows(D, "tml", "none", 0.40, 0.46)], 20, 0.1),
     *thinned([*rows(W, "tml", "adaptive", 0.80, 0.82), *rows(D, "tml", "adaptive", 0.60, 0.62)], 1),
@@ -211,7 +211,7 @@ LOPSIDED = [
 
 
 def test_each_imbalance_is_a_group_of_columns_and_balanced_accuracy_a_table_of_its_own(tmp_path: Path) -> None:
-    accuracy, balanced = make_tables(outcome_of(tmp_path, LOPSIDED))
+    accuracy, balanced = make_tables(outcome_of(tmp_path, LONG_TAIL))
     columns = ("W to A, 1:1", "D to A, 1:1", "W to A, 20:1", "D to A, 20:1", "mean")
     assert accuracy.columns == balanced.columns == columns
     assert texts(accuracy) == {
@@ -247,18 +247,18 @@ def test_the_calibration_error_has_two_tables_where_runs_were_calibrated(tmp_pat
 
 
 def test_published_numbers_stand_beside_the_accuracy_on_the_target_as_it_is_and_nothing_else(tmp_path: Path) -> None:
-    accuracy, balanced = make_tables(outcome_of(tmp_path / "both", LOPSIDED))
+    accuracy, balanced = make_tables(outcome_of(tmp_path / "both", LONG_TAIL))
     published = [cell.published for cell in accuracy.rows[0].cells]
     assert [number is not None for number in published] == [True, True, False, False, False]
     assert not balanced.has_published
-    for table in make_tables(outcome_of(tmp_path / "thinned", [one for one in LOPSIDED if one["imbalance"] == 20])):
+    for table in make_tables(outcome_of(tmp_path / "thinned", [one for one in LONG_TAIL if one["imbalance"] == 20])):
         assert table.columns == ("W to A, 20:1", "D to A, 20:1", "mean")
         assert not table.has_published
         assert not any("Published" in note or "1:1 is" in note for note in table.notes)
 
 
 def test_a_failed_cell_of_a_thinned_target_is_shown_in_its_own_column(tmp_path: Path) -> None:
-    write_grid(tmp_path, [one for one in LOPSIDED if (one["scenario"], one["selector"]) == (W, "none")])
+    write_grid(tmp_path, [one for one in LONG_TAIL if (one["scenario"], one["selector"]) == (W, "none")])
     write_failed(tmp_path, W, "tml", "adaptive", 0, imbalance=20)
     write_failed(tmp_path, W, "tml", "adaptive", 1)  # of before cells named their imbalance
     table = make_tables(read_outcome(tmp_path))[0]
