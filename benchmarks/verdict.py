@@ -37,7 +37,7 @@ from qurate.evaluation import true_labels
 from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.runs.comparison import FOLDS
-from qurate.runs.verdict import Judgement, judge, verdict_of
+from qurate.runs.verdict import GainEstimate, estimate_gain, verdict_of
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
@@ -192,7 +192,7 @@ def judge_case(case: Case, path: Path) -> dict[str, object]:
     held_out = HeldOut(kept["images"], kept["labels"], kept["adapted"], kept["baseline"])
     low, high = paired_interval(*(kept[who].argmax(dim=1) == kept["labels"] for who in ("adapted", "baseline")))
     whole = [kept[f"{who}_unlabeled"].float() for who in ("adapted", "baseline")]
-    found = judge(held_out, *whole)
+    found = estimate_gain(held_out, *whole)
     right = [(said.argmax(dim=1) == kept["truth"]).double() for said in whole]
     gain = float((right[0] - right[1]).mean())
     classes = kept["truth"].unique()
@@ -208,7 +208,7 @@ def judge_case(case: Case, path: Path) -> dict[str, object]:
     }
 
 
-def _said(found: Judgement, gain: float, balanced: float) -> dict[str, object]:
+def _said(found: GainEstimate, gain: float, balanced: float) -> dict[str, object]:
     disputed = max(found.disagreement, 1e-9)
     return {
         "estimate": 100 * found.gain.estimate,
@@ -217,7 +217,7 @@ def _said(found: Judgement, gain: float, balanced: float) -> dict[str, object]:
         "smallest": 100 * found.gain.smallest,
         "disagreement": 100 * found.disagreement,
         "theta": gain / disputed,
-        "lean": found.lean.value,
+        "unlabeled": found.unlabeled.value,
         "labeled": found.labeled.value,
         "labeled_deviation": found.labeled.deviation,
     }
@@ -260,7 +260,7 @@ def to_page(table: pd.DataFrame, command: str, planned: int) -> str:
         planned: How many runs it is made of in the end.
     """
     rows = ", ".join(f"{row} ({number})" for row, number in table["row"].value_counts(sort=False).items())
-    lean = float(((table["lean"] - table["theta"]) ** 2).mean() ** 0.5)
+    unlabeled = float(((table["unlabeled"] - table["theta"]) ** 2).mean() ** 0.5)
     labeled = ((table["labeled"] - table["theta"]) / table["labeled_deviation"]).to_numpy(dtype=float)
     seen = table["smallest"][np.isfinite(table["smallest"])]
     parts = [
@@ -274,7 +274,8 @@ def to_page(table: pd.DataFrame, command: str, planned: int) -> str:
         f"| intervals that hold the true gain | 95 % | {table['held'].mean():.1%} |\n"
         f"| the same, balanced accuracy | 95 % | {table['held_balanced'].mean():.1%} |\n"
         f"| deviation of theta (`SPREAD`) | {_constant('SPREAD')} | {table['theta'].pow(2).mean() ** 0.5:.2f} |\n"
-        f"| deviation of the lean from theta (`LEAN_ERROR`) | {_constant('LEAN_ERROR')} | {lean:.2f} |\n"
+        f"| deviation of the unlabelled evidence from theta (`UNLABELED_ERROR`) | {_constant('UNLABELED_ERROR')} | "
+        f"{unlabeled:.2f} |\n"
         f"| deviation of what labelled images say, over what they claim | 1 | {np.sqrt((labeled**2).mean()):.2f} |\n"
         f"| median of the smallest gain that can be seen, points | | {seen.median():.1f} |\n",
     ]

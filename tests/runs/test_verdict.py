@@ -13,18 +13,18 @@ from torch import Tensor
 from qurate.run_results import Gain
 from qurate.runs.verdict import (
     FOLD_ERROR,
-    LEAN_ERROR,
     SPREAD,
-    Voice,
+    UNLABELED_ERROR,
+    Evidence,
     combine,
+    estimate_gain,
     estimate_proportions,
     images_needed,
-    judge,
-    lean_of,
     mean_per_image,
     soft_right,
     temperature_for,
     together,
+    unlabeled_gain,
     verdict_of,
     weighted_mean,
 )
@@ -55,7 +55,7 @@ def problem(adapted: float, baseline: float, n_labeled: int, *, seed: int = 0) -
 def test_a_large_difference_has_a_verdict_with_few_labelled_images(
     adapted: float, baseline: float, verdict: str
 ) -> None:
-    found = judge(*problem(adapted, baseline, 48))
+    found = estimate_gain(*problem(adapted, baseline, 48))
     assert verdict_of(found.gain) == verdict
     assert verdict_of(found.balanced) == verdict
     assert 0.1 < abs(found.gain.estimate) < 0.4
@@ -63,10 +63,10 @@ def test_a_large_difference_has_a_verdict_with_few_labelled_images(
 
 def test_equal_models_have_no_verdict_and_swapping_models_swaps_the_sign() -> None:
     held_out, adapted, baseline = problem(0.75, 0.75, 40)
-    found = judge(held_out, adapted, baseline)
+    found = estimate_gain(held_out, adapted, baseline)
     assert verdict_of(found.gain) == "unclear"
     swapped = HeldOut(held_out.images, held_out.labels, held_out.baseline, held_out.adapted)
-    other = judge(swapped, baseline, adapted)
+    other = estimate_gain(swapped, baseline, adapted)
     assert other.gain.estimate == pytest.approx(-found.gain.estimate)
     assert [other.gain.low, other.gain.high] == pytest.approx([-found.gain.high, -found.gain.low])
     assert other.gain.smallest == pytest.approx(found.gain.smallest)
@@ -76,7 +76,7 @@ def test_wrong_verdicts_are_rare_and_the_interval_holds_the_truth() -> None:
     wrong = held = 0
     for seed in range(60):
         better, worse = (0.74, 0.70) if seed % 2 else (0.70, 0.74)
-        found = judge(*problem(better, worse, 21, seed=10 * seed)).gain
+        found = estimate_gain(*problem(better, worse, 21, seed=10 * seed)).gain
         wrong += verdict_of(found) == ("harms" if better > worse else "helps")
         held += found.low <= better - worse <= found.high
     assert wrong <= 3
@@ -86,7 +86,7 @@ def test_wrong_verdicts_are_rare_and_the_interval_holds_the_truth() -> None:
 def test_models_that_agree_everywhere_have_no_gain() -> None:
     held_out, adapted, _ = problem(0.8, 0.8, 12)
     same = HeldOut(held_out.images, held_out.labels, held_out.adapted, held_out.adapted)
-    found = judge(same, adapted, adapted)
+    found = estimate_gain(same, adapted, adapted)
     assert (found.disagreement, found.gain.estimate, found.gain.low, found.gain.high) == (0, 0, 0, 0)
     assert found.gain.smallest == math.inf
     assert verdict_of(found.gain) == "unclear"
@@ -94,7 +94,7 @@ def test_models_that_agree_everywhere_have_no_gain() -> None:
 
 @given(st.integers(0, 1000), st.floats(0.3, 0.95), st.floats(0.3, 0.95), st.integers(4, 60))
 def test_no_gain_is_larger_than_the_disagreement(seed: int, adapted: float, baseline: float, images: int) -> None:
-    found = judge(*problem(adapted, baseline, images, seed=seed))
+    found = estimate_gain(*problem(adapted, baseline, images, seed=seed))
     most = found.disagreement + 1e-9
     assert -most <= found.gain.low <= found.gain.estimate <= found.gain.high <= most
     assert 0 <= found.gain.chance <= 1
@@ -113,7 +113,7 @@ def test_soft_right_is_the_accuracy_where_probabilities_are_honest() -> None:
     assert float(soft[7]) == pytest.approx(row[label] + max(row) - sum(one**2 for one in row))
 
 
-def test_the_lean_is_that_of_a_loop() -> None:
+def test_unlabeled_evidence_is_that_of_a_loop() -> None:
     rng = generator(3)
     opinion = torch.rand(50, 3, generator=rng).double()
     adapted, baseline = torch.randint(0, 3, (2, 50), generator=rng)
@@ -123,7 +123,7 @@ def test_the_lean_is_that_of_a_loop() -> None:
         if one != other:
             won += row[one] / (row[one] + row[other]) * float(weigh[one])
             lost += row[other] / (row[one] + row[other]) * float(weigh[other])
-    found = lean_of(opinion, adapted, baseline, weigh)
+    found = unlabeled_gain(opinion, adapted, baseline, weigh)
     assert list(found) == pytest.approx([(won + lost) / 50, (won - lost) / (won + lost)])
 
 
@@ -131,9 +131,11 @@ def test_a_third_class_that_outweighs_both_leaves_the_dispute_open() -> None:
     """At a low temperature the classes that the two name have no chance left, and nought over nought is no share."""
     row = torch.tensor([0.51, 0.49, 1e-30]).log().expand(300, 3)
     held_out = HeldOut(torch.arange(300), torch.zeros(300, dtype=torch.int64), row, row)
-    adapted, baseline = (torch.tensor(said).log().expand(50, 3) for said in ([0.51, 1e-30, 0.49], [1e-30, 0.51, 0.49]))
-    found = judge(held_out, adapted, baseline)
-    assert found.lean.value == 0
+    adapted, baseline = (
+        torch.tensor(log_probs).log().expand(50, 3) for log_probs in ([0.51, 1e-30, 0.49], [1e-30, 0.51, 0.49])
+    )
+    found = estimate_gain(held_out, adapted, baseline)
+    assert found.unlabeled.value == 0
     assert found.gain.chance == pytest.approx(0.5)
 
 
@@ -148,7 +150,7 @@ def test_the_weighted_mean_counts_classes_as_often_as_wanted() -> None:
 
 def test_proportions_of_a_long_tailed_target_are_found() -> None:
     labels = torch.tensor([0] * 900 + [1] * 50 + [2] * 50)
-    # P(said | class) is the same for all classes, so these are probabilities where all classes are as likely
+    # P(log_probs | class) is the same for all classes, so these are probabilities where all classes are as likely
     opinion = say(labels, 0.7, 3, 0).exp().double()
     found = estimate_proportions(opinion)
     counted = torch.bincount(opinion.argmax(dim=1)) / 1000
@@ -180,32 +182,34 @@ def test_each_repetition_of_an_image_counts_in_its_mean() -> None:
 
 def test_repeating_what_is_known_adds_nothing() -> None:
     held_out, adapted, baseline = problem(0.8, 0.7, 20)
-    twice = judge(HeldOut.join([held_out, held_out]), adapted, baseline).labeled
-    once = judge(held_out, adapted, baseline).labeled
+    twice = estimate_gain(HeldOut.join([held_out, held_out]), adapted, baseline).labeled
+    once = estimate_gain(held_out, adapted, baseline).labeled
     assert twice.value == pytest.approx(once.value)
     assert twice.deviation == pytest.approx(once.deviation)
 
 
-def test_all_voices_speak_as_loud_as_they_are_sharp() -> None:
-    found = combine(0.2, Voice(0.5, LEAN_ERROR), Voice(0.1, 0.2))
-    sharp = [1 / LEAN_ERROR**2, 1 / 0.2**2, 1 / SPREAD**2]
+def test_evidence_is_weighted_by_its_precision() -> None:
+    found = combine(0.2, Evidence(0.5, UNLABELED_ERROR), Evidence(0.1, 0.2))
+    sharp = [1 / UNLABELED_ERROR**2, 1 / 0.2**2, 1 / SPREAD**2]
     theta = (0.5 * sharp[0] + 0.1 * sharp[1]) / sum(sharp)
     assert found.estimate == pytest.approx(0.2 * theta)
     assert found.high == pytest.approx(0.2 * (theta + 1.96 / sum(sharp) ** 0.5), rel=1e-3)
-    assert combine(0.2, Voice(0.5, 1e6), Voice(0.1, 1e6)).smallest == math.inf
+    assert combine(0.2, Evidence(0.5, 1e6), Evidence(0.1, 1e6)).smallest == math.inf
 
 
 @given(st.floats(0.01, 0.9), st.floats(0.05, 2.0))
 def test_the_smallest_gain_is_where_the_verdict_turns(disputed: float, deviation: float) -> None:
-    smallest = combine(disputed, Voice(0.0, LEAN_ERROR), Voice(0.0, deviation)).smallest
+    smallest = combine(disputed, Evidence(0.0, UNLABELED_ERROR), Evidence(0.0, deviation)).smallest
     if math.isfinite(smallest):
         for factor, verdict in ((1.01, "helps"), (0.99, "unclear")):
             theta = factor * smallest / disputed
-            assert verdict_of(combine(disputed, Voice(theta, LEAN_ERROR), Voice(theta, deviation))) == verdict
+            assert (
+                verdict_of(combine(disputed, Evidence(theta, UNLABELED_ERROR), Evidence(theta, deviation))) == verdict
+            )
 
 
 def test_more_images_show_less_and_there_is_an_end() -> None:
-    found = judge(*problem(0.76, 0.72, 24))
+    found = estimate_gain(*problem(0.76, 0.72, 24))
     seen = found.gain.smallest
     few, many = (images_needed(found, 24, share * seen) for share in (0.9, 0.7))
     assert few is not None

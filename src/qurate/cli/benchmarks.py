@@ -181,15 +181,15 @@ def benchmark(
     if external_world_size() > 1:
         raise ConfigError("a benchmark starts its processes itself. Run it without torchrun, or as one task of srun.")
     found = load_suite(suite)
-    named, chosen, said = find_backbone(
+    named, chosen, message = find_backbone(
         backbone or found.backbone,
         weights or "auto",
         image_size,
         pooling,
         look=lambda: (0 if data is None else count_images(data), choose_device(device or "auto")),
     )
-    if said:
-        say(said)
+    if message:
+        say(message)
     grid = Grid(
         found,
         data,

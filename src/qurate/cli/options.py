@@ -148,7 +148,7 @@ def understand(given: dict[str, Any], config: Path | None, places: Places) -> di
 
     if config is not None:
         return _repeat_run(config, given, places)
-    backbone, weights, said = find_backbone(
+    backbone, weights, message = find_backbone(
         given.pop("backbone", BACKBONE),
         given.pop("weights", "auto"),
         given.pop("image_size", None),
@@ -156,7 +156,7 @@ def understand(given: dict[str, Any], config: Path | None, places: Places) -> di
         look=look_at(places[:3], given.get("device", "auto")),
     )
     run = make_config(network=trained_network(given.pop("train", "head"), backbone, weights), **given)
-    return {"config": run, "backbone": backbone, "weights": weights, "compare": True, "said": said}
+    return {"config": run, "backbone": backbone, "weights": weights, "compare": True, "message": message}
 
 
 def _repeat_run(path: Path, given: dict[str, Any], places: Places) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _repeat_run(path: Path, given: dict[str, Any], places: Places) -> dict[str, 
         **_pick(given, "seed"),
     )
     compare = stored.get("check_helping", True) is not False
-    return {"config": config, "compare": compare, "said": found.said, **network}
+    return {"config": config, "compare": compare, "message": found.message, **network}
 
 
 def _pick(values: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -160,15 +160,15 @@ def embed(
     with _on_ray(ray) as cluster, PhaseBars(Console()) as bars:
         bars.say("Reading the images ...")
         found = [file for place in images for file in find_images(place)]
-        name, chosen, said = find_backbone(
+        name, chosen, message = find_backbone(
             backbone or BACKBONE,
             weights or "auto",
             image_size,
             pooling,
             look=lambda: (len(found), choose_device(device or "auto")),
         )
-        if said:
-            bars.say(said)
+        if message:
+            bars.say(message)
         done = embed_files(
             found,
             freeze_backbones(name, chosen),

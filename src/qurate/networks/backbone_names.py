@@ -375,12 +375,12 @@ class Chosen(NamedTuple):
     Args:
         name: Of the backbone.
         weights: 'offline' or 'pretrained', or those that were given.
-        said: What was chosen, why, and what it will take; in words.
+        message: What was chosen, why, and what it will take; in words.
     """
 
     name: str
     weights: str
-    said: str
+    message: str
 
 
 def find_backbone(
@@ -435,14 +435,14 @@ def choose_backbone(word: str, weights: str, look: Look) -> Chosen:
             )
         return _choose_auto(*look())
     row = next(row for row in RECOMMENDED if row.word == word)
-    said = f"Backbone '{word}': {row.name}"
+    message = f"Backbone '{word}': {row.name}"
     if weights != "auto":
-        return Chosen(row.name, weights, f"{said}, weights {weights}.")
+        return Chosen(row.name, weights, f"{message}, weights {weights}.")
     if row.ready:
-        return Chosen(row.name, _weights(row), f"{said}, whose weights are {row.ready}.")
+        return Chosen(row.name, _weights(row), f"{message}, whose weights are {row.ready}.")
     if not hub_answers():
         raise BackboneError(f"backbone '{word}' is {row.name}, and {_ways_out(row)}")
-    return Chosen(row.name, "pretrained", f"{said}. Its weights, {row.megabytes} MB, are downloaded once.")
+    return Chosen(row.name, "pretrained", f"{message}. Its weights, {row.megabytes} MB, are downloaded once.")
 
 
 def _choose_auto(images: int, device: torch.device) -> Chosen:
@@ -460,8 +460,8 @@ def _choose_auto(images: int, device: torch.device) -> Chosen:
     state = f"its weights are {row.ready}" if row.ready else f"its weights, {row.megabytes} MB, are downloaded once"
     took = max(1, round(row.cost * seconds))
     time_needed = "about a second" if took == 1 else f"about {took} seconds"
-    said = f"Backbone 'auto': {row.name}, {why}: {time_needed} if none are in the cache; {state} ({hub})."
-    return Chosen(row.name, _weights(row), said)
+    message = f"Backbone 'auto': {row.name}, {why}: {time_needed} if none are in the cache; {state} ({hub})."
+    return Chosen(row.name, _weights(row), message)
 
 
 def _weights(row: Recommended) -> str:

@@ -15,7 +15,7 @@ from qurate.embedding.backbone import choose_device, freeze_backbones
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import Look, Pooling, check_trainable, find_backbone
 from qurate.presets import Preset, make_config
-from qurate.runs.continue_from import GivenAnswers, PreviousRun, read_answers, read_given, read_previous
+from qurate.runs.continue_from import AnswersFile, PreviousRun, read_answers, read_previous
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import BACKBONE, Train, choose_places
 from qurate.runs.model import AdaptedModel, load
@@ -112,7 +112,7 @@ def adapt(
         "rounds": rounds,
         "seed": seed,
     }
-    kept, said = None, ""
+    kept, message = None, ""
     if previous is not None:
         kept = read_previous(previous)
         beside = words | {"device": device, "config": config, "backbone": backbone, "weights": weights, "train": train}
@@ -120,12 +120,12 @@ def adapt(
         run, backbone, weights = kept.understand(_given(beside)).values()
     elif config is None:
         look = look_at((source, labeled, unlabeled), device)
-        backbone, weights, said = find_backbone(backbone, weights, image_size, pooling, look=look)
+        backbone, weights, message = find_backbone(backbone, weights, image_size, pooling, look=look)
         run = make_config(network=trained_network(train, backbone, weights), device=device, **words)
     else:
         run = _alone(config, words | {"device": device})
         look = look_at((source, labeled, unlabeled), run.training.device)
-        backbone, weights, said = find_backbone(backbone, weights, image_size, pooling, look=look)
+        backbone, weights, message = find_backbone(backbone, weights, image_size, pooling, look=look)
         if run.network.backbone != "none":  # all layers are trained
             backbone, weights = run.network.backbone, run.network.weights
     return run_adaptation(
@@ -144,7 +144,7 @@ def adapt(
         progress=progress,
         labels=labels,
         previous=kept,
-        said=said,
+        message=message,
         prepare=prepare,
     ).model
 
@@ -198,9 +198,9 @@ def run_adaptation(
     previous: PreviousRun | None = None,
     prepare: StrPath | None = None,
     audience: Audience | None = None,
-    said: str = "",
+    message: str = "",
 ) -> RunOutcome:
-    """`adapt` with its words understood, see there; an `audience` is told in place of bars, first what was `said`.
+    """`adapt` with its words understood, see there; an `audience` is told in place of bars, first the `message`.
 
     Where torchrun or a cluster has started several processes, the first does all that this says, and the others help it
     to train.
@@ -218,7 +218,7 @@ def run_adaptation(
     folder = None if out is None else RunFolder(as_path(out, "out", "a run folder"))
     if previous is not None and folder is not None and folder.path.resolve() == previous.folder.resolve():
         raise RunError(f"`out` must be another folder than `previous`: {previous.folder} stays as it is.")
-    given = _answers(labels, previous)
+    answers_file = _answers(labels, previous)
     store = None if cache is None else as_path(cache, "cache", "a folder")
     with follow(progress) if audience is None else nullcontext(audience) as hears:
         if folder is not None:
@@ -230,28 +230,28 @@ def run_adaptation(
                 if group is not None:
                     group.broadcast(model)
                 return RunOutcome(model, None)
-        if said:
-            hears.say(said)
+        if message:
+            hears.say(message)
         hears.say("Reading the images ...")
         parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=store)
         for line in parts.lines():
             hears.say(line)
         frozen = freeze_backbones(backbone, weights)
         images = None if prepare is None else as_path(prepare, "prepare", "a folder")
-        job = Job(config, weights, frozen, compare, store, folder, hears, places, given, previous, images)
+        job = Job(config, weights, frozen, compare, store, folder, hears, places, answers_file, previous, images)
         done = job.run(parts)
         if group is not None:
             group.broadcast(done.model)
         return done
 
 
-def _answers(labels: StrPath | None, previous: PreviousRun | None) -> GivenAnswers | None:
+def _answers(labels: StrPath | None, previous: PreviousRun | None) -> AnswersFile | None:
     """The answers to learn from: those that were given, and those about the previous run."""
-    given = None if labels is None else read_answers(labels)
+    new = None if labels is None else read_answers(labels)
     if previous is None:
-        return given
-    if given is not None:
-        return given.after(read_given(previous.labels)) if is_file(previous.labels) else given
+        return new
+    if new is not None:
+        return new.after(read_answers(previous.labels, allow_empty=True)) if is_file(previous.labels) else new
     if not is_file(previous.labels):
         raise DataError(
             f"{previous.labels}: there is no such file, so there are no answers to learn from. Answer on the page of "

@@ -28,7 +28,7 @@ from qurate.config import RunConfig, to_dict
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.embedding.backbone import choose_device
 from qurate.run_results import BaselineComparison, Gain
-from qurate.runs.verdict import images_needed, judge, verdict_of
+from qurate.runs.verdict import estimate_gain, images_needed, verdict_of
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import available_cores
 from qurate.runtime.progress import Audience
@@ -329,7 +329,7 @@ def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tenso
     if not folds:
         return None
     held_out = HeldOut.join(folds)
-    found = judge(held_out, adapted, baseline)
+    found = estimate_gain(held_out, adapted, baseline)
     verdict, images = verdict_of(found.gain), len(held_out.images.unique())
     wanted = more = None
     if verdict == "unclear" and found.disagreement:
@@ -337,7 +337,8 @@ def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tenso
         needed = images_needed(found, images, wanted)
         more = None if needed is None else needed - images
     right = [
-        float((said.argmax(dim=1) == held_out.labels).double().mean()) for said in (held_out.adapted, held_out.baseline)
+        float((log_probs.argmax(dim=1) == held_out.labels).double().mean())
+        for log_probs in (held_out.adapted, held_out.baseline)
     ]
     moved = moved_proportions(adapted.argmax(dim=1), baseline.argmax(dim=1), adapted.shape[1])
     return BaselineComparison(

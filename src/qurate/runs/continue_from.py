@@ -45,8 +45,8 @@ _ALLOWED = "labels.csv of a run, or a CSV table with the columns file and label,
 
 
 @dataclass(frozen=True, eq=False)
-class GivenAnswers:
-    """What people said, as a file has it.
+class AnswersFile:
+    """Answers about images, as a file holds them.
 
     Args:
         path: The file.
@@ -58,39 +58,31 @@ class GivenAnswers:
     current: dict[str, Answer]
     damaged: int = 0
 
-    def after(self, earlier: GivenAnswers) -> GivenAnswers:
+    def after(self, earlier: AnswersFile) -> AnswersFile:
         """These answers beside earlier ones; of two about one image, this file's counts."""
         before = {file: row for file, row in earlier.current.items() if file not in self.current}
-        return GivenAnswers(self.path, {**before, **self.current}, earlier.damaged + self.damaged)
+        return AnswersFile(self.path, {**before, **self.current}, earlier.damaged + self.damaged)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
         """How many answers count, and a digest of what they say."""
-        said = sorted("\0".join((row.file, row.answer, row.label)) for row in self.current.values())
-        digest = hashlib.sha256("\n".join(said).encode("utf-8", errors="surrogateescape"))
-        return {"answers": len(said), "sha256": digest.hexdigest()}
+        rows = sorted("\0".join((row.file, row.answer, row.label)) for row in self.current.values())
+        digest = hashlib.sha256("\n".join(rows).encode("utf-8", errors="surrogateescape"))
+        return {"answers": len(rows), "sha256": digest.hexdigest()}
 
 
-def read_answers(where: StrPath) -> GivenAnswers:
+def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
     """The answers of a file.
 
     Args:
         where: labels.csv of a run, or a table with the columns `file` and `label` and perhaps `predicted` and `asker`;
             rows without a label are no answers.
+        allow_empty: Accept a file without an answer.
 
     Raises:
-        DataError: If there is none, it is no such file, or holds no answer.
+        DataError: If the file is missing, of another kind, or holds no answer.
         TableError: If it is a table that cannot be read.
     """
-    found = read_given(where)
-    if not found.current:
-        lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
-        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {found.path} holds none that counts.{lost}")
-    return found
-
-
-def read_given(where: StrPath) -> GivenAnswers:
-    """The answers of a file, which may hold none; see `read_answers`."""
     path = as_path(where, "labels", _ALLOWED)
     try:
         content = path.read_bytes()
@@ -98,9 +90,14 @@ def read_given(where: StrPath) -> GivenAnswers:
         reason = error.strerror or error
         raise DataError(f"labels must be {_ALLOWED}, got {path}: cannot be read ({reason}).") from error
     if _is_table(content):
-        return GivenAnswers(path, _of_table(path))
-    rows, damaged = parse_answers(content)
-    return GivenAnswers(path, current_answers(rows), damaged)
+        found = AnswersFile(path, _of_table(path))
+    else:
+        rows, damaged = parse_answers(content)
+        found = AnswersFile(path, current_answers(rows), damaged)
+    if not found.current and not allow_empty:
+        lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
+        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {path} holds none that counts.{lost}")
+    return found
 
 
 def _is_table(content: bytes) -> bool:
@@ -312,7 +309,7 @@ _LEAST_LEFT = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class AppliedAnswers:
     """Answers about unlabelled images of a run.
 
     Args:
@@ -332,7 +329,7 @@ class Lesson:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def none(cls) -> Lesson:
+    def none(cls) -> AppliedAnswers:
         """That of a run without answers."""
         return cls(torch.empty(0, dtype=torch.int64), (), torch.empty(0, dtype=torch.int64))
 
@@ -353,7 +350,7 @@ class Lesson:
         new = _rows(len(self) - self.earlier, "answer")
         return [f"{new} to learn from, {self.joined} with a class{earlier}.{start}", *self.notes]
 
-    def tell(self, split: Split) -> Answered:
+    def apply(self, split: Split) -> Answered:
         """The split with what was said: labelled images have joined D_t, all that were answered have left D_u."""
         if not len(self):
             return Answered(split, torch.arange(len(split.target_unlabeled)), 0)
@@ -361,45 +358,45 @@ class Lesson:
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class RunData:
     """What a run works on.
 
     Args:
         parts: The images that were given, without the unreadable ones.
         whole: The same as the network is given them, before any answer.
-        lesson: What people said of them.
+        applied: What people said of them.
     """
 
     parts: Parts
     whole: Split
-    lesson: Lesson
+    applied: AppliedAnswers
 
     @cached_property
     def files(self) -> Split:
         """Image files, with what was said."""
-        return self.lesson.tell(self.parts.split).split
+        return self.applied.apply(self.parts.split).split
 
     @property
     def split(self) -> Split:
         """What training is given."""
-        return self.told.split
+        return self.after_answers.split
 
     @cached_property
-    def told(self) -> Answered:
+    def after_answers(self) -> Answered:
         """What the answers make of the whole."""
-        return self.lesson.tell(self.whole)
+        return self.applied.apply(self.whole)
 
     @property
     def answered(self) -> Inputs:
-        """The images that people answered about, in the order of the lesson."""
-        return take(self.whole.target_unlabeled.inputs, self.lesson.indices)
+        """The images that people answered about, in the order of the applied."""
+        return take(self.whole.target_unlabeled.inputs, self.applied.indices)
 
 
-def make_lesson(given: GivenAnswers, parts: Parts, previous: PreviousRun | None) -> Lesson:
+def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun | None) -> AppliedAnswers:
     """Find the images that answers are about.
 
     Args:
-        given: The answers.
+        answers_file: The answers.
         parts: The images of the run.
         previous: The run that they are about, if any.
 
@@ -409,53 +406,53 @@ def make_lesson(given: GivenAnswers, parts: Parts, previous: PreviousRun | None)
     files, classes = paths_of(parts.split.target_unlabeled), parts.split.classes
     place = {whole_path(file): i for i, file in enumerate(files)}
     found: dict[int, Answer] = {}
-    for row in given.current.values():
+    for row in answers_file.current.values():
         if (i := place.get(whole_path(row.file), -1)) >= 0:
             found[i] = _named(row, files[i], previous)
     order = sorted(found, key=lambda i: not _was_learned(found[i], previous))  # stable: otherwise as they were given
     earlier = sum(_was_learned(row, previous) for row in found.values())
     answers = tuple(found[i] for i in order)
     number = {name: k for k, name in enumerate(classes)}
-    lesson = Lesson(
+    applied = AppliedAnswers(
         torch.tensor(order, dtype=torch.int64),
         answers,
         torch.tensor([number.get(row.label, -1) for row in answers], dtype=torch.int64),
         earlier,
-        tuple(row for row in given.current.values() if whole_path(row.file) not in place),
-        tuple(_notes(given, answers, classes, len(given.current) - len(found))),
+        tuple(row for row in answers_file.current.values() if whole_path(row.file) not in place),
+        tuple(_notes(answers_file, answers, classes, len(answers_file.current) - len(found))),
     )
-    _check(lesson, given, len(files), previous)
-    return lesson
+    _check(applied, answers_file, len(files), previous)
+    return applied
 
 
 def _named(row: Answer, file: Path, previous: PreviousRun | None) -> Answer:
     """An answer under the name that its image has in this run, with what the previous model said of it."""
-    said = row.predicted
-    if not said and previous is not None:
-        said = previous.predicted.get(whole_path(file), "")
-    return row._replace(file=str(file), predicted=said)
+    predicted = row.predicted
+    if not predicted and previous is not None:
+        predicted = previous.predicted.get(whole_path(file), "")
+    return row._replace(file=str(file), predicted=predicted)
 
 
 def _was_learned(row: Answer, previous: PreviousRun | None) -> bool:
     return previous is not None and previous.learned.get(whole_path(row.file)) == (row.answer, row.label)
 
 
-def _notes(given: GivenAnswers, answers: Sequence[Answer], classes: Sequence[str], lost: int) -> list[str]:
+def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str], lost: int) -> list[str]:
     strange = [row.label for row in answers if row.label and row.label not in classes]
     notes = []
-    if given.damaged:
+    if file.damaged:
         notes.append(
-            f"labels: {_rows(given.damaged, 'row')} of {given.path} cannot be understood, as a kill in the middle of "
+            f"labels: {_rows(file.damaged, 'row')} of {file.path} cannot be understood, as a kill in the middle of "
             "writing leaves one; such rows do not count."
         )
     if lost:
         notes.append(
-            f"labels: {_rows(lost, 'answer')} of {given.path} concern images that are not among the unlabelled ones of "
+            f"labels: {_rows(lost, 'answer')} of {file.path} concern images that are not among the unlabelled ones of "
             "this run, by their file names; they change nothing."
         )
     if strange:
         notes.append(
-            f"labels: {_rows(len(strange), 'answer')} of {given.path} name a class that this run does not have "
+            f"labels: {_rows(len(strange), 'answer')} of {file.path} name a class that this run does not have "
             f"({list_some(sorted(set(strange)), 3)}); these images leave the unlabelled ones and join no class."
         )
     return notes
@@ -465,42 +462,44 @@ def _rows(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _check(lesson: Lesson, given: GivenAnswers, n_files: int, previous: PreviousRun | None) -> None:
-    count = _rows(len(given.current), "answer")
-    if not len(lesson):
+def _check(applied: AppliedAnswers, file: AnswersFile, n_files: int, previous: PreviousRun | None) -> None:
+    count = _rows(len(file.current), "answer")
+    if not len(applied):
         raise DataError(
-            f"labels: none of the {count} of {given.path} is about an unlabelled image of this run, by its file name. "
+            f"labels: none of the {count} of {file.path} is about an unlabelled image of this run, by its file name. "
             "Is it the file of another run? Where its paths are relative, run from the folder that it was started in."
         )
-    if previous is not None and lesson.earlier == len(lesson) == len(previous.learned):  # nothing was taken back either
+    if previous is not None and applied.earlier == len(applied) == len(
+        previous.learned
+    ):  # nothing was taken back either
         raise DataError(
-            f"labels: {previous.folder} has learned from all of the {count} of {given.path} already. Answer more, for "
+            f"labels: {previous.folder} has learned from all of the {count} of {file.path} already. Answer more, for "
             f"example on the page of 'qurate review {previous.folder}'."
         )
-    if n_files - len(lesson) < _LEAST_LEFT:
+    if n_files - len(applied) < _LEAST_LEFT:
         raise DataError(
-            f"labels: {len(lesson)} of the {n_files} unlabelled images are answered, and at least {_LEAST_LEFT} "
+            f"labels: {len(applied)} of the {n_files} unlabelled images are answered, and at least {_LEAST_LEFT} "
             "without an answer must be left to adapt to. Add unlabelled images, or use the model that there is."
         )
 
 
-def what_changed(
-    lesson: Lesson, named: Sequence[str], predictions: pd.DataFrame, previous: PreviousRun | None
+def summarize_answers(
+    applied: AppliedAnswers, named: Sequence[str], predictions: pd.DataFrame, previous: PreviousRun | None
 ) -> RunAnswers:
     """Count what came of the answers.
 
     Args:
-        lesson: The answers.
+        applied: The answers.
         named: The class that the new model gives each of its images.
         predictions: What the new model says of the images without an answer; columns file, label.
         previous: The run that the answers are about, if any.
     """
-    new, labels = lesson.answers[lesson.earlier :], lesson.labels[lesson.earlier :].tolist()
+    new, labels = applied.answers[applied.earlier :], applied.labels[applied.earlier :].tolist()
     labeled = [row for row, label in zip(new, labels, strict=True) if label >= 0]
     wrong = sum(row.answer == "wrong" for row in new)
     known = [row for row in new if row.predicted]
     judged = [row for row in known if row.answer != "none"]
-    now = zip(new, labels, named[lesson.earlier :], strict=True)
+    now = zip(new, labels, named[applied.earlier :], strict=True)
     drawn = [row for row in known if row.asked == "random"]
     if previous is not None:
         drawn = [row for row in drawn if tells(row, previous.predicted.get(whole_path(row.file), ""))]
@@ -509,7 +508,7 @@ def what_changed(
         labeled=len(labeled),
         none=len(new) - len(labeled) - wrong,
         wrong=wrong,
-        earlier=lesson.earlier,
+        earlier=applied.earlier,
         judged=len(judged),
         right=sum(row.label == row.predicted for row in judged),
         right_now=sum(row.label == name for row, label, name in now if label >= 0),

@@ -119,7 +119,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Errors of the disk as errors of ours."""
     try:
         yield

@@ -35,10 +35,10 @@ from qurate.runs.files import (
     PREDICTIONS_FILE,
     REPORT_FILE,
     Stage,
+    disk_errors,
     hold,
     holds_run,
     is_pending,
-    told,
 )
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE
@@ -182,7 +182,7 @@ class RunFolder:
         if resume and force:
             raise RunError("`resume` continues a run and `force` replaces it: give one of `resume` and `force`.")
         self._resume, self._force = resume, force
-        with told(self.path):
+        with disk_errors(self.path):
             if self._stage.whole:  # a kill came in between
                 with hold(self.path):
                     self._stage.replace_run()
@@ -252,11 +252,11 @@ class RunFolder:
         Raises:
             RunError: If another process is at work here, or what `claim` and `check` say.
         """
-        with told(self.path):
+        with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with hold(self.path):
             self.check(settings)
-            with told(self.path):
+            with disk_errors(self.path):
                 self._judge()  # again, for the images took a while
                 if not self._resume:
                     self._stage.clear()
@@ -271,7 +271,7 @@ class RunFolder:
 
     def save(self, progress: Progress) -> None:
         """Keep where Algorithm 1 is."""
-        with told(self.path):
+        with disk_errors(self.path):
             write_newest(self.work, progress)
 
     def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
@@ -313,7 +313,7 @@ class RunFolder:
         self._write(EXAMPLES_FILE, to_csv(choose_examples(record)))
         self.write_page(record)
         AnswerLog(self.path / LABELS_FILE).keep(answers)
-        with told(self.path):
+        with disk_errors(self.path):
             model.write(self.work)
             if self.work != self.path:
                 self._stage.replace_run()
@@ -323,12 +323,12 @@ class RunFolder:
         """Write again what the comparison changes: probabilities, metrics, the page, and how to use the model."""
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self.write_page(record)
-        with told(self.path):
+        with disk_errors(self.path):
             model.write_about(self.work)
 
     def open_baseline(self) -> RunFolder:
         """Where S+T of this run is kept, and how far its training is."""
-        with told(self.path):
+        with disk_errors(self.path):
             (self.work / BASELINE_FOLDER).mkdir(exist_ok=True)
         return RunFolder(self.work / BASELINE_FOLDER)
 
@@ -341,7 +341,7 @@ class RunFolder:
         """
         beside = self.open_baseline()
         beside._write(PREDICTIONS_FILE, to_csv(predictions))
-        with told(self.path):
+        with disk_errors(self.path):
             model.write(beside.path)
 
     def write_page(self, record: RunRecord) -> None:
@@ -349,12 +349,12 @@ class RunFolder:
         from qurate.report.run_page import metrics_table, write_run_page
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
-        with told(self.path):
+        with disk_errors(self.path):
             write_run_page(record, self.work / REPORT_FILE)
 
     def forget(self) -> None:
         """Remove the progress of a run that is finished: first what says that something is still to come."""
-        with told(self.path):
+        with disk_errors(self.path):
             for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE):
                 (self.work / name).unlink(missing_ok=True)
             for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
@@ -367,15 +367,15 @@ class RunFolder:
         work = self._stage.path if self._stage.begun else self.path
         if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_pending(work)):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."
-        said = "Pre-training was not finished and will begin again."
+        state = "Pre-training was not finished and will begin again."
         with suppress(Exception):
-            said = f"{say_how_far(work)} kept in {self.path}."
+            state = f"{say_how_far(work)} kept in {self.path}."
         if is_file(work / ABOUT_FILE):
-            said = f"The model in {self.path} is finished and can be used; the comparison is not."
-        return f"{said} Re-run the command with `resume=True` to continue."
+            state = f"The model in {self.path} is finished and can be used; the comparison is not."
+        return f"{state} Re-run the command with `resume=True` to continue."
 
     def _write(self, name: str, content: str | bytes) -> None:
-        with told(self.path):
+        with disk_errors(self.path):
             write_atomically(self.work / name, content)
 
     def _check_writable(self) -> None:

@@ -29,7 +29,14 @@ from qurate.networks.heads import Network
 from qurate.report.run_page import gather_record
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Plan, compare, cross_fit, lanes_for, plan_comparison
-from qurate.runs.continue_from import GivenAnswers, Lesson, Material, PreviousRun, make_lesson, what_changed
+from qurate.runs.continue_from import (
+    AnswersFile,
+    AppliedAnswers,
+    PreviousRun,
+    RunData,
+    apply_answers,
+    summarize_answers,
+)
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import Places, Train
@@ -193,7 +200,7 @@ class Job:
         folder: Where the run is written, if anywhere.
         audience: Told what the run does.
         places: Where the images are.
-        given: What people said of them, if anything.
+        answers_file: What people said of them, if anything.
         previous: The run that the answers are about, if any.
         prepare: Folder where images are stored at training size, if they are.
     """
@@ -206,7 +213,7 @@ class Job:
     folder: RunFolder | None
     audience: Audience
     places: Places
-    given: GivenAnswers | None = None
+    answers_file: AnswersFile | None = None
     previous: PreviousRun | None = None
     prepare: Path | None = None
 
@@ -219,7 +226,7 @@ class Job:
         """Do it."""
         if self.previous is not None:
             self.previous.check(parts, self.frozen)
-        for line in self._lesson(parts).lines(self.previous):  # made again when unreadable images are known
+        for line in self._apply_answers(parts).lines(self.previous):  # made again when unreadable images are known
             self.audience.say(line)
         if self.folder is not None:
             known = self._settings(parts)
@@ -237,10 +244,11 @@ class Job:
         if self.train == "full":  # it is measured on a few images, so not before all were looked at
             self._say_expected(parts)
         with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
-            return self._work(Material(parts, split, self._lesson(parts)))
+            return self._work(RunData(parts, split, self._apply_answers(parts)))
 
-    def _lesson(self, parts: Parts) -> Lesson:
-        return Lesson.none() if self.given is None else make_lesson(self.given, parts, self.previous)
+    def _apply_answers(self, parts: Parts) -> AppliedAnswers:
+        file = self.answers_file
+        return AppliedAnswers.none() if file is None else apply_answers(file, parts, self.previous)
 
     @property
     def _trained(self) -> RunConfig:
@@ -257,37 +265,39 @@ class Job:
             room = readable_size(memory_of_training(parts.split, self.config))
             self.audience.say(f"Expected memory of training: about {room} in each process.")
 
-    def _work(self, material: Material) -> RunOutcome:
+    def _work(self, data: RunData) -> RunOutcome:
         """Train and write the results; then compare, and add the verdict."""
-        plan, folder, split = self._plan(material.parts), self.folder, material.split
-        result = self._fit(material)
+        plan, folder, split = self._plan(data.parts), self.folder, data.split
+        result = self._fit(data)
         self.audience.show("writing the results", 0, 1)
-        said = log_probabilities(result.method, split.target_unlabeled.inputs)
-        calibration = Calibration() if plan.folds else self._without_labels(material, said)
-        record = calibrate_record(self._record(material, result, plan), said, calibration)
-        predictions = predict_all(record, material, result.method)
-        record = self._with_answers(record, material, predictions)
+        log_probs = log_probabilities(result.method, split.target_unlabeled.inputs)
+        calibration = Calibration() if plan.folds else self._without_labels(data, log_probs)
+        record = calibrate_record(self._record(data, result, plan), log_probs, calibration)
+        predictions = predict_all(record, data, result.method)
+        record = self._with_answers(record, data, predictions)
         model = self._model(result.method, split.classes, calibration)
         if folder is not None and not folder.finished:
-            answers = (*material.lesson.answers, *material.lesson.others)
+            answers = (*data.applied.answers, *data.applied.others)
             folder.write_results(model, record, predictions, answers, pending=bool(plan.folds))
         elif folder is not None and not plan.folds:
             folder.write_page(record)
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
             baseline = train_baseline(split, self.config, folder, self.audience)
-            plain = log_probabilities(baseline, split.target_unlabeled.inputs)
+            baseline_log_probs = log_probabilities(baseline, split.target_unlabeled.inputs)
             folds = self._cross_fit(split, plan)
-            record = dataclasses.replace(record, comparison=compare(folds, plan.how, said, plain), no_comparison="")
+            record = dataclasses.replace(
+                record, comparison=compare(folds, plan.how, log_probs, baseline_log_probs), no_comparison=""
+            )
             held_out = HeldOut.join(folds)
-            record = calibrate_record(record, said, calibration := calibrate(held_out.adapted, held_out.labels))
+            record = calibrate_record(record, log_probs, calibration := calibrate(held_out.adapted, held_out.labels))
             record = dataclasses.replace(record, held_out=held_out_table(held_out, calibration))
             model = dataclasses.replace(model, calibration=calibration)
             if folder is not None:
                 fitted = calibrate(held_out.baseline, held_out.labels)
-                predictions = predict_baseline(plain, record, material, baseline, fitted)
+                predictions = predict_baseline(baseline_log_probs, record, data, baseline, fitted)
                 folder.write_baseline(self._model(baseline, split.classes, fitted), predictions)
-                folder.write_calibrated(model, record, predict_all(record, material, result.method))
+                folder.write_calibrated(model, record, predict_all(record, data, result.method))
         else:
             self.audience.say(f"No comparison was made. {self._why_not_compared()}")
         self.audience.say(f"The model's probabilities are {model.calibration}.")
@@ -295,24 +305,24 @@ class Job:
             folder.forget()
         return RunOutcome(model, record)
 
-    def _fit(self, material: Material) -> Adaptation:
+    def _fit(self, data: RunData) -> Adaptation:
         """Algorithm 1; shorter where people have answered questions about a finished run."""
         previous, folder = None, self.folder
         if self.previous is not None:
-            trusted = self.previous.trusted(paths_of(material.parts.split.target_unlabeled))
-            previous = Previous(self.previous.weights(), material.told.keep(trusted), material.lesson.joined)
+            trusted = self.previous.trusted(paths_of(data.parts.split.target_unlabeled))
+            previous = Previous(self.previous.weights(), data.after_answers.keep(trusted), data.applied.joined)
         tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
         callbacks = (tracker, Phases(self.audience, self._trained))
-        result = fit(material.split, self.config, checkpoint=folder, callbacks=callbacks, previous=previous)
+        result = fit(data.split, self.config, checkpoint=folder, callbacks=callbacks, previous=previous)
         tracker.close()
         return result
 
-    def _with_answers(self, record: RunRecord, material: Material, predictions: pd.DataFrame) -> RunRecord:
+    def _with_answers(self, record: RunRecord, data: RunData, predictions: pd.DataFrame) -> RunRecord:
         """The record with what the answers changed."""
-        if not len(material.lesson):
+        if not len(data.applied):
             return record
-        named = predictions.set_index("file")["label"].loc[[row.file for row in material.lesson.answers]].tolist()
-        changed = what_changed(material.lesson, named, record.predictions, self.previous)
+        named = predictions.set_index("file")["label"].loc[[row.file for row in data.applied.answers]].tolist()
+        changed = summarize_answers(data.applied, named, record.predictions, self.previous)
         return dataclasses.replace(record, answers=changed)
 
     def _plan(self, parts: Parts) -> Plan:
@@ -361,7 +371,7 @@ class Job:
             "backbone_sha256": self._fingerprint(),
             "check_helping": self.check_helping,
             "data": parts.digest,
-            "labels": None if self.given is None else self.given.fingerprint,
+            "labels": None if self.answers_file is None else self.answers_file.fingerprint,
             "previous": None if self.previous is None else self.previous.fingerprint,
             "places": self.places.stored(),
             "compared_in": None if self.previous is None else self.previous.compared_in,
@@ -378,15 +388,15 @@ class Job:
         keep = None if self.folder is None else self.folder.save_folds
         return cross_fit(split, self.config, plan.folds, self.audience, done=done, on_fold=keep)
 
-    def _without_labels(self, material: Material, said: Tensor) -> Calibration:
+    def _without_labels(self, data: RunData, log_probs: Tensor) -> Calibration:
         """The temperature where no image is held out: as sure as the run before, or as often as S+T says the same."""
         if self.previous is not None:
-            sure = self.previous.sure_of(paths_of(material.files.target_unlabeled))
-            return calibrate_by_previous(said, self.previous.model.calibration, sure)
+            sure = self.previous.sure_of(paths_of(data.files.target_unlabeled))
+            return calibrate_by_previous(log_probs, self.previous.model.calibration, sure)
         if not self.check_helping or is_baseline(self.config):
             return Calibration()
-        plain = train_baseline(material.split, self.config, self.folder, self.audience)
-        return calibrate_by_agreement(said, log_probabilities(plain, material.split.target_unlabeled.inputs))
+        baseline = train_baseline(data.split, self.config, self.folder, self.audience)
+        return calibrate_by_agreement(log_probs, log_probabilities(baseline, data.split.target_unlabeled.inputs))
 
     def _model(self, method: Method, classes: tuple[str, ...], calibration: Calibration) -> AdaptedModel:
         network = method.network.to("cpu")
@@ -408,16 +418,16 @@ class Job:
         folder = None if self.folder is None else self.folder.path
         return AdaptedModel(network.eval(), config, classes, origin, self.cache, calibration, folder)
 
-    def _record(self, material: Material, result: Adaptation, plan: Plan) -> RunRecord:
+    def _record(self, data: RunData, result: Adaptation, plan: Plan) -> RunRecord:
         """What the page shows, the comparison still to come."""
         why = STILL_TO_COME if plan.folds else self._why_not_compared()
         return gather_record(
-            material.files,
-            material.split,
+            data.files,
+            data.split,
             result,
             self._trained,
-            (*material.parts.notes, *material.lesson.notes),
-            title=f"{material.parts.name}, {material.split.n_classes} classes",
+            (*data.parts.notes, *data.applied.notes),
+            title=f"{data.parts.name}, {data.split.n_classes} classes",
             before=None if self.folder is None else self._before,  # nobody will see a map without a page
             no_comparison="" if why == TOO_FEW else why,  # the page has words of its own for that
         )

@@ -14,7 +14,7 @@ from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.methods import Method
 from qurate.run_results import RunRecord
-from qurate.runs.continue_from import Material
+from qurate.runs.continue_from import RunData
 from qurate.runs.folder import RunFolder
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import fit
@@ -26,47 +26,47 @@ Row = tuple[str, float, str]
 """Label, probability and problem."""
 
 
-def calibrate_record(record: RunRecord, said: Tensor, calibration: Calibration) -> RunRecord:
+def calibrate_record(record: RunRecord, log_probs: Tensor, calibration: Calibration) -> RunRecord:
     """The record with probabilities at a temperature; its classes stay.
 
     Args:
         record: Holds the predictions of D_u.
-        said: Log-probabilities of D_u, (N_u, K).
+        log_probs: Log-probabilities of D_u, (N_u, K).
         calibration: The temperature and where it is from.
     """
-    sure = at_temperature(said, calibration.temperature).max(dim=1).values.tolist()
+    sure = at_temperature(log_probs, calibration.temperature).max(dim=1).values.tolist()
     return dataclasses.replace(record, predictions=record.predictions.assign(probability=sure), calibration=calibration)
 
 
-def predict_all(record: RunRecord, material: Material, method: Method) -> pd.DataFrame:
+def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFrame:
     """What the model says of each image, and why some were no part of training.
 
     Args:
         record: Holds the predictions of D_u, and their calibration.
-        material: The images.
+        data: The images.
         method: The trained F and C.
 
     Returns:
         Columns file, label, probability and problem: first the images that can be read, in their order. Where people
         answered, also answer ('label', 'none' or 'wrong', else empty) and answer_label.
     """
-    parts, lesson, temperature = material.parts, material.lesson, record.calibration.temperature
+    parts, applied, temperature = data.parts, data.applied, record.calibration.temperature
     predicted = record.predictions[["file", "label", "probability"]].itertuples(index=False, name=None)
     rows: dict[str, Row] = {file: (label, probability, "") for file, label, probability in predicted}
     unlabeled = parts.domains["unlabeled"]
-    rows |= _twins(parts, material.whole, method, temperature)
-    if len(lesson):
-        sure, labels = at_temperature(log_probabilities(method, material.answered), temperature).max(dim=1)
-        told = zip(lesson.answers, labels.tolist(), sure.tolist(), strict=True)
-        rows |= {row.file: (record.classes[label], probability, "") for row, label, probability in told}
+    rows |= _twins(parts, data.whole, method, temperature)
+    if len(applied):
+        sure, labels = at_temperature(log_probabilities(method, data.answered), temperature).max(dim=1)
+        predicted_answered = zip(applied.answers, labels.tolist(), sure.tolist(), strict=True)
+        rows |= {row.file: (record.classes[label], probability, "") for row, label, probability in predicted_answered}
     rows |= {str(skip.path): ("", math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
     readable = [str(path) for path in paths_of(unlabeled)]
     files = [*readable, *(file for file in rows if file not in set(readable))]
     table = pd.DataFrame([(file, *rows[file]) for file in files], columns=["file", "label", "probability", "problem"])
-    if not len(lesson):
+    if not len(applied):
         return table
-    said = {row.file: (row.answer, row.label) for row in lesson.answers}
-    answers = [said.get(file, ("", "")) for file in files]
+    answered = {row.file: (row.answer, row.label) for row in applied.answers}
+    answers = [answered.get(file, ("", "")) for file in files]
     return table.assign(answer=[kind for kind, _ in answers], answer_label=[label for _, label in answers])
 
 
@@ -75,8 +75,8 @@ def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> di
     twins = parts.twins()
     if not twins:
         return {}
-    said = log_probabilities(method, split.target_labeled.inputs)
-    sure, labels = at_temperature(said, temperature).max(dim=1)
+    log_probs = log_probabilities(method, split.target_labeled.inputs)
+    sure, labels = at_temperature(log_probs, temperature).max(dim=1)
     place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
     return {
         str(path): (
@@ -88,14 +88,14 @@ def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> di
     }
 
 
-def calibrate(said: Tensor, labels: Tensor) -> Calibration:
+def calibrate(log_probs: Tensor, labels: Tensor) -> Calibration:
     """From what models say of images that they were not trained on.
 
     Args:
-        said: Their log-probabilities, (n, K).
+        log_probs: Their log-probabilities, (n, K).
         labels: The classes, (n,) int64.
     """
-    return Calibration(fit_temperature(said, labels), "held-out images", len(labels))
+    return Calibration(fit_temperature(log_probs, labels), "held-out images", len(labels))
 
 
 def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
@@ -109,17 +109,17 @@ def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
     return Calibration(match_confidence(adapted, agree), "agreement with S+T")
 
 
-def calibrate_by_previous(said: Tensor, previous: Calibration, sure: float) -> Calibration:
+def calibrate_by_previous(log_probs: Tensor, previous: Calibration, sure: float) -> Calibration:
     """Such that a model that learned from answers is as sure, on the mean, as the calibrated one before it.
 
     Args:
-        said: Log-probabilities of D_u, (N_u, K).
+        log_probs: Log-probabilities of D_u, (N_u, K).
         previous: Of the model before; where that is not calibrated, this one is not either.
         sure: Mean probability that it gave the classes it named in D_u.
     """
     if previous.by == "nothing":
         return Calibration()
-    return Calibration(match_confidence(said, sure), "the run before")
+    return Calibration(match_confidence(log_probs, sure), "the run before")
 
 
 def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
@@ -149,17 +149,17 @@ def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, au
 
 
 def predict_baseline(
-    said: Tensor, record: RunRecord, material: Material, method: Method, calibration: Calibration
+    log_probs: Tensor, record: RunRecord, data: RunData, method: Method, calibration: Calibration
 ) -> pd.DataFrame:
     """predictions.csv of S+T, with a row for the same images as the adapted model's.
 
     Args:
-        said: Log-probabilities of D_u by S+T, (N_u, K).
+        log_probs: Log-probabilities of D_u by S+T, (N_u, K).
         record: Of the run; names the files of D_u.
-        material: The images.
+        data: The images.
         method: S+T.
         calibration: Its temperature.
     """
-    named = record.predictions.assign(label=[record.classes[label] for label in said.argmax(dim=1).tolist()])
-    of_baseline = calibrate_record(dataclasses.replace(record, predictions=named), said, calibration)
-    return predict_all(of_baseline, material, method)
+    named = record.predictions.assign(label=[record.classes[label] for label in log_probs.argmax(dim=1).tolist()])
+    of_baseline = calibrate_record(dataclasses.replace(record, predictions=named), log_probs, calibration)
+    return predict_all(of_baseline, data, method)
