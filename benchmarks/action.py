@@ -78,7 +78,7 @@ def small_config(
     """A preset after a short pre-training, with another number of candidates if one is given."""
     network = NetworkConfig(bottleneck=bottleneck or ("normalized" if preset == "qurate" else "linear"))
     config = make_config("TML_DQNPL", preset=preset, network=network, steps=200, seed=SEED)
-    config = replace(config, training=replace(config.training, threads=threads))
+    config = replace(config, execution=replace(config.execution, threads=threads))
     return config if candidates is None else with_episode(config, candidates=candidates)
 
 

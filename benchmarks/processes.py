@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from qurate.config import NetworkConfig, RunConfig
+from qurate.config import ExecutionConfig, NetworkConfig, RunConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
 from qurate.data.suites import load_suite, read_suite_split
@@ -67,8 +67,8 @@ def some_of(split: Split, count: int, transform: Transform, kind: torch.dtype) -
 def config_of(backbone: str, steps: int, devices: int, threads: int) -> RunConfig:
     network = NetworkConfig(backbone, bottleneck="normalized")
     config = make_config("tml", "adaptive", network=network, steps=steps, rounds=1, round_steps=2)
-    training = replace(config.training, device="cpu", devices=devices, threads=threads)
-    return replace(config, training=replace(training, batch_source=5, batch_target=3, batch_unlabeled=7))
+    training = replace(config.training, batch_source=5, batch_target=3, batch_unlabeled=7)
+    return replace(config, training=training, execution=ExecutionConfig("cpu", devices, threads=threads))
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from qurate.config import NetworkConfig, Precision
+from qurate.config import ExecutionConfig, NetworkConfig, Precision
 from qurate.data.batches import TrainingData
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.own_images import prepare_images, read_prepared
@@ -130,10 +130,9 @@ def ours(split: Split, backbone: str, transform: Transform, batch: int, workers:
         batch_source=batch,
         batch_target=batch,
         batch_unlabeled=2 * batch,
-        workers=workers,
         precision=precision,
     )
-    trainer = start(split, replace(config, training=training))
+    trainer = start(split, replace(config, training=training, execution=ExecutionConfig("cpu", workers=workers)))
     trainer.method.network.transform = transform
     return trainer
 

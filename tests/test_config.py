@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qurate.config import (
+    EXECUTION_FIELDS,
     DQNConfig,
     EpisodeConfig,
+    ExecutionConfig,
     MethodConfig,
     NetworkConfig,
     QLearningConfig,
@@ -26,6 +28,7 @@ from qurate.config import (
     ShareConfig,
     TrainingConfig,
     fingerprint,
+    fingerprint_fields,
     to_dict,
 )
 from qurate.errors import ConfigError
@@ -87,7 +90,7 @@ def test_equal_numbers_of_other_types_are_the_same_config() -> None:
         (TrainingConfig, {"steps": "many"}, "TrainingConfig.steps must be an integer, got 'many'."),
         (TrainingConfig, {"steps": 1.5}, "TrainingConfig.steps must be an integer, got 1.5."),
         (TrainingConfig, {"momentum": 1.0}, "TrainingConfig.momentum must be in [0, 1), got 1.0."),
-        (TrainingConfig, {"workers": -1}, "TrainingConfig.workers must be 0 or more, got -1."),
+        (ExecutionConfig, {"workers": -1}, "ExecutionConfig.workers must be 0 or more, got -1."),
         (
             TrainingConfig,
             {"positive_share": 0.0},
@@ -231,12 +234,14 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"method": "tml"}, "MethodConfig must be a table with a name .*, got 'tml'"),
         ({"method": {"margin": 0.3}}, "MethodConfig must be a table with a name .*, got {'margin': 0.3}"),
         ({"selection": {"selector": {"name": "dnq"}}}, "selector must be one of .*, got 'dnq'. Did you mean 'dqn'?"),
-        ({"selection": {"selector": "dqn", "roundz": 3}}, "SelectionConfig has no 'roundz'. Did you mean 'rounds'?"),
         (
-            {"method": {"name": "tml", "margn": 1}, "selection": {"selector": "dqn"}},
+            {"selection": {"selector": {"name": "dqn"}, "roundz": 3}},
+            "SelectionConfig has no 'roundz'. Did you mean 'rounds'?",
+        ),
+        (
+            {"method": {"name": "tml", "margn": 1}, "selection": {"selector": {"name": "dqn"}}},
             "TargetMarginConfig has no 'margn'. Did you mean 'margin'?",
         ),
-        ({"selection": {"selector": "dnq"}}, "selector must be one of .*, got 'dnq'. Did you mean 'dqn'?"),
     ],
 )
 def test_a_wrong_key_names_the_nearest_known_one(data: dict[str, Any], message: str) -> None:
@@ -302,122 +307,37 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         RunConfig.from_file(tmp_path / "nowhere.toml")
 
 
-METHODS_0_1 = ("source_target", "dann", "adr", "cdan", "ent", "mme", "tml", "cml")
-SELECTORS_0_1 = ("none", "confidence", "quality", "balanced", "random", "dqn")
-METHOD_0_1 = {
-    "margin": 0.4,
-    "monotone": True,
-    "entropy_weight": 0.2,
-    "domain_weight": 0.3,
-    "discriminator_width": 512,
-    "warmup_rate": 9.0,
-    "entropy_conditioning": False,
-    "random_map": 256,
-    "critic_dropout": 0.4,
-    "critic_weight": 0.2,
-    "feature_steps": 3,
-}
-EPISODE_0_1 = {
-    "candidates": 62,
-    "even_candidates": True,
-    "actions": 64,
-    "repeat_episodes": True,
-    "trial_steps": 1,
-    "trial_layers": "head",
-    "entropy_samples": 128,
-    "state_network": "frozen",
-    "state_features": 0,
-    "agent": "relational",
-    "keep_rejected": True,
-    "harvest": True,
-}
-Q_LEARNING_0_1 = {
-    "hidden": [64, 32],
-    "output_relu": False,
-    "discount": 0.9,
-    "optimizer": "adam",
-    "learning_rate": 0.001,
-    "largest_gradient": 1.0,
-    "batch_size": 16,
-    "target_update": 0,
-    "exploration_start": 1.0,
-    "exploration_end": 0.0,
-    "exploration_steps": 256,
-    "pool_bytes": 536870912,
-}
+def test_a_config_of_version_0_1_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"qurate": "0.1.0", "run": {"selection": {"selector": "dqn"}}}))
+    with pytest.raises(
+        ConfigError, match=r"config\.json: .* must be a table with a name, got 'dqn'\. Configs of version 0\.1"
+    ):
+        RunConfig.from_file(tmp_path / "config.json")
 
 
-def version_0_1(method: str, selector: str) -> dict[str, Any]:
-    """The run of a config.json of version 0.1."""
-    return {
-        "network": {"backbone": "none", "weights": "none", "bottleneck": "normalized", "features": 512},
-        "method": {"name": method, **METHOD_0_1},
-        "training": {"steps": 300, "positive_share": 0.5, "device": "cpu", "precision": "32-true"},
-        "selection": {
-            "selector": selector,
-            "rounds": 4,
-            "round_steps": 50,
-            "patience": 3,
-            "confidence": 0.8,
-            "share_start": 0.3,
-            "share_end": 0.7,
-            "relabel_positives": True,
-            "reward": {"center_weight": 1.0, "threshold": "class_median", "network": "round", "center": "neighbors"},
-            "episode": EPISODE_0_1,
-            "q_learning": Q_LEARNING_0_1,
-        },
-        "seed": 9,
-    }
+@pytest.mark.parametrize("name", EXECUTION_FIELDS)
+def test_a_field_of_execution_in_the_table_of_training_says_where_it_belongs(name: str) -> None:
+    message = rf"TrainingConfig has no '{name}'\. It is a field of ExecutionConfig, table \[execution\]\."
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_dict({"training": {name: 1}})
 
 
-@pytest.mark.parametrize("method", METHODS_0_1)
-@pytest.mark.parametrize("selector", SELECTORS_0_1)
-def test_a_config_of_version_0_1_is_read(method: str, selector: str) -> None:
-    config = RunConfig.from_dict(version_0_1(method, selector))
-    assert (config.method.name, config.selection.selector.name, config.seed) == (method, selector, 9)
-    assert config.training.schedule == "steps"
-    numbers = {key: value for key, value in to_dict(config.method).items() if key not in ("name", *BEFORE)}
-    assert numbers == {key: METHOD_0_1[key] for key in numbers}
-    selection, chosen = config.selection, config.selection.selector
-    assert (selection.rounds, selection.round_steps, selection.relabel_positives) == (4, 50, True)
-    assert selection.reward == RewardConfig(threshold="class_median", network="round", center="neighbors")
-    if isinstance(chosen, ConfidenceConfig):
-        assert chosen.threshold == 0.8
-    if isinstance(chosen, ShareConfig):
-        assert (chosen.share_start, chosen.share_end) == (0.3, 0.7)
-    if isinstance(chosen, DQNConfig):
-        assert to_dict(chosen.episode) == {**EPISODE_0_1, "harvest": "equal"}
-        kept = {name: value for name, value in Q_LEARNING_0_1.items() if name != "exploration_steps"}
-        assert to_dict(chosen.q_learning) == {**kept, "hidden": (64, 32)}
-
-
-def test_a_config_that_counts_exploration_in_actions_is_read(tmp_path: Path) -> None:
-    run = make_config("TML_DQNPL")
-    table = to_dict(run)
-    table["selection"]["selector"]["q_learning"]["exploration_steps"] = 256  # as before 0.2 was finished
-    del table["training"]["schedule"]
-    (tmp_path / "run.json").write_text(json.dumps(table))
-    assert RunConfig.from_file(tmp_path / "run.json") == run
-
-
-def test_the_numbers_of_a_method_of_version_0_1_are_all_numbers_of_today() -> None:
-    kinds = [METHODS[name].load().Config for name in METHODS_0_1]
-    today = {part.name for kind in kinds for part in dataclasses.fields(kind) if part.init}
-    assert today == set(METHOD_0_1) | set(BEFORE)
-
-
-BEFORE = {"weighting": ("cml", "batch", "set_size"), "discriminator_dropout": ("cdan", 0.0, 0.5)}
-"""Numbers that had no name at first: their method, what they were then, and what they are unless given."""
-
-
-@pytest.mark.parametrize("number", BEFORE)
-def test_a_run_of_before_a_number_had_a_name_is_repeated_as_it_was(number: str, tmp_path: Path) -> None:
-    method, before, default = BEFORE[number]
-    run = to_dict(make_config(method, "none"))
-    assert run["method"].pop(number) == default
-    of_version_0_1 = version_0_1(method, "none")
-    for name, data in (("config.json", {"qurate": "0.2.0", "run": run}), ("old.json", of_version_0_1)):
-        (tmp_path / name).write_text(json.dumps(data))
-        assert getattr(RunConfig.from_file(tmp_path / name).method, number) == before
-    (tmp_path / "own.json").write_text(json.dumps(run))
-    assert getattr(RunConfig.from_file(tmp_path / "own.json").method, number) == default
+def test_what_affects_execution_alone_is_no_part_of_a_fingerprint() -> None:
+    run = make_config("TML_SPL")
+    execution = ExecutionConfig(
+        "cpu",
+        2,
+        3,
+        "ddp",
+        workers=4,
+        threads=5,
+        activation_checkpointing=True,
+        checkpoint_steps=6,
+        checkpoint_minutes=7,
+    )
+    other = dataclasses.replace(run, execution=execution)
+    assert all(getattr(other.execution, name) != getattr(run.execution, name) for name in EXECUTION_FIELDS)
+    assert fingerprint_fields(other) == fingerprint_fields(run)
+    for changed in ({"micro_batch": 8}, {"frozen_norms": True}, {"precision": "bf16-mixed"}, {"steps": 7}):
+        trained = dataclasses.replace(run, training=dataclasses.replace(run.training, **changed))
+        assert fingerprint_fields(trained) != fingerprint_fields(run)

@@ -19,7 +19,7 @@ from tests.test_training import blobs
 from torch import Tensor
 
 from qurate import distributed
-from qurate.config import DQNConfig, EpisodeConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.config import DQNConfig, EpisodeConfig, ExecutionConfig, NetworkConfig, RunConfig
 from qurate.data.digits import digits_split
 from qurate.data.images import ImageFiles
 from qurate.data.samples import Labeled, Split, Unlabeled
@@ -74,7 +74,8 @@ class Outcome:
 
 def run(split: Split, config: RunConfig, devices: int, **training: Any) -> Outcome:
     heard = Listener()
-    config = replace(config, training=replace(config.training, device="cpu", devices=devices, **training))
+    execution = ExecutionConfig(device="cpu", devices=devices)
+    config = replace(config, training=replace(config.training, **training), execution=execution)
     result = fit(split, config, callbacks=[heard])
     return Outcome(
         torch.tensor(heard.losses), result, predict_probabilities(result.method, split.target_unlabeled.inputs)
@@ -223,7 +224,7 @@ class Broken:
 
 def test_what_goes_wrong_in_selection_is_told_once_and_the_next_run_works() -> None:
     split, config = blobs(), make_config("tml", "adaptive", steps=2, rounds=1, round_steps=1)
-    config = replace(config, training=replace(config.training, devices=2, device="cpu"))
+    config = replace(config, execution=replace(config.execution, devices=2, device="cpu"))
     with pytest.raises(BrokenError):
         fit(split, config, selector=Broken())
     assert len(fit(split, config).rounds) == 1
@@ -231,7 +232,7 @@ def test_what_goes_wrong_in_selection_is_told_once_and_the_next_run_works() -> N
 
 def test_a_worker_process_that_is_lost_is_named() -> None:
     split, config = blobs(), make_config("tml", "none", steps=4)
-    config = replace(config, training=replace(config.training, devices=2, device="cpu"))
+    config = replace(config, execution=replace(config.execution, devices=2, device="cpu"))
     fit(split, config)
     workers = distributed._initialized.workers if distributed._initialized is not None else None
     assert workers is not None
@@ -260,7 +261,7 @@ class Say(Callback):
         workers = distributed._initialized.workers
         print("step", *[process.pid for process in workers._processes] if workers else (), flush=True)
 config = digits_config(steps=int(sys.argv[2]))
-config = replace(config, training=replace(config.training, devices=2))
+config = replace(config, execution=replace(config.execution, devices=2))
 split = in_double(digits_split(shots=3, seed=0))
 result = fit(split, config, callbacks=[Say()])
 said = predict_probabilities(result.method, split.target_unlabeled.inputs)
@@ -317,12 +318,12 @@ def test_another_number_of_processes_than_was_started_is_refused(monkeypatch: py
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match="4 processes were started"):
-        distributed.init_process_group(TrainingConfig(device="cpu", devices=5), follow_rank_zero)
+        distributed.init_process_group(ExecutionConfig(device="cpu", devices=5), follow_rank_zero)
     assert (
-        distributed.init_process_group(TrainingConfig(device="cpu"), follow_rank_zero) is None
+        distributed.init_process_group(ExecutionConfig(device="cpu"), follow_rank_zero) is None
     )  # each of the four may do a run of its own
 
 
 def test_other_machines_need_somebody_who_starts_processes_there() -> None:
     with pytest.raises(ConfigError, match="torchrun"):
-        distributed.init_process_group(TrainingConfig(device="cpu", num_nodes=2), follow_rank_zero)
+        distributed.init_process_group(ExecutionConfig(device="cpu", num_nodes=2), follow_rank_zero)

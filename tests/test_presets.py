@@ -50,7 +50,7 @@ def test_numbers_that_are_given_replace_the_presets_and_no_others() -> None:
         "tml", "dqn", network=network, steps=7, rounds=2, round_steps=5, learning_rate=0.5, device="cpu"
     )
     assert config.network == network
-    assert (config.training.steps, config.training.learning_rate, config.training.device) == (7, 0.5, "cpu")
+    assert (config.training.steps, config.training.learning_rate, config.execution.device) == (7, 0.5, "cpu")
     assert (config.selection.rounds, config.selection.round_steps) == (2, 5)
     assert config.selection.selector == plain.selection.selector
     assert config.selection.reward == plain.selection.reward
@@ -71,7 +71,7 @@ def test_numbers_that_are_given_replace_the_presets_and_no_others() -> None:
         ({"steps": 0}, "TrainingConfig.steps must be positive, got 0"),
         ({"rounds": 1.5}, "SelectionConfig.rounds must be an integer, got 1.5"),
         ({"seed": -1}, "RunConfig.seed must be between 0 and 4294967295, got -1"),
-        ({"device": "gpu"}, "TrainingConfig.device must be one of 'auto', 'cpu', 'cuda', 'mps', got 'gpu'"),
+        ({"device": "gpu"}, "ExecutionConfig.device must be one of 'auto', 'cpu', 'cuda', 'mps', got 'gpu'"),
     ],
 )
 def test_a_word_or_number_that_is_not_allowed_says_what_is(arguments: dict[str, object], message: str) -> None:

@@ -11,7 +11,15 @@ from torch import Tensor
 
 import qurate
 from qurate import losses
-from qurate.config import MethodConfig, NetworkConfig, RunConfig, SelectionConfig, SelectorConfig, TrainingConfig
+from qurate.config import (
+    ExecutionConfig,
+    MethodConfig,
+    NetworkConfig,
+    RunConfig,
+    SelectionConfig,
+    SelectorConfig,
+    TrainingConfig,
+)
 from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_batches
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, take
@@ -47,6 +55,7 @@ def config(method: str = "tml", steps: int = 30, **training: float | str) -> Run
         MethodConfig.of(method),
         TrainingConfig(steps=steps, **training),  # type: ignore[arg-type]  # mixed numbers
         seed=3,
+        execution=ExecutionConfig(device="cpu"),
     )
 
 
@@ -152,14 +161,14 @@ def test_an_exploding_loss_stops() -> None:
 def test_an_absent_device_says_what_to_use() -> None:
     absent = "mps" if torch.cuda.is_available() or not torch.backends.mps.is_available() else "cuda"
     with pytest.raises(TrainingError, match="Use `device='cpu'`"):
-        make_fabric(TrainingConfig(device=absent))  # type: ignore[arg-type]  # one of two literals
+        make_fabric(ExecutionConfig(device=absent))  # type: ignore[arg-type]  # one of two literals
     with pytest.raises(ConfigError, match="device must be one of 'auto', 'cpu', 'cuda', 'mps', got 'abacus'"):
-        TrainingConfig(device="abacus")  # type: ignore[arg-type]  # the wrong word
+        ExecutionConfig(device="abacus")  # type: ignore[arg-type]  # the wrong word
 
 
 def one_step(name: str, precision: Literal["32-true", "bf16-mixed"]) -> tuple[dict[str, float], Tensor]:
     """The terms of the loss of one step, and the class weights after it; features are the inputs as they are."""
-    run = config(name, steps=1, precision=precision, device="cpu")
+    run = config(name, steps=1, precision=precision)
     split = blobs(width=32)
     trainer = start(split, dataclasses.replace(run, network=NetworkConfig(bottleneck="none")))
     terms = trainer.run(TrainingData.of(split), steps=1, seed=0)
@@ -190,7 +199,7 @@ def test_margin_logits_are_the_same_in_mixed_training(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", ["tml", "adr"])
 def test_gradients_are_made_outside_of_autocast_and_new_weights_are_used_at_once(name: str) -> None:
-    split, mixed = blobs(), config(name, steps=3, precision="bf16-mixed", device="cpu")
+    split, mixed = blobs(), config(name, steps=3, precision="bf16-mixed")
     trainer = start(split, mixed)
     inside: list[bool] = []
     stale: list[bool] = []
@@ -359,10 +368,11 @@ def test_image_batches_do_not_depend_on_the_number_of_workers(office31: Path) ->
     streams = [
         stream_batches(
             TrainingData.of(split),
-            TrainingConfig(batch_source=2, batch_target=2, batch_unlabeled=3, workers=workers),
+            TrainingConfig(batch_source=2, batch_target=2, batch_unlabeled=3),
             steps=2,
             seed=0,
             transform=network.transform,
+            workers=workers,
         )
         for workers in (0, 1)
     ]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qurate.active.strategies import QueryStrategy as QueryStrategy
     from qurate.config import DQNConfig as DQNConfig
     from qurate.config import EpisodeConfig as EpisodeConfig
+    from qurate.config import ExecutionConfig as ExecutionConfig
     from qurate.config import MethodConfig as MethodConfig
     from qurate.config import NetworkConfig as NetworkConfig
     from qurate.config import QLearningConfig as QLearningConfig
@@ -67,7 +68,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "active.strategies": ("QueryStrategy", "Pool"),
     "config": (
-        *("DQNConfig", "EpisodeConfig", "MethodConfig", "NetworkConfig", "QLearningConfig", "RewardConfig"),
+        *(
+            "DQNConfig",
+            "EpisodeConfig",
+            "ExecutionConfig",
+            "MethodConfig",
+            "NetworkConfig",
+            "QLearningConfig",
+            "RewardConfig",
+        ),
         *("RunConfig", "SelectionConfig", "SelectorConfig", "TrainingConfig"),
     ),
     "data.digits": ("digits_split",),

@@ -195,13 +195,6 @@ class EpisodeConfig(Checked):
     counts per class, or 'adaptive', balanced as far as the predicted classes are of equal size. Paper: none, D_p is
     what the episodes chose."""
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Of older versions too, whose harvest took equal counts and was there or not."""
-        if isinstance(data, Mapping) and isinstance(data.get("harvest"), bool):
-            data = {**data, "harvest": "equal" if data["harvest"] else "none"}
-        return super().from_dict(data)
-
 
 @dataclass(frozen=True)
 class QLearningConfig(Checked):
@@ -237,13 +230,6 @@ class QLearningConfig(Checked):
         super().__post_init__()
         check(len(self.hidden) > 0, "QLearningConfig.hidden", "one or more positive widths", self.hidden)
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Of older versions too, which counted exploration in actions, by `exploration_steps`; now rounds say it."""
-        if isinstance(data, Mapping):
-            data = {key: value for key, value in data.items() if key != "exploration_steps"}
-        return super().from_dict(data)
-
 
 @dataclass(frozen=True)
 class DQNConfig(AdaptiveShareConfig):
@@ -258,42 +244,6 @@ class DQNConfig(AdaptiveShareConfig):
         fits = self.episode.agent == "relational" or self.episode.harvest == "none"
         allowed = "'relational' when harvest is on (a flat agent cannot score all of D_u)"
         check(fits, "EpisodeConfig.agent", allowed, self.episode.agent)
-
-
-_BEFORE: Mapping[str, Mapping[str, Any]] = {
-    "cml": {"weighting": "batch"},
-    "cdan": {"discriminator_dropout": 0.0},
-}
-"""By method, what a number was before it had a name."""
-
-
-def from_version_0_1(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A config of version 0.1, whose numbers of all methods and of all selectors stood side by side."""
-    method, selection = data.get("method", {}), dict(data["selection"])
-    if isinstance(method, Mapping):
-        method = {"name": "tml", **method}
-        method = as_meant(_without_others(METHODS, method["name"], method))
-    if "confidence" in selection:
-        selection["threshold"] = selection.pop("confidence")
-    name = selection.pop("selector")
-    selection = _without_others(SELECTORS, name, selection)
-    numbers = {key: selection.pop(key) for key in _numbers(SELECTORS, name) if key in selection}
-    return {**data, "method": method, "selection": {**selection, "selector": {"name": name, **numbers}}}
-
-
-def as_meant(method: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a method in a file that names all there were; those without a name yet as they then were."""
-    return {**_BEFORE.get(str(method.get("name")), {}), **method}
-
-
-def _without_others(registry: Registry, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table without the numbers that only other methods or selectors have; what nobody has stays, to be refused."""
-    others = {key for other in registry for key in _numbers(registry, other)} - _numbers(registry, name)
-    return {key: value for key, value in table.items() if key not in others}
-
-
-def _numbers(registry: Registry, name: str) -> set[str]:
-    return {part.name for part in dataclasses.fields(registry.find(name).load().Config) if part.init}
 
 
 Bottleneck = Literal["none", "linear", "normalized"]
@@ -322,20 +272,6 @@ class NetworkConfig(Checked):
     """Dropout of the normalized bottleneck. Our choice."""
     scale: Rate = 30.0
     """Logit scale s of the cosine classifier. Paper: 30."""
-
-
-HOW_NOT_WHAT: Mapping[str, Any] = {
-    "devices": 1,
-    "num_nodes": 1,
-    "strategy": "auto",
-    "checkpoint_steps": 0,
-    "checkpoint_minutes": 10.0,
-    "activation_checkpointing": False,
-}
-"""Fields of `TrainingConfig` that say how a run is done and not what comes of it, but for rounding, with their
-defaults."""
-NAMED_IF_CHANGED: Mapping[str, Any] = {**HOW_NOT_WHAT, "micro_batch": 0, "frozen_norms": False}
-"""Fields that names of configs leave out where they have their defaults, since configs of before do not have them."""
 
 
 @dataclass(frozen=True)
@@ -375,11 +311,6 @@ class TrainingConfig(Checked):
     """See schedule. Paper (Ganin 2016) and MME reference code: 0.75."""
     largest_loss: Rate = 1e4
     """A loss above this, or one that is not finite, stops the run. Our choice."""
-    workers: Count = 0
-    """Processes that decode images. Our choice; the result does not depend on it."""
-    threads: Count = 0
-    """CPU threads of a step; 0 chooses: 1 for tensors in memory (small heads lose by
-    more), all cores for image files."""
     frozen_norms: bool = False
     """Whether batch norms of the backbone keep the statistics that they came with, in training too; their weights are
     trained. For pretrained backbones and small batches (docs/whole_networks.md). The MME reference code has them
@@ -388,22 +319,6 @@ class TrainingConfig(Checked):
     """Rows of a batch that pass through the backbone at a time; 0 for all. Saves memory and costs a second pass. The
     result is the same but for rounding where the backbone has no batch norms, or frozen ones. Others take the
     statistics of these rows alone, so with them it is another result. Our choice."""
-    activation_checkpointing: bool = False
-    """Make the activations of the backbone again on the way back in place of keeping them, where it is one of timm's
-    that can. Saves memory and costs a second pass; the result is the same. Our choice."""
-    checkpoint_steps: Count = 0
-    """Training steps between two checkpoints of a run that has a folder; 0 leaves it to the minutes. Our choice."""
-    checkpoint_minutes: Weight = 10.0
-    """Minutes between two checkpoints; 0 for none between the end of line 1 and of each round. Our choice."""
-    device: Device = "auto"
-    """Where to train: 'auto', 'cpu', 'cuda', 'mps'."""
-    devices: Positive = 1
-    """Devices of each machine, or processes where the device is a CPU; each takes its share of every batch. The result
-    does not depend on it but for rounding. Our choice."""
-    num_nodes: Positive = 1
-    """Machines; more than one need torchrun or a cluster to start the processes. Our choice."""
-    strategy: Literal["auto", "ddp"] = "auto"
-    """How several devices work together, as Lightning Fabric names it; 'auto' is 'ddp', which is all there is."""
     precision: Precision = "32-true"
     """Floating-point precision, as Lightning Fabric names it. Cosines, margins and softmax are float32 in all
     of them."""
@@ -413,10 +328,49 @@ class TrainingConfig(Checked):
         fits = self.positive_share is None or self.batch_target > 1
         check(fits, "TrainingConfig.batch_target", "2 or more, or positive_share None", self.batch_target)
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The table [training]; fields of [execution] are refused by name."""
+        if isinstance(data, Mapping) and (moved := [name for name in data if name in EXECUTION_FIELDS]):
+            raise ConfigError(
+                f"TrainingConfig has no '{moved[0]}'. It is a field of ExecutionConfig, table [execution]."
+            )
+        return super().from_dict(data)
+
+
+@dataclass(frozen=True)
+class ExecutionConfig(Checked):
+    """Where and how a run is computed; none of it changes the result but for rounding."""
+
+    device: Device = "auto"
+    """Where to train: 'auto', 'cpu', 'cuda', 'mps'."""
+    devices: Positive = 1
+    """Devices of each machine, or processes where the device is a CPU; each takes its share of every batch. Our
+    choice."""
+    num_nodes: Positive = 1
+    """Machines; more than one need torchrun or Slurm to start the processes. Our choice."""
+    strategy: Literal["auto", "ddp"] = "auto"
+    """How several devices work together, as Lightning Fabric names it; 'auto' is 'ddp', which is all there is."""
+    workers: Count = 0
+    """Processes that decode images. Our choice."""
+    threads: Count = 0
+    """CPU threads of a step; 0 chooses: 1 for tensors in memory (small heads lose by
+    more), all cores for image files."""
+    activation_checkpointing: bool = False
+    """Recompute the activations of the backbone in the backward pass instead of storing them, where it is one of timm's
+    that can. Saves memory and costs a second pass. Our choice."""
+    checkpoint_steps: Count = 0
+    """Training steps between two checkpoints of a run that has a folder; 0 leaves it to the minutes. Our choice."""
+    checkpoint_minutes: Weight = 10.0
+    """Minutes between two checkpoints; 0 for none between the end of line 1 and of each round. Our choice."""
+
     @property
     def processes(self) -> int:
-        """How many processes train together."""
+        """The world size: how many processes train one network."""
         return self.devices * self.num_nodes
+
+
+EXECUTION_FIELDS = tuple(each.name for each in dataclasses.fields(ExecutionConfig))
 
 
 @dataclass(frozen=True)
@@ -474,7 +428,7 @@ class SelectionConfig(Checked):
 
 @dataclass(frozen=True)
 class RunConfig(Checked):
-    """One run: network, method, training, selection and the seed that decides everything random."""
+    """One run: network, method, training, selection, the seed that decides everything random, and its execution."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=lambda: MethodConfig.of("tml"))
@@ -482,6 +436,7 @@ class RunConfig(Checked):
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     seed: Seed = 0
     """Seed of weights, batches, crops and dropout."""
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
     @property
     def total_steps(self) -> int:
@@ -491,10 +446,15 @@ class RunConfig(Checked):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """A run from plain dictionaries, as `to_dict` makes them; those of version 0.1 too."""
+        """A run from plain dictionaries, as `to_dict` makes them."""
         selection = data.get("selection") if isinstance(data, Mapping) else None
-        is_old = isinstance(selection, Mapping) and isinstance(selection.get("selector"), str)
-        return super().from_dict(from_version_0_1(data) if is_old else data)
+        selector = selection.get("selector") if isinstance(selection, Mapping) else None
+        if isinstance(selector, str):
+            raise ConfigError(
+                f"SelectionConfig.selector must be a table with a name, got {show(selector)}. Configs of version 0.1, "
+                "which have a word there, cannot be read."
+            )
+        return super().from_dict(data)
 
     @classmethod
     def from_file(cls, path: Path | str) -> Self:
@@ -505,12 +465,23 @@ class RunConfig(Checked):
         """
         data = read_settings(path)
         try:
-            return cls.from_dict(_of_run_folder(data["run"]) if "qurate" in data and "run" in data else data)
+            return cls.from_dict(data["run"] if "qurate" in data and "run" in data else data)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
 
 
-def _of_run_folder(run: Any) -> Any:
-    """What config.json of a run folder says; it names every number that there was when it was written."""
-    is_whole = isinstance(run, Mapping) and isinstance(run.get("method"), Mapping)
-    return {**run, "method": as_meant(run["method"])} if is_whole else run
+_HASHED: Mapping[str, Any] = {"device": "auto", "threads": 0, "workers": 0}
+"""Execution fields that fingerprints held before they were left out: the same constants keep the names of cells."""
+_HASHED_IF_CHANGED: Mapping[str, Any] = {"micro_batch": 0, "frozen_norms": False}
+"""Newer fields of [training] that fingerprints hold only where they differ from these defaults."""
+
+
+def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
+    """What decides the result of a run, as plain tables: all of it but [execution]."""
+    fields = to_dict(config)
+    del fields["execution"]
+    training = {**fields["training"], **_HASHED}
+    for name, default in _HASHED_IF_CHANGED.items():
+        if training[name] == default:
+            del training[name]
+    return {**fields, "training": training}

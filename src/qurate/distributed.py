@@ -21,7 +21,7 @@ import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment, find_free_network_port
 
-from qurate.config import TrainingConfig
+from qurate.config import ExecutionConfig, Precision
 from qurate.embedding.backbone import choose_device
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.machine import available_cores, keep_freed_memory
@@ -97,11 +97,12 @@ class LocalEnvironment(LightningEnvironment):
         return 0
 
 
-def make_fabric(config: TrainingConfig, *, alone: bool = False) -> Fabric:
+def make_fabric(config: ExecutionConfig, precision: Precision = "32-true", *, alone: bool = False) -> Fabric:
     """Fabric with the device and precision of a run.
 
     Args:
-        config: Device, precision and number of processes.
+        config: Device and number of processes.
+        precision: As Fabric names it.
         alone: One process although the config asks for several, whose group is initialised otherwise.
 
     Raises:
@@ -115,20 +116,20 @@ def make_fabric(config: TrainingConfig, *, alone: bool = False) -> Fabric:
         several = {"devices": config.devices, "num_nodes": config.num_nodes, "strategy": "ddp", "plugins": plugins}
     try:
         with _quiet():
-            fabric = Fabric(accelerator=config.device, precision=config.precision, **several)
+            fabric = Fabric(accelerator=config.device, precision=precision, **several)
     except Exception as error:  # Fabric raises its own kinds for a device that is not there
-        precision = "" if config.precision == "32-true" else f" with precision {config.precision}"
+        reduced = "" if precision == "32-true" else f" with precision {precision}"
         counted = "" if config.processes == 1 else f", {config.devices} of them,"
         raise TrainingError(
-            f"`device={config.device!r}`{counted}{precision} cannot be used on this machine. Use `device='cpu'`"
-            + (" and precision 32-true." if precision else ".")
+            f"`device={config.device!r}`{counted}{reduced} cannot be used on this machine. Use `device='cpu'`"
+            + (" and precision 32-true." if reduced else ".")
         ) from error
     if is_shared:
         _launch(fabric)
     return fabric
 
 
-def init_process_group(config: TrainingConfig, follow: Follow) -> ProcessGroup | None:
+def init_process_group(config: ExecutionConfig, follow: Follow) -> ProcessGroup | None:
     """The process group that a config asks for, started unless it is already there; None for one process.
 
     Args:
@@ -152,7 +153,7 @@ def init_process_group(config: TrainingConfig, follow: Follow) -> ProcessGroup |
     return _join(config, LocalEnvironment(0, workers.port), workers)
 
 
-def check_world_size(config: TrainingConfig) -> None:
+def check_world_size(config: ExecutionConfig) -> None:
     """Check that torchrun or Slurm started as many processes as a config asks for, or that they can be started here.
 
     Raises:
@@ -171,7 +172,7 @@ def check_world_size(config: TrainingConfig) -> None:
 
 
 def _join(
-    config: TrainingConfig, environment: LightningEnvironment | None, workers: WorkerProcesses | None = None
+    config: ExecutionConfig, environment: LightningEnvironment | None, workers: WorkerProcesses | None = None
 ) -> ProcessGroup:
     """Join the other processes, once they are started."""
     global _initialized
@@ -236,7 +237,7 @@ class WorkerProcesses:
         WorkerError: If one of them does not start.
     """
 
-    def __init__(self, follow: Follow, config: TrainingConfig) -> None:
+    def __init__(self, follow: Follow, config: ExecutionConfig) -> None:
         self.port = find_free_network_port()
         """Of rank 0, on this machine."""
         paths = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
@@ -305,7 +306,7 @@ def run_worker(follow: Follow, rank: int, port: int, device: Any, devices: int) 
         torch.ones(1, device=f"cuda:{rank}")  # fails early, before the other processes wait for this one
     print(_READY, flush=True)
     os.dup2(2, 1)  # nobody reads stdout from here on
-    follow(_join(replace(TrainingConfig(), device=device, devices=devices), LocalEnvironment(rank, port)))
+    follow(_join(ExecutionConfig(device=device, devices=devices), LocalEnvironment(rank, port)))
 
 
 def _exit_with_parent() -> None:

@@ -104,7 +104,7 @@ def seconds_per_step(sample: Split, config: RunConfig) -> float:
         trainer.run(data, steps=steps, seed=0)  # the first steps are slower
     began = time.perf_counter()
     trainer.run(data, steps=steps, seed=0)
-    return (time.perf_counter() - began) / steps / config.training.processes
+    return (time.perf_counter() - began) / steps / config.execution.processes
 
 
 def memory_of_training(split: Split, config: RunConfig) -> int:
@@ -116,7 +116,7 @@ def memory_of_training(split: Split, config: RunConfig) -> int:
         split: Image files.
         config: The run.
     """
-    training = config.training
+    training, execution = config.training, config.execution
     method = start(take_sample(split), _alone(config)).method
     network, device = method.network, next(method.parameters()).device
     few = next(stream_in_order(split.source.inputs, batch_size=2, transform=network.transform)).to(device)
@@ -131,10 +131,10 @@ def memory_of_training(split: Split, config: RunConfig) -> int:
         network(few)
     weights = {parameter.data_ptr(): parameter.numel() * 4 for parameter in method.parameters()}
     activations = sum(size for place, size in kept.items() if place not in weights) / len(few)
-    rows = (training.batch_source + training.batch_target + training.batch_unlabeled) / training.processes
+    rows = (training.batch_source + training.batch_target + training.batch_unlabeled) / execution.processes
     return int(3 * sum(weights.values()) + activations * min(rows, training.micro_batch or rows))
 
 
 def _alone(config: RunConfig) -> RunConfig:
     """The run by one process."""
-    return replace(config, training=replace(config.training, devices=1, num_nodes=1))
+    return replace(config, execution=replace(config.execution, devices=1, num_nodes=1))

@@ -9,6 +9,7 @@ from qurate.config import (
     Device,
     DQNConfig,
     EpisodeConfig,
+    ExecutionConfig,
     MethodConfig,
     NetworkConfig,
     QLearningConfig,
@@ -84,7 +85,7 @@ def make_config(
         selection = replace(selection, reward=OUR_REWARD)
     elif chosen.name == "dqn":
         selection = agent_selection(preset)
-    training = TrainingConfig(device=device, positive_share=POSITIVE_SHARE)
+    training = TrainingConfig(positive_share=POSITIVE_SHARE)
     if is_printed:
         training = replace(training, positive_share=None, schedule="progress")
     return RunConfig(
@@ -93,6 +94,7 @@ def make_config(
         replace(training, **_given(steps=steps, learning_rate=learning_rate)),
         replace(selection, **_given(rounds=rounds, round_steps=round_steps)),
         seed,
+        ExecutionConfig(device=device),
     )
 
 

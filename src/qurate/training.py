@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from qurate.config import RunConfig, TrainingConfig
+from qurate.config import ExecutionConfig, RunConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData, stream_batches
 from qurate.data.samples import Split
 from qurate.distributed import TrainingError as TrainingError
@@ -40,12 +40,20 @@ class Trainer:
         method: Holds the network; changed by training.
         config: Optimiser, schedule, batch sizes.
         fabric: Device and precision.
+        execution: Threads, image workers, devices and activation checkpointing.
         step: Where in the learning-rate schedule to start.
         total_steps: Steps of the whole run, rounds included; those of the config unless given.
     """
 
     def __init__(
-        self, method: Method, config: TrainingConfig, fabric: Fabric, *, step: int = 0, total_steps: int | None = None
+        self,
+        method: Method,
+        config: TrainingConfig,
+        fabric: Fabric,
+        execution: ExecutionConfig,
+        *,
+        step: int = 0,
+        total_steps: int | None = None,
     ) -> None:
         self.group = current_group()
         share_dropouts(method)
@@ -54,7 +62,7 @@ class Trainer:
         self.method = method.to(fabric.device)
         if method.network.transform is not None:  # photographs: convolutions are faster on channels last
             method.network.backbone.to(memory_format=torch.channels_last)
-        self.config = config
+        self.config, self.execution = config, execution
         self.fabric = fabric
         self.step = step
         self.waited = self.seconds = 0.0
@@ -131,6 +139,7 @@ class Trainer:
             labeled_only=labeled_only,
             group=self.group,
             first=first,
+            workers=self.execution.workers,
         )
         for done, batch in enumerate(self._awaited(batches), start=first):
             self._set_rates()
@@ -204,7 +213,7 @@ class Trainer:
         """
         self._check(loss.item())
         self.optimizer.zero_grad()
-        again = self.config.micro_batch or self.config.activation_checkpointing
+        again = self.config.micro_batch or self.execution.activation_checkpointing
         with without_autocast(self.fabric.device), held_statistics(self.method) if again else nullcontext():
             self.fabric.backward(loss)
         if only is not None:
@@ -231,7 +240,9 @@ class Trainer:
             rows = config.batch_source + config.batch_target + config.batch_unlabeled
             micro = max(1, (config.micro_batch or rows) // 4)
             can_again = hasattr(self.method.network.backbone, "set_grad_checkpointing")
-            ways = ["`activation_checkpointing=True`"] if can_again and not config.activation_checkpointing else []
+            ways = (
+                ["`activation_checkpointing=True`"] if can_again and not self.execution.activation_checkpointing else []
+            )
             ways.append(f"`micro_batch={micro}` (now {config.micro_batch or f'all {rows} rows of a batch'})")
             if config.precision == "32-true":
                 ways.append("`precision='bf16-mixed'`")
@@ -242,9 +253,9 @@ class Trainer:
 
     def _threads(self, in_memory: bool) -> int:
         """Of a step: few for small tensors, else all cores, shared with the other processes of this machine."""
-        cores = available_cores() // self.config.devices
+        cores = available_cores() // self.execution.devices
         shared = 0 if self.group is None else max(1, min(torch.get_num_threads(), cores))
-        return self.config.threads or int(in_memory) or shared
+        return self.execution.threads or int(in_memory) or shared
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss) or abs(loss) > self.config.largest_loss:
@@ -294,11 +305,12 @@ def start(split: Split, config: RunConfig) -> Trainer:
     for name in ("source", "target_labeled", "target_unlabeled"):
         check_inputs(network, getattr(split, name).inputs, f"Split.{name}.inputs")
     method = build_method(config.method, network, seed=config.seed)
-    if config.training.activation_checkpointing and not isinstance(network.backbone, nn.Identity):
+    if config.execution.activation_checkpointing and not isinstance(network.backbone, nn.Identity):
         checkpoint_activations(network)
     if isinstance(inputs, Tensor) and inputs.dtype == torch.float64:
         method.double()
-    return Trainer(method, config.training, make_fabric(config.training), total_steps=config.total_steps)
+    fabric = make_fabric(config.execution, config.training.precision)
+    return Trainer(method, config.training, fabric, config.execution, total_steps=config.total_steps)
 
 
 def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:

@@ -23,10 +23,10 @@ def make_split(folder: Path) -> Split:
 
 
 def batches(split: Split, workers: int = 0, first: int = 0) -> list[Batch]:
-    config = TrainingConfig(batch_source=2, batch_target=3, batch_unlabeled=4, workers=workers)
+    config = TrainingConfig(batch_source=2, batch_target=3, batch_unlabeled=4)
     data = TrainingData.of(split)
     chosen = data.with_positives(torch.tensor([1, 3]), torch.tensor([0, 2]))
-    return list(stream_batches(chosen, config, steps=4, seed=7, transform=SMALL, first=first))
+    return list(stream_batches(chosen, config, steps=4, seed=7, transform=SMALL, first=first, workers=workers))
 
 
 def assert_equal(one: list[Batch], other: list[Batch]) -> None:

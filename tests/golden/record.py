@@ -92,7 +92,7 @@ def small(method: str, selector: str, preset: Any = "qurate", checkpoint_steps: 
         round_steps=ROUND_STEPS,
         device="cpu",
     )
-    return replace(config, training=replace(config.training, checkpoint_steps=checkpoint_steps))
+    return replace(config, execution=replace(config.execution, checkpoint_steps=checkpoint_steps))
 
 
 class Kept:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import qurate.training
-from qurate.config import Bottleneck, MethodConfig, NetworkConfig, TrainingConfig
+from qurate.config import Bottleneck, ExecutionConfig, MethodConfig, NetworkConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData
 from qurate.data.samples import Labeled
 from qurate.distributed import make_fabric
@@ -149,7 +149,9 @@ def trained(bottleneck: Bottleneck, steps: int, **numbers: float) -> tuple[dict[
     """Whole and labelled steps in turn, then the rest by another trainer that continues from there, with positives."""
     numbers = {"batch_source": 8, "batch_target": 6, "learning_rate": 0.05} | numbers
     config = TrainingConfig(**numbers)  # type: ignore[arg-type]  # mixed numbers
-    first, second = (Trainer(build(bottleneck, seed), config, make_fabric(config)) for seed in (0, 1))
+    first, second = (
+        Trainer(build(bottleneck, seed), config, make_fabric(ExecutionConfig()), ExecutionConfig()) for seed in (0, 1)
+    )
     data = training_data()
     first.run(data, steps=2, seed=5)
     first.run(data, steps=steps, seed=1, labeled_only=True)
@@ -182,7 +184,7 @@ def test_nan_in_the_inputs_stops_the_run(bottleneck: Bottleneck) -> None:
     data = training_data()
     poisoned = Labeled(torch.full((60, WIDTH), math.nan), data.source.labels)
     data = dataclasses.replace(data, source=poisoned)
-    trainer = Trainer(build(bottleneck), config, make_fabric(config))
+    trainer = Trainer(build(bottleneck), config, make_fabric(ExecutionConfig()), ExecutionConfig())
     with pytest.raises(TrainingError, match="The loss is nan at step 0"):
         trainer.run(data, steps=3, seed=1, labeled_only=True)
     assert all(bool(values.isfinite().all()) for values in trainer.state_dict().values())
@@ -190,7 +192,7 @@ def test_nan_in_the_inputs_stops_the_run(bottleneck: Bottleneck) -> None:
 
 def test_data_that_do_not_fit_the_network_are_refused() -> None:
     config = TrainingConfig(batch_source=8, batch_target=6)
-    trainer, data = Trainer(build(), config, make_fabric(config)), training_data()
+    trainer, data = Trainer(build(), config, make_fabric(ExecutionConfig()), ExecutionConfig()), training_data()
     wide = dataclasses.replace(data, target=Labeled(torch.randn(15, WIDTH + 1), data.target.labels))
     with pytest.raises(ValueError, match=r"target embeddings must be 7 wide, got shape \(15, 8\)"):
         trainer.run(wide, steps=3, seed=1, labeled_only=True)

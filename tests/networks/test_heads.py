@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qurate.config import EpisodeConfig, MethodConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.config import EpisodeConfig, ExecutionConfig, MethodConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.methods import build_method
@@ -125,7 +125,7 @@ def test_the_trial_network_trains_the_fully_connected_layers_of_vgg_16(small_vgg
     network = NetworkConfig("torchvision/vgg16", str(small_vgg), bottleneck="none")
     part = Labeled(torch.rand(6, 3, 14, 14), torch.arange(6) % 3)
     split = Split(("a", "b", "c"), part, part, Unlabeled(part.inputs))
-    trainer = start(split, RunConfig(network, MethodConfig.of("tml"), TrainingConfig(device="cpu")))
+    trainer = start(split, RunConfig(network, MethodConfig.of("tml"), execution=ExecutionConfig(device="cpu")))
     trial, data = on_embeddings(trainer, TrainingData.of(split), EpisodeConfig(), torch.Generator())
     before = copy.deepcopy(trial.method.network.bottleneck.state_dict())
     trial.run(data, steps=1, seed=0, labeled_only=True)

@@ -13,7 +13,7 @@ from tests.test_training import blobs, config
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
-from qurate.config import NetworkConfig, RunConfig
+from qurate.config import ExecutionConfig, NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
@@ -25,7 +25,9 @@ from qurate.training import Trainer, TrainingError, start
 
 
 def trained(split: Split, run: RunConfig, **training: Any) -> dict[str, Tensor]:
-    trainer = start(split, replace(run, training=replace(run.training, device="cpu", **training)))
+    again = training.pop("activation_checkpointing", False)
+    execution = ExecutionConfig("cpu", activation_checkpointing=again)
+    trainer = start(split, replace(run, training=replace(run.training, **training), execution=execution))
     trainer.run(TrainingData.of(split), steps=4, seed=0)
     counts = ("num_batches_tracked",)  # of passes, and some are made twice
     return {name: v for name, v in trainer.method.state_dict().items() if not name.endswith(counts)}
@@ -119,7 +121,7 @@ def test_a_backbone_that_cannot_is_named() -> None:
     split = digits_split(shots=3, seed=0)
     run = digits_config()
     with pytest.raises(ConfigError, match=r"DigitsCNN, which cannot .* `micro_batch`"):
-        start(split, replace(run, training=replace(run.training, activation_checkpointing=True)))
+        start(split, replace(run, execution=ExecutionConfig(activation_checkpointing=True)))
 
 
 def test_no_memory_left_says_what_to_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def _whole_network() -> RunConfig:
     """The same with all layers trained, and a checkpoint every fourth step."""
     config = small_config("dqn")
     network = replace(config.network, backbone=BACKBONE, weights="w.safetensors")
-    return replace(config, network=network, training=replace(config.training, checkpoint_steps=4))
+    return replace(config, network=network, execution=replace(config.execution, checkpoint_steps=4))
 
 
 def _make_lists(root: Path) -> None:

@@ -419,7 +419,7 @@ def test_a_run_by_two_processes(
     place: dict[str, Path], adapt: Adapt, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_config("balanced", network=trained_network("full", BACKBONE, weights))
-    config = dataclasses.replace(config, training=dataclasses.replace(config.training, devices=2))
+    config = dataclasses.replace(config, execution=dataclasses.replace(config.execution, devices=2))
     try:
         outcome = adapt(place, config=config, out=tmp_path / "run", compare=False)
     finally:

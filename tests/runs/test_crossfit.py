@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.selection.problem import blobs, config
 
-from qurate.config import RunConfig
+from qurate.config import ExecutionConfig, RunConfig
 from qurate.runs import comparison as crossfit
 from qurate.runs.comparison import Task, cross_fit, lanes_for, pack_folds, unpack_folds
 from qurate.runtime.progress import Silence
@@ -124,7 +124,9 @@ def test_a_task_is_read_as_it_was_written_and_holds_no_sealed_label(tmp_path: Pa
 
 
 def many_steps(run: RunConfig) -> RunConfig:
-    return dataclasses.replace(run, training=dataclasses.replace(run.training, steps=2000, device="cpu"))
+    return dataclasses.replace(
+        run, training=dataclasses.replace(run.training, steps=2000), execution=ExecutionConfig("cpu")
+    )
 
 
 def all_layers(run: RunConfig) -> RunConfig:

@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint_says_so(place: dict[str, Any], tmp_path: Path) -> 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(place: dict[str, Any], tmp_path: Path) -> None:
     config = small_config("balanced")
-    config = replace(config, training=replace(config.training, checkpoint_steps=4))
+    config = replace(config, execution=replace(config.execution, checkpoint_steps=4))
     run(place, tmp_path / "whole", config=config, compare=False)
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("round 1 of 2", 3), config=config, compare=False)

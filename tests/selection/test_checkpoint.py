@@ -131,7 +131,7 @@ def test_killed_anywhere_a_run_resumes_to_the_same_bits(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ["ours", "adr", "none", "progress"])
 def test_killed_in_the_middle_of_training_a_run_goes_on_from_its_last_checkpoint(name: str, tmp_path: Path) -> None:
     run, split = RUNS[name], blobs()
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, checkpoint_steps=3))
+    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, checkpoint_steps=3))
     events = Events()
     whole = fit(split, run, callbacks=[events])
     steps = [i for i, name in enumerate(events.names, 1) if name == "step"]

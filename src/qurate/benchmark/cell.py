@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from qurate.benchmark.results import BenchmarkError, RoundRow, Row
 from qurate.calibration import at_temperature, fit_temperature
-from qurate.config import HOW_NOT_WHAT, NAMED_IF_CHANGED, RunConfig, fingerprint
+from qurate.config import RunConfig, fingerprint, fingerprint_fields
 from qurate.data.samples import Split
 from qurate.data.suites import Protocol
 from qurate.evaluation import (
@@ -210,7 +209,7 @@ class Cell:
             del about["imbalance"]
         if not self.calibrate:
             del about["calibrate"]
-        _forget_how(about)
+        about["config"] = fingerprint_fields(self.config)
         return fingerprint(about)
 
     @cached_property
@@ -219,11 +218,11 @@ class Cell:
         about = dataclasses.asdict(self)
         for part in ("selector", "rules", "calibrate", *ASKING):
             del about[part]
+        about["config"] = fingerprint_fields(self.config)
         del about["config"]["selection"], about["config"]["training"]["positive_share"]
         if self.config.training.schedule == "progress":  # the rates of line 1 depend on how long the run will be
             about["total_steps"] = self.config.total_steps
         about["validation"] = "validation" in self.rules  # decides what is drawn for D_u
-        _forget_how(about)
         return fingerprint(about)
 
     @property
@@ -246,15 +245,6 @@ class Cell:
         thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
         asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
         return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
-
-
-def _forget_how(about: dict[str, Any]) -> None:
-    """Leave out how a run is done, so that finished cells stay finished however the others are run."""
-    training = about["config"]["training"]
-    for name, usual in NAMED_IF_CHANGED.items():
-        if name in HOW_NOT_WHAT or training[name] == usual:
-            del training[name]
-    training["workers"] = 0  # as in names of before
 
 
 def numbers_asked(ask: int, rounds: int) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ class Worker:
         if self._split is None or self._split[0] != wanted:
             split = self.read(cell)
             if cell.config.network.backbone == "none":
-                device = cell.config.training.device
+                device = cell.config.execution.device
                 split = embed_split(split, cell.backbone, self.weights, device=device, on_progress=on_progress)
             self._split = wanted, split
         return thin_to_tail(self._split[1], cell.imbalance, cell.config.seed)

@@ -226,14 +226,9 @@ class Grid(Checked):
             seed=seed,
             device=self.device,
         )
-        training = replace(
-            config.training,
-            devices=self.devices,
-            precision=self.precision,
-            frozen_norms=self.frozen_norms,
-            workers=self.workers,
-        )
-        config, selection = replace(config, training=training), config.selection
+        training = replace(config.training, precision=self.precision, frozen_norms=self.frozen_norms)
+        execution = replace(config.execution, devices=self.devices, workers=self.workers)
+        config, selection = replace(config, training=training, execution=execution), config.selection
         if self.suite.generated:
             selection = replace(selection, rounds=DIGITS_ROUNDS, round_steps=max(1, steps // DIGITS_ROUNDS))
         else:

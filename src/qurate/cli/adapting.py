@@ -13,6 +13,7 @@ import tyro
 from qurate.cli import options
 from qurate.cli.options import check_count, check_folder, check_seed, check_words, understand
 from qurate.cli.terminal import begin, helping, on_stop, say
+from qurate.config import EXECUTION_FIELDS
 from qurate.errors import ConfigError, DataError
 from qurate.runs.image_sources import Places, check_beside_previous, choose_places, read_settings_of
 from qurate.runtime.paths import check_places, is_file
@@ -150,10 +151,13 @@ def adapt(
     kept = None if previous is None else read_previous(previous)
     run = understand(given, config, places) if kept is None else kept.understand(given)
     run["compare"] = run.get("compare", True) and compare
-    training = replace(run["config"].training, **how)
-    if "workers" not in how and not training.workers and choose_device(training.device).type == "cuda":
-        training = replace(training, workers=max(1, min(8, available_cores() // training.devices)))
-    run["config"] = replace(run["config"], training=training)
+    training = {name: value for name, value in how.items() if name not in EXECUTION_FIELDS}
+    execution = replace(
+        run["config"].execution, **{name: value for name, value in how.items() if name in EXECUTION_FIELDS}
+    )
+    if "workers" not in how and not execution.workers and choose_device(execution.device).type == "cuda":
+        execution = replace(execution, workers=max(1, min(8, available_cores() // execution.devices)))
+    run["config"] = replace(run["config"], training=replace(run["config"].training, **training), execution=execution)
     done = run_adaptation(
         source,
         labeled,

@@ -169,13 +169,14 @@ def _repeat_run(path: Path, given: dict[str, Any], places: Places) -> dict[str, 
     is_head = config.network.backbone == "none"
     known = stored if is_head else {"backbone": config.network.backbone, "weights": config.network.weights}
     network = {"backbone": BACKBONE, "weights": "auto"} | _pick({**known, **given}, "backbone", "weights")
-    look = look_at(places[:3], given.get("device", config.training.device))
+    look = look_at(places[:3], given.get("device", config.execution.device))
     found = find_backbone(**network, image_size=given.get("image_size"), pooling=given.get("pooling"), look=look)
     network = {"backbone": found.name, "weights": found.weights}
     config = replace(
         config,
         network=config.network if is_head else replace(config.network, **network),
-        training=replace(config.training, **_pick(given, "steps", "device")),
+        training=replace(config.training, **_pick(given, "steps")),
+        execution=replace(config.execution, **_pick(given, "device")),
         selection=replace(config.selection, **_pick(given, "rounds")),
         **_pick(given, "seed"),
     )

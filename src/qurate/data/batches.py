@@ -159,18 +159,20 @@ def stream_batches(
     labeled_only: bool = False,
     group: ProcessGroup | None = None,
     first: int = 0,
+    workers: int = 0,
 ) -> Iterator[Batch]:
     """The batches of `steps` steps; all randomness comes from the seed.
 
     Args:
         data: The three parts.
-        config: Batch sizes and workers.
+        config: Batch sizes.
         steps: How many batches.
         seed: Decides order, crops and flips.
         transform: Needed where inputs are image files.
         labeled_only: Leave the unlabelled part of every batch empty.
         group: Processes that share the batches; each prepares its own rows alone.
         first: How many of the batches to leave out; they were had before.
+        workers: Processes that decode images.
     """
     rows = [*draw_labeled(data, config, steps, seed)]
     if not labeled_only:
@@ -186,7 +188,7 @@ def stream_batches(
     else:
         draws = [torch.randint(2**62, part.shape, generator=generator(seed, 4 + i)) for i, part in enumerate(rows)]
         drawn = [draw[first:, which] for draw, which in zip(draws, own, strict=True)]
-        streams = _load_together(found, mine, drawn, config.workers, transform)
+        streams = _load_together(found, mine, drawn, workers, transform)
     sizes = len(data.source), len(data.target) + len(data.positives[0])
     n_unlabeled = 0 if group is None else config.batch_unlabeled
     for (source, target, *unlabeled), of_source, of_target in zip(streams, *labels, strict=True):

@@ -146,7 +146,7 @@ def checkpoint_activations(network: Network) -> None:
         set_checkpointing()
     except AssertionError:  # timm's way to say no
         raise ConfigError(
-            f"TrainingConfig.activation_checkpointing must be False for a {type(network.backbone).__name__}, which "
+            f"ExecutionConfig.activation_checkpointing must be False for a {type(network.backbone).__name__}, which "
             "cannot make its activations again. Use `micro_batch` to save memory."
         ) from None
 

@@ -208,8 +208,8 @@ class SharedBatchNorm(_BatchNorm):
     def __init__(self, layer: _BatchNorm, *, frozen: bool = False) -> None:
         if type(layer) not in (*_PLAIN, BatchNormAct2d):
             raise ConfigError(
-                f"TrainingConfig.devices must be 1 and frozen_norms False for a network with layers of type "
-                f"{type(layer).__name__}, whose inside is not known."
+                "ExecutionConfig.devices must be 1 and TrainingConfig.frozen_norms False for a network with layers of "
+                f"type {type(layer).__name__}, whose inside is not known."
             )
         super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
         self._parameters, self._buffers = layer._parameters, layer._buffers

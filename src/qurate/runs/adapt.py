@@ -124,7 +124,7 @@ def adapt(
         run = make_config(network=trained_network(train, backbone, weights), device=device, **words)
     else:
         run = _alone(config, words | {"device": device})
-        look = look_at((source, labeled, unlabeled), run.training.device)
+        look = look_at((source, labeled, unlabeled), run.execution.device)
         backbone, weights, message = find_backbone(backbone, weights, image_size, pooling, look=look)
         if run.network.backbone != "none":  # all layers are trained
             backbone, weights = run.network.backbone, run.network.weights
@@ -208,13 +208,13 @@ def run_adaptation(
     Returns:
         The model, and the record of its run beside it.
     """
-    check_world_size(config.training)  # else several would write to one folder
-    group = init_process_group(config.training, follow_rank_zero) if external_world_size() > 1 else None
+    check_world_size(config.execution)  # else several would write to one folder
+    group = init_process_group(config.execution, follow_rank_zero) if external_world_size() > 1 else None
     if group is not None and not group.is_rank_zero:
         return RunOutcome(follow_rank_zero(group), None, leads=False)
     places = choose_places(None if previous is None else previous.settings, source, labeled, unlabeled, missing)
     check_places(*places)
-    choose_device(config.training.device)  # before any work
+    choose_device(config.execution.device)  # before any work
     folder = None if out is None else RunFolder(as_path(out, "out", "a run folder"))
     if previous is not None and folder is not None and folder.path.resolve() == previous.folder.resolve():
         raise RunError(f"`out` must be another folder than `previous`: {previous.folder} stays as it is.")

@@ -175,10 +175,10 @@ def cross_fit(
 def lanes_for(config: RunConfig, folds: int) -> int:
     """How many folds to train side by side: one for each core, where only the head is trained, on a CPU."""
     small = folds * steps_of_fold(config) < WORTH_A_PROCESS
-    several = config.training.processes > 1  # they are busy together
-    if small or several or config.network.backbone != "none" or choose_device(config.training.device).type != "cpu":
+    several = config.execution.processes > 1  # they are busy together
+    if small or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
         return 1
-    return max(1, min(folds, available_cores() // max(1, config.training.threads)))
+    return max(1, min(folds, available_cores() // max(1, config.execution.threads)))
 
 
 def steps_of_fold(config: RunConfig) -> int:

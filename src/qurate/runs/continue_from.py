@@ -204,7 +204,9 @@ class PreviousRun:
         check_beside_previous(given)
         config = self.config
         if "device" in given:
-            config = dataclasses.replace(config, training=dataclasses.replace(config.training, device=given["device"]))
+            config = dataclasses.replace(
+                config, execution=dataclasses.replace(config.execution, device=given["device"])
+            )
         backbone, weights = self.settings.get("backbone"), given.get("weights") or self.settings.get("weights")
         if not isinstance(backbone, str) or not isinstance(weights, str):
             raise RunError(f"{self.folder / CONFIG_FILE}: damaged (it does not name the backbone and its weights).")

@@ -17,7 +17,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
-from qurate.config import HOW_NOT_WHAT, NAMED_IF_CHANGED
 from qurate.data.samples import Split
 from qurate.errors import RunError
 from qurate.run_results import RunRecord
@@ -230,7 +229,8 @@ class RunFolder:
         if not isinstance(kept, dict):
             raise RunError(f"{path}: damaged (it holds no settings). Pass `force=True` to start again.")
         for table in (kept, wanted):
-            _forget_how(table)
+            if isinstance(table.get("run"), dict):
+                table["run"].pop("execution", None)  # affects execution, not results
         names = [name for name in wanted if name not in _MAY_DIFFER]
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(
@@ -241,8 +241,8 @@ class RunFolder:
     def processes_before(self) -> int:
         """How many processes an interrupted run was started with; 1 where it does not say."""
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
-            training = json.loads((self.work / CONFIG_FILE).read_text(encoding="utf-8"))["run"]["training"]
-            return int(training["devices"]) * int(training["num_nodes"])
+            execution = json.loads((self.work / CONFIG_FILE).read_text(encoding="utf-8"))["run"]["execution"]
+            return int(execution["devices"]) * int(execution["num_nodes"])
         return 1
 
     @contextmanager
@@ -395,18 +395,6 @@ def choose_examples(record: RunRecord) -> pd.DataFrame:
     parts = {"labeled": record.labeled, "source": record.source}
     few = [table.groupby("label").head(_EXAMPLES).assign(part=part) for part, table in parts.items()]
     return pd.concat(few, ignore_index=True)[["file", "label", "part"]]
-
-
-def _forget_how(settings: dict[str, Any]) -> None:
-    """Leave out how a run is done, which does not change what comes of it."""
-    run = settings.get("run")
-    training = run.get("training") if isinstance(run, dict) else None
-    if isinstance(training, dict):
-        for name in (*HOW_NOT_WHAT, "workers"):
-            training.pop(name, None)
-        for name, usual in NAMED_IF_CHANGED.items():
-            if training.get(name) == usual:
-                del training[name]
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

@@ -232,7 +232,7 @@ class Job:
             known = self._settings(parts)
             del known["data"]  # an image may turn out to be unreadable
             self.folder.check(known)  # before the work begins
-            before, now = self.folder.processes_before(), self.config.training.processes
+            before, now = self.folder.processes_before(), self.config.execution.processes
             if self.folder.resumes and before != now:
                 self.audience.say(
                     f"The run was started with {before} and continues with {now} processes, so numbers are added up in "
@@ -351,7 +351,7 @@ class Job:
                 paths,
                 self.frozen,
                 cache=self.cache,
-                device=self.config.training.device,
+                device=self.config.execution.device,
                 on_progress=partial(self.audience.show, "embedding"),
             )
             sound = parts.without(found.unreadable)
@@ -435,5 +435,5 @@ class Job:
     def _before(self, inputs: Inputs) -> Tensor:
         if isinstance(inputs, Tensor):
             return inputs
-        device = self.config.training.device
+        device = self.config.execution.device
         return embed_files(inputs.paths, self.frozen, strict=True, cache=self.cache, device=device).of(inputs)

@@ -96,7 +96,7 @@ def fit(
     """
     check_fit(split, config, selector, callbacks, checkpoint, pretrained, previous)
     config = config if previous is None else shorten(config)
-    group = init_process_group(config.training, follow_rank_zero)
+    group = init_process_group(config.execution, follow_rank_zero)
     with run_in_group(group):
         task = Task(split, config, selector, tuple(callbacks), checkpoint, pretrained, previous)
         return _fit(task if group is None else agree(group, task))
@@ -124,7 +124,7 @@ def _fit(task: Task) -> Adaptation:
     selector = selector or build_selector(config, trainer, data, tell, answers=answers)
     tell.on_start(trainer.method)
     # 1-3, unless they were done before
-    done, keeper = restore(checkpoint, trainer, selector), Keeper(checkpoint, config.training, trainer, selector)
+    done, keeper = restore(checkpoint, trainer, selector), Keeper(checkpoint, config.execution, trainer, selector)
     if done is None or done.at(1):
         if done is None and rewarding is not None and isinstance(selector, DQNSelector):
             with use_group(None):  # rank 0 alone
@@ -231,7 +231,7 @@ def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()
     Returns:
         The state of the trainer.
     """
-    group = init_process_group(config.training, follow_rank_zero)
+    group = init_process_group(config.execution, follow_rank_zero)
     with run_in_group(group):
         task = Task(split, config, None, tuple(callbacks), None, None, None, pretrains=True)
         return _pretrain(task if group is None else agree(group, task))

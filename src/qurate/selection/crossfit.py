@@ -86,7 +86,7 @@ def fit_without(split: Split, config: RunConfig, images: Tensor, callbacks: Sequ
     """Train one model without some labelled target images; its log-probabilities of those, (n, K)."""
     part, hidden = hold_out(split, images)
     in_memory = isinstance(hidden.inputs, Tensor)
-    with torch_threads(config.training.threads or int(in_memory)):  # the last bit can depend on their number
+    with torch_threads(config.execution.threads or int(in_memory)):  # the last bit can depend on their number
         return log_probabilities(fit(part, config, callbacks=callbacks).method, hidden.inputs)
 
 

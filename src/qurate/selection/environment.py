@@ -174,8 +174,10 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         if self._trial is None:
             method = copy.deepcopy(trainer.method)
             hold_statistics(method)  # else they alone would move the entropy of Eq. (7)
-            fabric = make_fabric(trainer.config, alone=True)  # of its own: it has the scale of 16-mixed gradients
-            self._trial = Trainer(method, trainer.config, fabric, step=trainer.step, total_steps=trainer.total_steps)
+            config, execution = trainer.config, trainer.execution
+            fabric = make_fabric(execution, config.precision, alone=True)  # it has the scale of 16-mixed gradients
+            schedule = {"step": trainer.step, "total_steps": trainer.total_steps}
+            self._trial = Trainer(method, config, fabric, execution, **schedule)
         else:
             self._trial.start_over(trainer)
         return self._trial

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qurate.config import DQNConfig, EpisodeConfig, RewardConfig, RunConfig, TrainingConfig
+from qurate.config import DQNConfig, EpisodeConfig, ExecutionConfig, RewardConfig, RunConfig
 from qurate.data.batches import TrainingData, in_shares, stream_in_order
 from qurate.data.samples import Inputs, Labeled, check_positions, take
 from qurate.methods import Method
@@ -224,11 +224,12 @@ def on_embeddings(
         chosen = torch.randperm(len(source), generator=rng)[:most]
         source = Labeled(take(source.inputs, chosen), source.labels[chosen])
     embedded = TrainingData(
-        Labeled(embed(method, source.inputs, trainer.config), source.labels),
-        Labeled(embed(method, data.target.inputs, trainer.config), data.target.labels),
-        embed(method, data.unlabeled, trainer.config),
+        Labeled(embed(method, source.inputs, trainer.execution), source.labels),
+        Labeled(embed(method, data.target.inputs, trainer.execution), data.target.labels),
+        embed(method, data.unlabeled, trainer.execution),
     )
-    head = Trainer(head_of(method), trainer.config, trainer.fabric, step=trainer.step, total_steps=trainer.total_steps)
+    schedule = {"step": trainer.step, "total_steps": trainer.total_steps}
+    head = Trainer(head_of(method), trainer.config, trainer.fabric, trainer.execution, **schedule)
     return head, embedded
 
 
@@ -240,12 +241,12 @@ def head_of(method: Method) -> Method:
 
 
 @torch.no_grad()
-def embed(method: Method, inputs: Inputs, config: TrainingConfig) -> Tensor:
+def embed(method: Method, inputs: Inputs, config: ExecutionConfig) -> Tensor:
     """What the backbone makes of all inputs, prepared for testing, in evaluation mode: (N, width) on the CPU."""
     return in_shares(partial(_embed, method, config), inputs)
 
 
-def _embed(method: Method, config: TrainingConfig, inputs: Inputs) -> Tensor:
+def _embed(method: Method, config: ExecutionConfig, inputs: Inputs) -> Tensor:
     network, device = method.network, next(method.parameters()).device
     was_training = method.training
     method.eval()

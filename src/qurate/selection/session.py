@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from qurate.config import RunConfig, SelectionConfig, TrainingConfig
+from qurate.config import ExecutionConfig, RunConfig, SelectionConfig
 from qurate.data.samples import DataError, Split, Unlabeled, check_positions, describe
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.process_group import ProcessGroup, current_group, use_group
@@ -215,7 +215,7 @@ class Keeper:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint | None, config: TrainingConfig, trainer: Trainer, selector: Selector
+        self, checkpoint: Checkpoint | None, config: ExecutionConfig, trainer: Trainer, selector: Selector
     ) -> None:
         self._checkpoint, self._config, self._trainer, self._selector = checkpoint, config, trainer, selector
         self._stops = Stops()
