@@ -110,7 +110,7 @@ def prepare(split: Split, config: RunConfig) -> Round:
     trainer.run(data, steps=config.training.steps, seed=SEED)
     neighbors = None
     if config.selection.reward.center == "neighbors":
-        neighbors = find_neighbors(trainer.method, data, config.selection.reward.neighbors)
+        neighbors = find_neighbors(trainer.method.network, data, config.selection.reward.neighbors)
     round = pseudo_label(trainer, data, Positives.none(), 0, config, neighbors)
     _ = round.threshold  # once a round, and so before the first action on both sides
     return round

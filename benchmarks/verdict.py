@@ -35,6 +35,7 @@ from qurate.data.suites import thin_to_tail
 from qurate.embedding.embed import embed_split
 from qurate.evaluation import true_labels
 from qurate.networks.backbone_names import find_weights
+from qurate.networks.inference import log_probabilities
 from qurate.presets import make_config
 from qurate.runs.comparison import FOLDS
 from qurate.runs.verdict import GainEstimate, estimate_gain, verdict_of
@@ -42,7 +43,6 @@ from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
 from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_without
-from qurate.selection.pseudo_labels import log_probabilities
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -158,7 +158,7 @@ def run(case: Case, out: Path) -> None:
     keep_freed_memory()
     split, configs = draw(case), configs_of(case)
     unlabeled, labels = split.target_unlabeled.inputs, split.target_labeled.labels
-    whole = [log_probabilities(fit(split, config).method, unlabeled) for config in configs]
+    whole = [log_probabilities(fit(split, config).method.network, unlabeled) for config in configs]
     folds = draw_folds(labels, FOLDS, seed=case.seed)
     said = [[fit_without(split, config, fold) for fold in folds] for config in configs]
     images = torch.cat(folds)

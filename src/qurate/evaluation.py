@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qurate.data.batches import stream_in_order
 from qurate.data.samples import DataError, Inputs, Labeled, Unlabeled, check_positions, describe
 from qurate.methods import Method
 from qurate.networks.heads import check_inputs
+from qurate.networks.inference import infer
 
 BINS = 15
 """Of the expected calibration error. Our choice."""
@@ -88,7 +88,6 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
     return float(torch.bincount(torch.bucketize(confidence, edges), gaps, BINS).abs().sum() / len(gaps))
 
 
-@torch.no_grad()
 def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | None = None) -> Tensor:
     """Class probabilities of all inputs, (N, K) on the CPU.
 
@@ -102,10 +101,7 @@ def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | N
         raise DataError("inputs must have at least one sample, got none.")
     if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
         raise DataError(f"batch_size must be a positive integer, got {batch_size!r}.")
-    device = next(method.parameters()).device
-    size = batch_size or (512 if isinstance(inputs, Tensor) else 32)
-    batches = stream_in_order(inputs, batch_size=size, transform=method.network.transform)
-    return torch.cat([method.predict(batch.to(device)).float().cpu() for batch in batches])
+    return infer(method.network, inputs, lambda batch: method.predict(batch).float(), batch_size=batch_size)
 
 
 def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:

@@ -96,4 +96,4 @@ def make_round(reward: RewardConfig | None = None, *, n: int = 80, noise: float 
     split, run = blobs(n=n, noise=noise), config(reward=reward)
     trainer, data = start(split, run), TrainingData.of(split)
     trainer.run(data, steps=steps, seed=0)
-    return pseudo_label(trainer, data, Positives.none(), 0, run, find_neighbors(trainer.method, data, 5))
+    return pseudo_label(trainer, data, Positives.none(), 0, run, find_neighbors(trainer.method.network, data, 5))

@@ -63,7 +63,7 @@ def test_states_kept_up_to_date_equal_states_made_anew(state_network: Literal["t
         for slot in range(6):
             again |= int(env.candidates[slot]) in env.positives.indices
             observation, gain, terminated, _, _ = env.step(np.int64(slot))
-            network = round.trainer.method if state_network == "frozen" else env.trial.method
+            network = (round.trainer if state_network == "frozen" else env.trial).method.network
             target, unlabeled = view(network, round.data.target.inputs), view(network, round.data.unlabeled)
             if gain > 0:  # a rejected one has left D_p after the state was built
                 labels = torch.cat([round.data.target.labels, env.positives.labels])
@@ -139,11 +139,11 @@ def test_phi_is_made_of_its_terms_by_the_trial_network() -> None:
     round = make_round()
     env = SelectionEnv(round, EpisodeConfig(candidates=6), seed=0)
     env.reset(seed=3)
-    before = view(env.trial.method, round.data.unlabeled).probabilities
+    before = view(env.trial.method.network, round.data.unlabeled).probabilities
     _, gain, _, _, info = env.step(np.int64(1))
     i, y = info["indices"], info["labels"]
-    after = view(env.trial.method, round.data.unlabeled)
-    target = view(env.trial.method, round.data.target.inputs)
+    after = view(env.trial.method.network, round.data.unlabeled)
+    target = view(env.trial.method.network, round.data.target.inputs)
     drop = float(
         (before * -before.log()).sum(1).mean() - (after.probabilities * -after.probabilities.log()).sum(1).mean()
     )

@@ -44,17 +44,17 @@ def make_round(run: RunConfig) -> tuple[Trainer, TrainingData, Round]:
     split = few_digits()
     trainer, data = start(split, run), TrainingData.of(split)
     trainer.run(data, steps=20, seed=0)
-    neighbors = find_neighbors(trainer.method, data, 5)
+    neighbors = find_neighbors(trainer.method.network, data, 5)
     return trainer, data, pseudo_label(trainer, data, Positives.none(), 0, run, neighbors)
 
 
 def test_a_round_on_embeddings_sees_what_the_whole_network_sees() -> None:
     trainer, data, round = make_round(config())
-    expected = view(trainer.method, data.unlabeled)
+    expected = view(trainer.method.network, data.unlabeled)
     torch.testing.assert_close(round.unlabeled.rows, expected.rows, rtol=1e-4, atol=1e-5)
     assert isinstance(round.data.unlabeled, torch.Tensor)
     assert round.data.unlabeled.ndim == 2
-    again = view(round.trainer.method, round.data.unlabeled)
+    again = view(round.trainer.method.network, round.data.unlabeled)
     torch.testing.assert_close(again.rows, expected.rows, rtol=1e-4, atol=1e-5)
 
 

@@ -27,10 +27,11 @@ from qurate.evaluation import (
     true_labels,
 )
 from qurate.methods import Method
+from qurate.networks.inference import backbone_output
 from qurate.registry import PLAIN, QUERY_STRATEGIES
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, answer, shorten
-from qurate.selection.pseudo_labels import Positives, backbone_output
+from qurate.selection.pseudo_labels import Positives
 
 NOBODY = "none"
 """The control: a short run without answers, the same in every round."""
@@ -149,7 +150,7 @@ def pool_of(split: Split, stage: Stage) -> Pool:
     closed, trusted = torch.zeros(n, dtype=torch.bool), torch.full((n,), -1)
     closed[stage.asked] = True
     trusted[stage.left[stage.positives.indices]] = stage.positives.labels
-    features = backbone_output(stage.method, split.target_unlabeled.inputs)
+    features = backbone_output(stage.method.network, split.target_unlabeled.inputs)
     return Pool(features, stage.known(), trusted, closed)
 
 

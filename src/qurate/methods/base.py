@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.networks.heads import Network
+from qurate.networks.inference import evaluation_mode
 from qurate.networks.shared_batches import encode
 
 
@@ -67,11 +68,8 @@ class Method(nn.Module):
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:
         """Class probabilities, (N, ...) to (N, K), in evaluation mode."""
-        was_training = self.training
-        self.eval()
-        probabilities: Tensor = F.softmax(self.network(inputs), dim=1)
-        self.train(was_training)
-        return probabilities
+        with evaluation_mode(self):
+            return F.softmax(self.network(inputs), dim=1)
 
     def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
         """Cosine cross-entropy over source and labelled target together.

@@ -118,7 +118,7 @@ def gather_record(
         no_comparison: Why there is no comparison, as a sentence.
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
-    sure, labels = view(result.method, split.target_unlabeled.inputs).probabilities.max(dim=1)
+    sure, labels = view(result.method.network, split.target_unlabeled.inputs).probabilities.max(dim=1)
     predictions = pd.DataFrame(
         {"file": unlabeled, "label": [classes[k] for k in labels.tolist()], "probability": sure.tolist()}
     )
@@ -188,7 +188,7 @@ def _picture(
         return points.iloc[:0].reindex(columns=[*points, *PLACES])
     shown = files if isinstance(split.source.inputs, ImageFiles) else split  # its files may be stored arrays
     first = torch.cat([before(part).cpu() for part in _inputs(shown)])
-    after = torch.cat([view(method, part).features for part in _inputs(split)])
+    after = torch.cat([view(method.network, part).features for part in _inputs(split)])
     return draw_picture(points, first, after, seed=seed)
 
 

@@ -27,6 +27,7 @@ from qurate.embedding.embed import Embeddings, embed_files
 from qurate.evaluation import Metrics, calibration_error, measure
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
+from qurate.networks.inference import infer
 from qurate.runs.image_sources import DEFAULT_QUERY_STRATEGY
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, file_of, read_about
 from qurate.runtime.files import write_atomically
@@ -357,11 +358,14 @@ class AdaptedModel:
         backbone.to("cpu")
         return found
 
-    @torch.no_grad()
     def _classify(self, embeddings: Tensor) -> Tensor:
         """Log-probabilities of images by their embeddings, (N, K), not calibrated."""
-        logits: Tensor = self.network.classifier(self.network.bottleneck(embeddings))
-        return F.log_softmax(logits, dim=1)
+        network, log_probs = self.network, torch.empty(len(embeddings), len(self.classes))
+
+        def classify(batch: Tensor) -> Tensor:
+            return F.log_softmax(network.classifier(network.bottleneck(batch)), dim=1)
+
+        return infer(network, embeddings, classify, out=log_probs)
 
 
 def load(folder: StrPath) -> AdaptedModel:

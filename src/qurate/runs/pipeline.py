@@ -26,6 +26,7 @@ from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.expectation import expect, memory_of_training, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
+from qurate.networks.inference import log_probabilities
 from qurate.report.run_page import gather_record
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Plan, compare, cross_fit, lanes_for, plan_comparison
@@ -56,7 +57,7 @@ from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, shorten
 from qurate.selection.callbacks import Action, Callback, RoundRecord
 from qurate.selection.crossfit import HeldOut, is_baseline
-from qurate.selection.pseudo_labels import Positives, log_probabilities
+from qurate.selection.pseudo_labels import Positives
 from qurate.selection.q_learning.memory import readable_size
 
 EVERY = 10
@@ -270,7 +271,7 @@ class Job:
         plan, folder, split = self._plan(data.parts), self.folder, data.split
         result = self._fit(data)
         self.audience.show("writing the results", 0, 1)
-        log_probs = log_probabilities(result.method, split.target_unlabeled.inputs)
+        log_probs = log_probabilities(result.method.network, split.target_unlabeled.inputs)
         calibration = Calibration() if plan.folds else self._without_labels(data, log_probs)
         record = calibrate_record(self._record(data, result, plan), log_probs, calibration)
         predictions = predict_all(record, data, result.method)
@@ -284,7 +285,7 @@ class Job:
         self.audience.show("writing the results", 1, 1)
         if plan.folds:
             baseline = train_baseline(split, self.config, folder, self.audience)
-            baseline_log_probs = log_probabilities(baseline, split.target_unlabeled.inputs)
+            baseline_log_probs = log_probabilities(baseline.network, split.target_unlabeled.inputs)
             folds = self._cross_fit(split, plan)
             record = dataclasses.replace(
                 record, comparison=compare(folds, plan.how, log_probs, baseline_log_probs), no_comparison=""
@@ -396,7 +397,9 @@ class Job:
         if not self.check_helping or is_baseline(self.config):
             return Calibration()
         baseline = train_baseline(data.split, self.config, self.folder, self.audience)
-        return calibrate_by_agreement(log_probs, log_probabilities(baseline, data.split.target_unlabeled.inputs))
+        return calibrate_by_agreement(
+            log_probs, log_probabilities(baseline.network, data.split.target_unlabeled.inputs)
+        )
 
     def _model(self, method: Method, classes: tuple[str, ...], calibration: Calibration) -> AdaptedModel:
         network = method.network.to("cpu")

@@ -13,6 +13,7 @@ from qurate.config import RunConfig
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.methods import Method
+from qurate.networks.inference import log_probabilities
 from qurate.run_results import RunRecord
 from qurate.runs.continue_from import RunData
 from qurate.runs.folder import RunFolder
@@ -20,7 +21,6 @@ from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of
-from qurate.selection.pseudo_labels import log_probabilities
 
 Row = tuple[str, float, str]
 """Label, probability and problem."""
@@ -56,7 +56,7 @@ def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFram
     unlabeled = parts.domains["unlabeled"]
     rows |= _twins(parts, data.whole, method, temperature)
     if len(applied):
-        sure, labels = at_temperature(log_probabilities(method, data.answered), temperature).max(dim=1)
+        sure, labels = at_temperature(log_probabilities(method.network, data.answered), temperature).max(dim=1)
         predicted_answered = zip(applied.answers, labels.tolist(), sure.tolist(), strict=True)
         rows |= {row.file: (record.classes[label], probability, "") for row, label, probability in predicted_answered}
     rows |= {str(skip.path): ("", math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
@@ -75,7 +75,7 @@ def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> di
     twins = parts.twins()
     if not twins:
         return {}
-    log_probs = log_probabilities(method, split.target_labeled.inputs)
+    log_probs = log_probabilities(method.network, split.target_labeled.inputs)
     sure, labels = at_temperature(log_probs, temperature).max(dim=1)
     place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
     return {

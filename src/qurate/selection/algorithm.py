@@ -220,7 +220,7 @@ def asked_about(split: Split, config: RunConfig, previous: Previous) -> tuple[Ro
 def _neighbors(trainer: Trainer, data: TrainingData, config: RunConfig) -> Tensor | None:
     if config.selection.reward.center != "neighbors":
         return None
-    return find_neighbors(trainer.method, data, config.selection.reward.neighbors)
+    return find_neighbors(trainer.method.network, data, config.selection.reward.neighbors)
 
 
 def pretrain(split: Split, config: RunConfig, callbacks: Sequence[Callback] = ()) -> dict[str, Tensor]:

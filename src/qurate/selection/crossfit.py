@@ -10,11 +10,11 @@ from torch import Tensor
 
 from qurate.config import MethodConfig, RunConfig, SelectionConfig
 from qurate.data.samples import Labeled, Split, take
+from qurate.networks.inference import log_probabilities
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.pseudo_labels import log_probabilities
 
 Listen = Callable[[str, int], Callback]
 """Called before a training with its name and number of steps; what it returns is told how it goes."""
@@ -87,7 +87,7 @@ def fit_without(split: Split, config: RunConfig, images: Tensor, callbacks: Sequ
     part, hidden = hold_out(split, images)
     in_memory = isinstance(hidden.inputs, Tensor)
     with torch_threads(config.execution.threads or int(in_memory)):  # the last bit can depend on their number
-        return log_probabilities(fit(part, config, callbacks=callbacks).method, hidden.inputs)
+        return log_probabilities(fit(part, config, callbacks=callbacks).method.network, hidden.inputs)
 
 
 def hold_out(split: Split, images: Tensor) -> tuple[Split, Labeled]:

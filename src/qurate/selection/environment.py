@@ -218,11 +218,11 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         """What the trial network sees of D_t, D_p and D_u, where state or reward are made of it."""
         if not self._trial_looks:
             return
-        data, method = self.round.data, self.trial.method
+        data, network = self.round.data, self.trial.method.network
         if self._buffers is None:
             self._buffers = torch.empty_like(self.round.target.rows), torch.empty_like(self.round.unlabeled.rows)
-        target = view(method, data.target.inputs, self._buffers[0])
-        self._unlabeled = view(method, data.unlabeled, self._buffers[1])
+        target = view(network, data.target.inputs, self._buffers[0])
+        self._unlabeled = view(network, data.unlabeled, self._buffers[1])
         self._trial_labeled = self.round.sums_of(self.positives, target, self._unlabeled)
 
     @property
@@ -235,7 +235,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
             return self._entropy_of(self._unlabeled.probabilities)
         inputs = self.round.data.unlabeled
         chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
-        return float(entropy(view(self.trial.method, chosen).probabilities).mean())
+        return float(entropy(view(self.trial.method.network, chosen).probabilities).mean())
 
     def _entropy_of(self, probabilities: Tensor) -> float:
         return float(entropy(probabilities if self._entropy_at is None else probabilities[self._entropy_at]).mean())

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qurate.config import DQNConfig, EpisodeConfig, ExecutionConfig, RewardConfig, RunConfig
-from qurate.data.batches import TrainingData, in_shares, stream_in_order
+from qurate.config import DQNConfig, EpisodeConfig, RewardConfig, RunConfig
+from qurate.data.batches import TrainingData, in_shares
 from qurate.data.samples import Inputs, Labeled, check_positions, take
-from qurate.methods import Method
-from qurate.runtime.machine import at_least_float32, torch_threads
+from qurate.networks.heads import Network
+from qurate.networks.inference import backbone_output, infer
 from qurate.runtime.randomness import generator
 from qurate.selection import reward
 from qurate.selection.reward import ClassSums
@@ -112,78 +112,34 @@ class Positives:
         return frame.rename(columns={"rewards": "reward"})
 
 
-@torch.no_grad()
-def view(method: Method, inputs: Inputs, out: Tensor | None = None) -> View:
-    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; in a process group each rank computes its share.
+def view(network: Network, inputs: Inputs, out: Tensor | None = None) -> View:
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; of several processes each computes its share.
 
     Args:
-        method: Its network looks.
+        network: F and C.
         inputs: N samples.
-        out: Rows (N, d + K) of an earlier view to write into, where a process looks alone; new ones unless given.
+        out: Rows (N, d + K) of an earlier view to write into, where a process computes alone; new ones unless given.
     """
-    if out is None:
-        return View(in_shares(partial(_look, method), inputs), method.network.n_features)
-    return View(_look(method, inputs, out), method.network.n_features)
+
+    def compute(batch: Tensor) -> Tensor:
+        features = network.features(batch)
+        return torch.cat([features, F.softmax(network.classifier(features), dim=1)], dim=1)
+
+    def share(part: Inputs) -> Tensor:
+        rows = torch.empty(len(part), network.n_features + network.n_classes) if out is None else out
+        return infer(network, part, compute, threads=int(isinstance(part, Tensor)), out=rows)
+
+    return View(in_shares(share, inputs), network.n_features)
 
 
-def _look(method: Method, inputs: Inputs, out: Tensor | None = None) -> Tensor:
-    network, device = method.network, next(method.parameters()).device
-    in_memory = isinstance(inputs, Tensor)
-    d = network.n_features
-    rows = torch.empty(len(inputs), d + network.n_classes) if out is None else out
-    was_training, start = method.training, 0
-    method.eval()
-    with torch_threads(int(in_memory)):
-        size = 4096 if in_memory else 32
-        for batch in stream_in_order(inputs, batch_size=size, transform=network.transform):
-            features = network.features(batch.to(device))
-            part = rows[start : start + len(batch)]
-            part[:, :d] = features
-            part[:, d:] = F.softmax(network.classifier(features), dim=1)
-            start += len(batch)
-    method.train(was_training)
-    return rows
-
-
-@torch.no_grad()
-def log_probabilities(method: Method, inputs: Inputs) -> Tensor:
-    """Logarithms of the class probabilities of all inputs, in evaluation mode, (N, K) on the CPU."""
-    network, device = method.network, next(method.parameters()).device
-    was_training = method.training
-    method.eval()
-    size = 4096 if isinstance(inputs, Tensor) else 32
-    batches = stream_in_order(inputs, batch_size=size, transform=network.transform)
-    found = [F.log_softmax(network(batch.to(device)).float(), dim=1).cpu() for batch in batches]
-    method.train(was_training)
-    return torch.cat(found)
-
-
-@torch.no_grad()
-def backbone_output(method: Method, inputs: Inputs) -> Tensor:
-    """What the backbone makes of all inputs, in evaluation mode, (N, d) on the CPU; embeddings stay as they are."""
-    return in_shares(partial(_pass_backbone, method), inputs)
-
-
-def _pass_backbone(method: Method, inputs: Inputs) -> Tensor:
-    network, device = method.network, next(method.parameters()).device
-    was_training = method.training
-    method.eval()
-    batches = stream_in_order(inputs, batch_size=256, transform=network.transform)
-    found = [network.backbone(batch.to(device)).float().cpu() for batch in batches]
-    method.train(was_training)
-    return torch.cat(found).flatten(1)
-
-
-@torch.no_grad()
-def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
+def find_neighbors(network: Network, data: TrainingData, count: int) -> Tensor:
     """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
 
     Returns:
         Positions in D_t followed by D_u, (N_u, count) int64.
     """
-    method.eval()
-    vectors = torch.cat([backbone_output(method, inputs) for inputs in (data.target.inputs, data.unlabeled)])
-    directions = F.normalize(vectors, dim=1)
+    vectors = torch.cat([backbone_output(network, inputs) for inputs in (data.target.inputs, data.unlabeled)])
+    directions = F.normalize(vectors.float(), dim=1)
     n_labeled, found = len(data.target), []
     for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
         cosines = directions[start : start + 1024] @ directions.T
@@ -193,19 +149,13 @@ def find_neighbors(method: Method, data: TrainingData, count: int) -> Tensor:
     return torch.cat(found)
 
 
-def trains_backbone(method: Method) -> bool:
-    """Whether the backbone is trained too, or the inputs are its embeddings already."""
-    return any(True for _ in method.network.backbone.parameters())
-
-
 def on_embeddings(
     trainer: Trainer, data: TrainingData, config: EpisodeConfig, rng: torch.Generator
 ) -> tuple[Trainer, TrainingData]:
     """F and C of a round without their backbone, and the data as that backbone embeds it now (decision 27).
 
-    Where the inputs are embeddings already, both as they are.
-
-    Of D_s no more is embedded than the actions of a round can draw; whole epochs take all of it.
+    Where the inputs are embeddings already, both as they are. Of D_s no more is embedded than the actions of a round
+    can draw; whole epochs take all of it.
 
     Args:
         trainer: F and C of the round; not changed.
@@ -216,48 +166,27 @@ def on_embeddings(
     Returns:
         A trainer that has not stepped yet, at the same place of the schedule, and the embedded data.
     """
-    method, source = trainer.method, data.source
-    if not trains_backbone(method):
+    method, source, training = trainer.method, data.source, trainer.config
+    if not any(True for _ in method.network.backbone.parameters()):
         return trainer, data
-    most = config.actions * config.trial_steps * trainer.config.batch_source
+    most = config.actions * config.trial_steps * training.batch_source
     if 0 < most < len(source):
         chosen = torch.randperm(len(source), generator=rng)[:most]
         source = Labeled(take(source.inputs, chosen), source.labels[chosen])
+
+    def embed(inputs: Inputs) -> Tensor:
+        threads = trainer.execution.threads or int(isinstance(inputs, Tensor))
+        return backbone_output(method.network, inputs, workers=trainer.execution.workers, threads=threads)
+
     embedded = TrainingData(
-        Labeled(embed(method, source.inputs, trainer.execution), source.labels),
-        Labeled(embed(method, data.target.inputs, trainer.execution), data.target.labels),
-        embed(method, data.unlabeled, trainer.execution),
+        Labeled(embed(source.inputs), source.labels),
+        Labeled(embed(data.target.inputs), data.target.labels),
+        embed(data.unlabeled),
     )
-    schedule = {"step": trainer.step, "total_steps": trainer.total_steps}
-    head = Trainer(head_of(method), trainer.config, trainer.fabric, trainer.execution, **schedule)
-    return head, embedded
-
-
-def head_of(method: Method) -> Method:
-    """A copy of the method that takes embeddings: the same bottleneck, classifier and losses, no backbone."""
     head = copy.deepcopy(method, {id(method.network.backbone): nn.Identity()})
     head.network.transform = None
-    return head
-
-
-@torch.no_grad()
-def embed(method: Method, inputs: Inputs, config: ExecutionConfig) -> Tensor:
-    """What the backbone makes of all inputs, prepared for testing, in evaluation mode: (N, width) on the CPU."""
-    return in_shares(partial(_embed, method, config), inputs)
-
-
-def _embed(method: Method, config: ExecutionConfig, inputs: Inputs) -> Tensor:
-    network, device = method.network, next(method.parameters()).device
-    was_training = method.training
-    method.eval()
-    in_memory = isinstance(inputs, Tensor)
-    batches = stream_in_order(
-        inputs, batch_size=512 if in_memory else 32, transform=network.transform, workers=config.workers
-    )
-    with torch_threads(config.threads or int(in_memory)):
-        rows = [at_least_float32(network.backbone(batch.to(device))).cpu() for batch in batches]
-    method.train(was_training)
-    return torch.cat(rows)
+    schedule = {"step": trainer.step, "total_steps": trainer.total_steps}
+    return Trainer(head, training, trainer.fabric, trainer.execution, **schedule), embedded
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,14 +345,14 @@ def pseudo_label(
     chosen = config.selection
     if isinstance(chosen.selector, DQNConfig) and chosen.selector.episode.trial_layers == "head":
         trainer, data = on_embeddings(trainer, data, chosen.selector.episode, generator(config.seed, 11, number))
-    unlabeled = view(trainer.method, data.unlabeled)
+    unlabeled = view(trainer.method.network, data.unlabeled)
     labels = unlabeled.probabilities.argmax(dim=1)
     return Round(
         number=number,
         progress=number / max(1, chosen.rounds - 1),
         trainer=trainer,
         data=data,
-        target=view(trainer.method, data.target.inputs),
+        target=view(trainer.method.network, data.target.inputs),
         unlabeled=unlabeled,
         pseudo_labels=labels,
         positives=positives.relabeled(labels) if chosen.relabel_positives else positives,
