@@ -265,19 +265,19 @@ def to_page(table: pd.DataFrame, command: str, planned: int) -> str:
     seen = table["smallest"][np.isfinite(table["smallest"])]
     parts = [
         _HEAD,
-        f"`{command}`: {len(table)} of {planned} runs are done and in the tables. They are, with their number: {rows}. "
-        "The true gain is that of the final models on the hidden labels of D_u.\n",
+        f"`{command}`: {len(table)} of {planned} runs are finished: {rows}.\n"
+        "The true gain is measured with the final models on the hidden labels of D_u.\n",
         f"## All runs\n\n{to_markdown(table)}",
         *(f"## {suite}\n\n{to_markdown(rows)}" for suite, rows in table.groupby("suite", sort=False)),
-        "## What the constants say, and what was found\n",
-        "| | said | found |\n|---|---|---|\n"
-        f"| intervals that hold the true gain | 95 % | {table['held'].mean():.1%} |\n"
+        "## Expected and found\n",
+        "| | expected | found |\n|---|---|---|\n"
+        f"| intervals that contain the true gain | 95 % | {table['held'].mean():.1%} |\n"
         f"| the same, balanced accuracy | 95 % | {table['held_balanced'].mean():.1%} |\n"
         f"| deviation of theta (`SPREAD`) | {_constant('SPREAD')} | {table['theta'].pow(2).mean() ** 0.5:.2f} |\n"
-        f"| deviation of the unlabelled evidence from theta (`UNLABELED_ERROR`) | {_constant('UNLABELED_ERROR')} | "
+        f"| error of the unlabelled evidence about theta (`UNLABELED_ERROR`) | {_constant('UNLABELED_ERROR')} | "
         f"{unlabeled:.2f} |\n"
-        f"| deviation of what labelled images say, over what they claim | 1 | {np.sqrt((labeled**2).mean()):.2f} |\n"
-        f"| median of the smallest gain that can be seen, points | | {seen.median():.1f} |\n",
+        f"| error of the labelled evidence, relative to its estimate | 1 | {np.sqrt((labeled**2).mean()):.2f} |\n"
+        f"| median of the smallest detectable gain, points | | {seen.median():.1f} |\n",
     ]
     return "\n".join(parts)
 
@@ -290,13 +290,19 @@ def _constant(name: str) -> float:
 
 _HEAD = """# Is the verdict right?
 
-A run on your own images ends with "helps", "not clear" or "harms". Here are runs whose truth is known: what the rule
-said, and what was true. The rule is in `qurate/runs/verdict.py`, and in words under
-[Is it helping?](own_images.md#is-it-helping). "before" is the rule of version 0.1, on the same models: right or wrong
-on each held-out image, and a paired interval. The planned cases are digits with 2 to 10 labels per class and Office-31
-with 3, the unlabelled target as it is and thinned to long tails of 5:1 and 20:1, with methods and selectors that help,
-that help little, and S+T against S+T of another seed. No run loses more than two points by adaptation, so "harms" was
-never right to say; the rule treats both models alike (a test exchanges them), so it says "harms" as readily as "helps".
+A run on your own images ends with "helps", "not clear" or "harms".
+This page compares that verdict with the true gain, in runs whose hidden labels are known.
+The rule is in `qurate/runs/verdict.py` and described under
+[Is it helping?](own_images.md#is-it-helping).
+"before" is the rule of version 0.1 on the same models: a paired interval of right and wrong on the
+held-out images.
+The cases are digits with 2 to 10 labels per class and Office-31 with 3, the unlabelled target as it
+is and thinned to long tails of 5:1 and 20:1, with methods and selectors that help, that help
+little, and S+T against S+T with another seed.
+
+Many true gains are too small to detect with so few labels; the verdict is then "not clear".
+No run loses more than two points by adaptation, so "harms" was never the right verdict.
+The rule is symmetric in both models (a test swaps them), so it finds "harms" as readily as "helps".
 """
 
 

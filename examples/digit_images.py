@@ -1,4 +1,4 @@
-"""Two small domains as image files, to try the commands on: typeset digits and handwritten ones. No download.
+"""Write two small domains as image files to try the commands on: typeset and handwritten digits. No download.
 
 `python examples/digit_images.py digits` writes typeset/ (the labelled source), handwritten-labelled/ (a few labelled
 handwritten digits), handwritten/ (the rest, in one folder) and answers/ (the rest again, by class: for
@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 import qurate
 
 SIZE = 64
-"""Pixels of an image's side; the digits themselves are 8 x 8."""
+"""Side of an image in pixels; the digits themselves are 8 x 8."""
 
 
 def save(pixels: np.ndarray, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The scikit-learn estimator on arrays of features: here the pixels of digits. No download, about 15 seconds.
+"""The scikit-learn estimator on arrays of features, here the pixels of digits. No download, about 15 seconds.
 
 Unlabelled rows have the label -1; source rows have a positive domain and target rows a negative one. Run it with
 `python examples/estimator.py`.

@@ -1,4 +1,4 @@
-"""Your own folders of images, in Python: adapt, look, predict, measure, save.
+"""Adapt to folders of images in Python, then predict, evaluate and load the model again.
 
 Make the images with `python examples/digit_images.py digits`, then run `python examples/own_folders.py digits`.
 """
@@ -13,7 +13,7 @@ import qurate
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="what digit_images.py wrote")
+    parser.add_argument("folder", type=Path, help="folder written by digit_images.py")
     parser.add_argument("--steps", type=int, default=None, help="training steps before selection")
     parser.add_argument("--rounds", type=int, default=None, help="rounds of selection")
     options = parser.parse_args()
@@ -35,7 +35,7 @@ def main() -> None:
     table = model.predict(digits / "handwritten")
     print(table.sort_values("probability").head())  # the least certain ones
 
-    found = model.evaluate(digits / "answers")  # labels that the run never saw
+    found = model.evaluate(digits / "answers")  # labels that were not used in training
     print(f"accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%}")
 
     again = qurate.load(digits / "run")

@@ -12,16 +12,16 @@ import qurate
 
 
 class AgreeingSelector:
-    """Trusts a pseudo-label if the classifier is sure and the class centres agree."""
+    """Trusts a pseudo-label if the classifier is confident and the class centres agree."""
 
     def select(self, round: qurate.Round) -> qurate.Positives:
-        """The whole of D_p for this round, not what is added to it."""
+        """Return all positives of this round, not only the new ones."""
         agrees = (round.classifier_prob > 0.8) & (round.center_prob > 0.5)
         return round.positives_at(agrees.nonzero().squeeze(1))
 
 
 class Watcher(qurate.Callback):
-    """Prints the accuracy on the hidden labels. It only watches: training never sees them."""
+    """Prints the accuracy on the hidden labels, which training never sees."""
 
     def __init__(self, split: qurate.Split) -> None:
         self.hidden = split.target_unlabeled
