@@ -25,9 +25,7 @@ def make_tables() -> dict[str, str]:
         "methods": "\n".join(
             ["| method | in tables | what it does with the unlabelled target |", "|---|---|---|", *methods]
         ),
-        "query_strategies": "\n".join(
-            ["| query strategy | which images it would have you label |", "|---|---|", *strategies]
-        ),
+        "query_strategies": "\n".join(["| query strategy | which images it chooses |", "|---|---|", *strategies]),
         "selectors": "\n".join(["| selector | which pseudo-labels it trusts |", "|---|---|", *selectors]),
     }
 

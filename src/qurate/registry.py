@@ -115,7 +115,7 @@ SELECTORS = Registry(
     ),
     _selector(
         "quality",
-        "those that the paper calls right and representative: phi > tau",
+        "those above the paper's quality threshold: phi > tau",
         "selectors:QualitySelector",
     ),
     _selector(
@@ -123,7 +123,7 @@ SELECTORS = Registry(
         "the best by phi within each pseudo-class, a growing share",
         "selectors:BalancedSelector",
     ),
-    _selector("share", "the best by phi of all, a growing share", "selectors:ShareSelector"),
+    _selector("share", "the best by phi, a growing share of all", "selectors:ShareSelector"),
     _selector(
         "adaptive",
         "a growing share, balanced as far as the predicted classes are of equal size",
@@ -136,17 +136,17 @@ SELECTORS = Registry(
 
 QUERY_STRATEGIES = Registry(
     "asker",
-    _strategy("random", "random ones: the control, and the honest sample", "RandomStrategy"),
-    _strategy("probability", "those whose likeliest class is least probable", "ProbabilityStrategy"),
-    _strategy("margin", "those whose two likeliest classes are closest", "MarginStrategy"),
-    _strategy("clusters", "the middles of groups, by k-means weighted by doubt", "ClustersStrategy"),
-    _strategy("density", "the middles of neighbourhoods that the model cannot tell", "DensityStrategy"),
+    _strategy("random", "random ones: the control, and an unbiased sample", "RandomStrategy"),
+    _strategy("probability", "those whose most probable class has the lowest probability", "ProbabilityStrategy"),
+    _strategy("margin", "those whose two most probable classes are closest", "MarginStrategy"),
+    _strategy("clusters", "cluster centres, by k-means weighted by entropy", "ClustersStrategy"),
+    _strategy("density", "centres of neighbourhoods that the model is uncertain about", "DensityStrategy"),
     _strategy("check", "trusted pseudo-labels that are most likely wrong", "CheckStrategy"),
 )
-"""Query strategies, by which images they would have a person label next."""
+"""Query strategies, by which images they choose to be labelled next."""
 
 DEFAULT_SELECTOR = "adaptive"
-"""Who selects where nobody says otherwise. Our choice, by docs/long_tail; preset 'paper' has the agent."""
+"""Selector unless another is given. Our choice, by docs/long_tail; preset 'paper' has the agent."""
 ORACLE = "oracle"
 """The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
 LONG = "long"
