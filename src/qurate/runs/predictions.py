@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from torch import Tensor
 
+from qurate.active.answers import Answer
 from qurate.calibration import Calibration, at_temperature, fit_temperature, match_confidence
 from qurate.config import RunConfig
 from qurate.data.own_images import Parts, paths_of
@@ -57,17 +59,28 @@ def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFram
     rows |= _twins(parts, data.whole, method, temperature)
     if len(applied):
         sure, labels = at_temperature(log_probabilities(method.network, data.answered), temperature).max(dim=1)
-        predicted_answered = zip(applied.answers, labels.tolist(), sure.tolist(), strict=True)
-        rows |= {row.file: (record.classes[label], probability, "") for row, label, probability in predicted_answered}
+        answered = zip(applied.answers, labels.tolist(), sure.tolist(), strict=True)
+        rows |= {row.file: (record.classes[label], probability, "") for row, label, probability in answered}
     rows |= {str(skip.path): ("", math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
-    readable = [str(path) for path in paths_of(unlabeled)]
-    files = [*readable, *(file for file in rows if file not in set(readable))]
+    return prediction_table(rows, [str(path) for path in paths_of(unlabeled)], applied.answers)
+
+
+def prediction_table(rows: Mapping[str, Row], readable: Sequence[str], answers: Sequence[Answer]) -> pd.DataFrame:
+    """The table that `predict_all` describes.
+
+    Args:
+        rows: By file.
+        readable: The files that come first, in their order.
+        answers: Answers about some of them.
+    """
+    first = set(readable)
+    files = [*readable, *(file for file in rows if file not in first)]
     table = pd.DataFrame([(file, *rows[file]) for file in files], columns=["file", "label", "probability", "problem"])
-    if not len(applied):
+    if not answers:
         return table
-    answered = {row.file: (row.answer, row.label) for row in applied.answers}
-    answers = [answered.get(file, ("", "")) for file in files]
-    return table.assign(answer=[kind for kind, _ in answers], answer_label=[label for _, label in answers])
+    given = {row.file: (row.answer, row.label) for row in answers}
+    kinds, labels = zip(*(given.get(file, ("", "")) for file in files), strict=True)
+    return table.assign(answer=kinds, answer_label=labels)
 
 
 def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> dict[str, Row]:
