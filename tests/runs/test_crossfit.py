@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
+import multiprocessing
+import os
+import pickle
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +18,8 @@ from tests.selection.problem import blobs, config
 
 from qurate.config import ExecutionConfig, RunConfig
 from qurate.runs import comparison as crossfit
-from qurate.runs.comparison import Task, cross_fit, lanes_for, pack_folds, unpack_folds
+from qurate.runs.comparison import FoldTask, cross_fit, pack_folds, unpack_folds, workers_for
+from qurate.runtime.processes import WorkerProcess, report_progress
 from qurate.runtime.progress import Silence
 from qurate.selection.crossfit import HeldOut, draw_folds
 
@@ -44,12 +48,12 @@ def same(first: tuple[HeldOut, ...], second: tuple[HeldOut, ...]) -> bool:
 
 @pytest.fixture(scope="module")
 def one_by_one() -> tuple[HeldOut, ...]:
-    return cross_fit(SPLIT, RUN, FOLDS, Silence(), lanes=1)
+    return cross_fit(SPLIT, RUN, FOLDS, Silence(), workers=1)
 
 
 def test_two_processes_give_what_one_gives(one_by_one: tuple[HeldOut, ...]) -> None:
     ear, kept = Ear(), []
-    found = cross_fit(SPLIT, RUN, FOLDS, ear, lanes=2, on_fold=lambda folds: kept.append(sorted(folds)))
+    found = cross_fit(SPLIT, RUN, FOLDS, ear, workers=2, on_fold=lambda folds: kept.append(sorted(folds)))
     assert same(found, one_by_one)
     assert ear.phases == ["comparison, 2 of 2 folds at a time"]
     assert ear.shown[-1][1:] == (280, 280)
@@ -58,69 +62,90 @@ def test_two_processes_give_what_one_gives(one_by_one: tuple[HeldOut, ...]) -> N
 
 def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[HeldOut, ...]) -> None:
     ear = Ear()
-    found = cross_fit(SPLIT, RUN, FOLDS, ear, done={1: one_by_one[1]}, lanes=2)
+    found = cross_fit(SPLIT, RUN, FOLDS, ear, done={1: one_by_one[1]}, workers=2)
     assert same(found, one_by_one)
     assert found[1] is one_by_one[1]
     assert ear.phases == ["comparison 1 of 2, adapted", "comparison 1 of 2, S+T"]
 
 
-@pytest.mark.parametrize("words", [("-c", "import sys; sys.exit(3)"), ("-c", "print('steps 7', flush=True)")])
-def test_what_processes_cannot_do_is_done_here(
-    one_by_one: tuple[HeldOut, ...], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+class Chatty(FoldTask):
+    """Prints on the way, as a library in a user's environment may."""
+
+    def __call__(self, number: int) -> bytes:
+        print("done")
+        print("a stray line", file=sys.stderr, flush=True)
+        return super().__call__(number)
+
+
+class Dies(FoldTask):
+    """Loses its process."""
+
+    def __call__(self, number: int) -> bytes:
+        report_progress(7)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+
+class Fails(FoldTask):
+    """Cannot train."""
+
+    def __call__(self, number: int) -> bytes:
+        raise ValueError("not here")
+
+
+def test_a_stray_line_of_a_process_is_not_its_end(
+    one_by_one: tuple[HeldOut, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    start = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: start((sys.executable, *words), **options))
+    monkeypatch.setattr(crossfit, "FoldTask", Chatty)
     ear = Ear()
-    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, lanes=2), one_by_one)
+    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, workers=2), one_by_one)
+    assert ear.phases == ["comparison, 2 of 2 folds at a time"]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("task", [Dies, Fails])
+def test_what_processes_cannot_do_is_done_here(
+    one_by_one: tuple[HeldOut, ...], task: type[FoldTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossfit, "FoldTask", task)
+    ear = Ear()
+    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, workers=2), one_by_one)
     assert ear.phases[-1] == "comparison 2 of 2, S+T"
 
 
-def test_without_room_for_files_folds_are_trained_here(
+def test_where_no_process_can_be_started_folds_are_trained_here(
     one_by_one: tuple[HeldOut, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Task, "write", refuse)
-    assert same(cross_fit(SPLIT, RUN, FOLDS, Silence(), lanes=2), one_by_one)
+    monkeypatch.setattr(WorkerProcess, "submit", refuse)
+    assert same(cross_fit(SPLIT, RUN, FOLDS, Silence(), workers=2), one_by_one)
 
 
-def test_processes_end_with_what_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[str]] = []
-    start = subprocess.Popen
-
-    def watch(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
-        started.append(start(*arguments, **options))
-        return started[-1]
+def test_processes_end_with_what_started_them() -> None:
+    started: list[Any] = []
 
     class Impatient(Silence):
         def show(self, phase: str, done: int, total: int) -> None:
+            started[:] = multiprocessing.active_children()
             if done:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess, "Popen", watch)
     with pytest.raises(KeyboardInterrupt):
-        cross_fit(SPLIT, RUN, FOLDS, Impatient(), lanes=2)
-    assert [process.returncode for process in started] == [-9, -9]
+        cross_fit(SPLIT, RUN, FOLDS, Impatient(), workers=2)
+    assert [process.exitcode for process in started] == [-signal.SIGKILL, -signal.SIGKILL]
 
 
-def test_a_process_ends_when_nobody_can_ask_it_any_more(tmp_path: Path) -> None:
-    Task(SPLIT, RUN, FOLDS).write(tmp_path)
-    command = (sys.executable, "-m", "qurate.runs.fold_worker", str(tmp_path))
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False)
-    assert (done.returncode, done.stdout) == (0, b"")
-
-
-def test_a_task_is_read_as_it_was_written_and_holds_no_sealed_label(tmp_path: Path) -> None:
-    Task(SPLIT, RUN, FOLDS).write(tmp_path)
-    read = Task.read(tmp_path)
-    assert read.config == RUN
-    assert read.split.classes == SPLIT.classes
-    assert read.split.target_unlabeled.sealed is None
-    assert isinstance(read.split.source.inputs, torch.Tensor)
+def test_a_task_holds_no_sealed_label() -> None:
+    task = pickle.loads(pickle.dumps(FoldTask.without_seal(SPLIT, RUN, FOLDS)))
+    assert task.config == RUN
+    assert task.split.classes == SPLIT.classes
+    assert SPLIT.target_unlabeled.sealed is not None
+    assert task.split.target_unlabeled.sealed is None
     assert isinstance(SPLIT.source.inputs, torch.Tensor)
-    assert torch.equal(read.split.source.inputs, SPLIT.source.inputs)
-    assert [fold.tolist() for fold in read.folds] == [fold.tolist() for fold in FOLDS]
+    assert torch.equal(task.split.source.inputs, SPLIT.source.inputs)
+    assert [fold.tolist() for fold in task.folds] == [fold.tolist() for fold in FOLDS]
 
 
 def many_steps(run: RunConfig) -> RunConfig:
@@ -134,7 +159,7 @@ def all_layers(run: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("change", "folds", "lanes"),
+    ("change", "folds", "workers"),
     [
         (many_steps, 3, 3),
         (many_steps, 9, 4),
@@ -150,10 +175,10 @@ def all_layers(run: RunConfig) -> RunConfig:
     ],
 )
 def test_as_many_at_a_time_as_there_are_cores(
-    change: Callable[[RunConfig], RunConfig], folds: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[RunConfig], RunConfig], folds: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crossfit, "available_cores", lambda: 4)
-    assert lanes_for(change(RUN), folds) == lanes
+    assert workers_for(change(RUN), folds) == workers
 
 
 def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[HeldOut, ...], tmp_path: Path) -> None:

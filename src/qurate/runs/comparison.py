@@ -1,100 +1,33 @@
-"""S+T beside the adapted model: folds of the labelled target, trained side by side, and what comes of them."""
+"""The adapted model compared with S+T: folds of the labelled target, trained in processes, and the comparison."""
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-import os
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
+import pickle
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import safetensors.torch
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-import qurate
-from qurate.config import RunConfig, to_dict
-from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.config import RunConfig
+from qurate.data.samples import Split, Unlabeled
 from qurate.embedding.backbone import choose_device
 from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.verdict import estimate_gain, images_needed, verdict_of
-from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import available_cores
+from qurate.runtime.processes import WorkerProcess, report_progress
 from qurate.runtime.progress import Audience
 from qurate.runtime.tensors import tensor_digest
-from qurate.selection.callbacks import StepCount
+from qurate.selection.callbacks import Callback, StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold, shuffle_classes
-
-_TENSORS, _ABOUT = "task.safetensors", "task.json"
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What a process must know: the data in memory, without any sealed label, the settings, and who is held out.
-
-    Args:
-        split: D_s, D_t, D_u as tensors.
-        config: The run.
-        folds: Positions in D_t, one tensor for each fold.
-    """
-
-    split: Split
-    config: RunConfig
-    folds: tuple[Tensor, ...]
-
-    def write(self, place: Path) -> None:
-        """Write it into a folder."""
-        split = self.split
-        parts = {
-            "source": split.source.inputs,
-            "source_labels": split.source.labels,
-            "labeled": split.target_labeled.inputs,
-            "labeled_labels": split.target_labeled.labels,
-            "unlabeled": split.target_unlabeled.inputs,
-            **{f"fold {number}": fold for number, fold in enumerate(self.folds)},
-        }
-        write_tensors(place / _TENSORS, {name: part for name, part in parts.items() if isinstance(part, Tensor)})
-        (place / _ABOUT).write_text(json.dumps({"classes": split.classes, "run": to_dict(self.config)}))
-
-    @classmethod
-    def read(cls, place: Path) -> Self:
-        """Read it again."""
-        about: dict[str, Any] = json.loads((place / _ABOUT).read_text())
-        found = read_tensors(place / _TENSORS)
-        split = Split(
-            tuple(about["classes"]),
-            Labeled(found["source"], found["source_labels"]),
-            Labeled(found["labeled"], found["labeled_labels"]),
-            Unlabeled(found["unlabeled"]),
-        )
-        folds = [found[f"fold {number}"] for number in range(sum(name.startswith("fold ") for name in found))]
-        return cls(split, RunConfig.from_dict(about["run"]), tuple(folds))
-
-
-def fold_file(number: int) -> str:
-    """Name of the file of a fold that is done."""
-    return f"fold-{number}.safetensors"
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A file of tensors, whole or not at all."""
-    write_atomically(path, safetensors.torch.save({name: each.contiguous() for name, each in tensors.items()}))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in memory that is aligned as torch's own: the last bit of a product can depend on it."""
-    return {name: each.clone() for name, each in safetensors.torch.load_file(path).items()}
 
 
 def pack_folds(folds: Mapping[int, HeldOut]) -> bytes:
@@ -130,7 +63,7 @@ def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int,
 WORTH_A_PROCESS = 2000
 """Training steps of all folds from which on processes are started: each takes seconds to begin. Our choice."""
 _PAUSE = 0.5
-"""Seconds between two looks at whether this process is to stop."""
+"""Seconds between two looks at the progress of the processes."""
 
 
 def cross_fit(
@@ -141,7 +74,7 @@ def cross_fit(
     *,
     done: Mapping[int, HeldOut] | None = None,
     on_fold: Callable[[Mapping[int, HeldOut]], None] | None = None,
-    lanes: int | None = None,
+    workers: int | None = None,
 ) -> tuple[HeldOut, ...]:
     """Train the adapted model and S+T without each fold's images; the result does not depend on how many run at once.
 
@@ -149,10 +82,10 @@ def cross_fit(
         split: D_s, D_t, D_u.
         config: The run; S+T has the same network, training and seed.
         folds: Positions in D_t of the images to hold out, one tensor for each pair of trainings.
-        audience: Told how far it is.
+        audience: Shown the progress.
         done: Folds of an interrupted run, by their place in `folds`.
         on_fold: Called after each fold with all that are done.
-        lanes: How many to train side by side; as `lanes_for` says unless given.
+        workers: How many to train at the same time, each in a process of its own; `workers_for` unless given.
     """
     found = dict(done or {})
 
@@ -162,9 +95,9 @@ def cross_fit(
             on_fold(found)
 
     missing = [number for number in range(len(folds)) if number not in found]
-    lanes = min(lanes_for(config, len(missing)) if lanes is None else lanes, len(missing))
-    if lanes > 1:
-        _side_by_side(split, config, folds, missing, lanes, audience, keep)
+    workers = min(workers_for(config, len(missing)) if workers is None else workers, len(missing))
+    if workers > 1:
+        _fit_in_processes(FoldTask.without_seal(split, config, folds), missing, workers, audience, keep)
     for number in missing:
         if number not in found:
             name = f"comparison {number + 1} of {len(folds)}"
@@ -172,8 +105,8 @@ def cross_fit(
     return tuple(found[number] for number in range(len(folds)))
 
 
-def lanes_for(config: RunConfig, folds: int) -> int:
-    """How many folds to train side by side: one for each core, where only the head is trained, on a CPU."""
+def workers_for(config: RunConfig, folds: int) -> int:
+    """How many folds to train at the same time: one for each core, where only the head is trained, on a CPU."""
     small = folds * steps_of_fold(config) < WORTH_A_PROCESS
     several = config.execution.processes > 1  # they are busy together
     if small or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
@@ -186,99 +119,70 @@ def steps_of_fold(config: RunConfig) -> int:
     return config.total_steps + baseline_of(config).total_steps
 
 
-def _side_by_side(
-    split: Split,
-    config: RunConfig,
-    folds: Sequence[Tensor],
-    missing: Sequence[int],
-    lanes: int,
-    audience: Audience,
-    keep: Callable[[int, HeldOut], None],
-) -> None:
-    """Train folds in processes; those that none of them could train are left."""
-    each, waiting, steps = steps_of_fold(config), list(missing), dict.fromkeys(missing, 0)
-    phase = f"comparison, {lanes} of {len(folds)} folds at a time"
-    with ExitStack() as stack:
-        try:
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qurate-")))
-            Task(split, config, tuple(folds)).write(place)
-            heard: queue.Queue[tuple[_Process, str]] = queue.Queue()
-            working = {stack.enter_context(_Process(place, heard)) for _ in range(lanes)}
-        except OSError:  # no room, or no such interpreter
-            return
-        for process in working:
-            process.take(waiting.pop(0))
-        audience.show(phase, 0, each * len(missing))
-        while working:
-            try:
-                process, line = heard.get(timeout=_PAUSE)
-            except queue.Empty:
-                continue
-            word, _, number = line.partition(" ")
-            if word == "steps":
-                steps[process.fold] = int(number)
-            elif word == "done":
-                steps[process.fold] = each
-                keep(process.fold, HeldOut.of_tensors(read_tensors(place / fold_file(process.fold))))
-                if waiting:
-                    process.take(waiting.pop(0))
-                else:
-                    working.discard(process)
-            else:  # it ended before its time
-                working.discard(process)
-            audience.show(phase, sum(steps.values()), each * len(missing))
-
-
-class _Process:
-    """One interpreter that trains folds; it is killed at the end of the block, and ends by itself if this one dies.
+@dataclass(frozen=True, eq=False)
+class FoldTask:
+    """Trains folds in a worker process.
 
     Args:
-        place: Folder of what it needs to know.
-        heard: Where it and its lines are put; an empty line at its end.
+        split: D_s, D_t, D_u as tensors.
+        config: The run.
+        folds: Positions in D_t, one tensor for each fold.
     """
 
-    def __init__(self, place: Path, heard: queue.Queue[tuple[_Process, str]]) -> None:
-        self.fold = -1
-        here = str(Path(qurate.__file__).parents[1])
-        paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
-        self._process = subprocess.Popen(
-            (sys.executable, "-m", "qurate.runs.fold_worker", str(place)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what goes wrong there goes wrong here again, and is told then
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            text=True,
-        )
-        self._ear = threading.Thread(target=self._listen, args=(heard,), daemon=True)
-        self._ear.start()
+    split: Split
+    config: RunConfig
+    folds: tuple[Tensor, ...]
 
-    def __enter__(self) -> Self:
-        return self
+    @classmethod
+    def without_seal(cls, split: Split, config: RunConfig, folds: Sequence[Tensor]) -> FoldTask:
+        """The task, without any sealed label."""
+        unlabeled = Unlabeled(split.target_unlabeled.inputs)
+        return cls(Split(split.classes, split.source, split.target_labeled, unlabeled), config, tuple(folds))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._ear.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # what was not yet read by the process that is gone
-                    pipe.close()
+    def __call__(self, number: int) -> bytes:
+        """Train a fold; the pickled `HeldOut`."""
+        steps = _ReportSteps()  # of both trainings
+        return pickle.dumps(fit_fold(self.split, self.config, self.folds[number], listen=lambda name, total: steps))
 
-    def take(self, fold: int) -> None:
-        """Train this fold next."""
-        self.fold = fold
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it is gone, which its last line will tell
-            self._process.stdin.write(f"{fold}\n")
-            self._process.stdin.flush()
 
-    def _listen(self, heard: queue.Queue[tuple[_Process, str]]) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            heard.put((self, line.strip()))
-        heard.put((self, ""))
+class _ReportSteps(Callback):
+    def __init__(self) -> None:
+        self._done = itertools.count(1)
+
+    def on_step(self, step: int, terms: dict[str, float]) -> None:
+        report_progress(next(self._done))
+
+
+def _fit_in_processes(
+    task: FoldTask, missing: Sequence[int], workers: int, audience: Audience, keep: Callable[[int, HeldOut], None]
+) -> None:
+    """Train folds in worker processes; those that could not be trained there are left to the caller."""
+    each, waiting, steps = steps_of_fold(task.config), list(missing), dict.fromkeys(missing, 0)
+    phase = f"comparison, {workers} of {len(task.folds)} folds at a time"
+    running: dict[Future[bytes], tuple[WorkerProcess, int]] = {}
+    content = pickle.dumps(task)
+
+    def train_next(worker: WorkerProcess) -> None:
+        with suppress(OSError):  # no process can be started
+            running[worker.submit(waiting[0])] = worker, waiting[0]
+            del waiting[0]
+
+    with ExitStack() as stack:
+        for _ in range(workers):
+            with suppress(OSError):
+                worker = WorkerProcess(content, environment={"OMP_NUM_THREADS": "1"}, silent=True)
+                train_next(stack.enter_context(worker))
+        while running:
+            audience.show(phase, sum(steps.values()), each * len(missing))
+            for future in wait(running, timeout=_PAUSE, return_when=FIRST_COMPLETED).done:
+                worker, fold = running.pop(future)
+                if future.exception() is None:  # else it is raised again when the fold is trained by this process
+                    steps[fold] = each
+                    keep(fold, pickle.loads(future.result()))
+                    if waiting:
+                        train_next(worker)
+            steps |= {fold: worker.progress for worker, fold in running.values()}
+        audience.show(phase, sum(steps.values()), each * len(missing))
 
 
 FOLDS = 3

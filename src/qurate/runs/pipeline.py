@@ -29,7 +29,7 @@ from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.report.run_page import gather_record
 from qurate.run_results import RunRecord
-from qurate.runs.comparison import Plan, compare, cross_fit, lanes_for, plan_comparison
+from qurate.runs.comparison import Plan, compare, cross_fit, plan_comparison, workers_for
 from qurate.runs.continue_from import (
     AnswersFile,
     AppliedAnswers,
@@ -259,7 +259,7 @@ class Job:
     def _say_expected(self, parts: Parts) -> None:
         if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
             folds = len(self._plan(parts).folds)
-            turns = math.ceil(folds / lanes_for(self.config, folds))
+            turns = math.ceil(folds / workers_for(self.config, folds))
             expected = expect(parts.split, self._trained, self.frozen, turns, self.cache)
             self.audience.say(f"Expected time: {say_time(expected)}.")
         if self.train == "full":
