@@ -16,7 +16,7 @@ from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 import qurate
 from qurate.errors import QurateError, RunError
 from qurate.runs.adapt import run_adaptation
-from qurate.runs.files import CURVES_FOLDER, hold
+from qurate.runs.files import CURVES_FOLDER, lock_run
 from qurate.runs.folder import RunFolder, RunWarning, read_checkpoint
 from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.files import write_atomically
@@ -137,19 +137,6 @@ def test_a_damaged_comparison_starts_again(place: dict[str, Any], tmp_path: Path
     assert done.record.comparison is not None
 
 
-def test_a_comparison_of_an_earlier_version_starts_again(place: dict[str, Any], tmp_path: Path) -> None:
-    config, out = small_config("none"), tmp_path / "r"
-    with pytest.raises(KilledError):
-        run(place, out, Watcher("comparison 2 of 3, adapted", 3), config=config)
-    (out / "comparison.safetensors").unlink()
-    (out / "comparison.json").write_text('[{"adapted": [true, true, true], "baseline": [true, true, true]}]')
-    assert RunFolder(out).pending
-    watcher = Watcher()
-    run(place, out, watcher, config=config, resume=True)
-    assert "comparison 1 of 3, adapted" in watcher.phases
-    assert not (out / "comparison.json").exists()
-
-
 def test_a_forced_run_keeps_the_old_one_until_it_is_whole(place: dict[str, Any], tmp_path: Path) -> None:
     old, new = small_config("balanced"), small_config("balanced", seed=5)
     run(place, tmp_path / "whole", config=new)
@@ -191,7 +178,7 @@ def test_a_forced_run_that_is_refused_touches_nothing(place: dict[str, Any], tmp
 def test_two_runs_do_not_share_a_folder(place: dict[str, Any], tmp_path: Path) -> None:
     fast: dict[str, Any] = {"config": small_config("none"), "compare": False}
     (tmp_path / "r").mkdir()
-    with hold(tmp_path / "r"), pytest.raises(RunError, match="another process is at work here"):
+    with lock_run(tmp_path / "r"), pytest.raises(RunError, match="another process is at work here"):
         run(place, tmp_path / "r", **fast)
     run(place, tmp_path / "r", **fast)
 

@@ -1,7 +1,4 @@
-"""The files of a run by name, and how one run replaces another.
-
-Written beside it, and moved into place when it is whole.
-"""
+"""Names of the files of a run, and how a run replaces another one in the same folder."""
 
 from __future__ import annotations
 
@@ -13,27 +10,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qurate.errors import QurateError as QurateError
-from qurate.errors import RunError as RunError
+from qurate.errors import RunError
 from qurate.runs.model_json import ABOUT_FILE, STAGE, WEIGHTS_FILE
-from qurate.runtime.files import hold as lock_folder
+from qurate.runtime.files import hold
 from qurate.runtime.paths import is_file, is_folder
 
 CONFIG_FILE, CHECKPOINT_FILE = "config.json", "checkpoint.safetensors"
 CHECKPOINT_BEFORE = "checkpoint.before.safetensors"
-COMPARISON_FILE, OLDER_COMPARISON_FILE = "comparison.safetensors", "comparison.json"
+COMPARISON_FILE = "comparison.safetensors"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
 EXAMPLES_FILE = "examples.csv"
 CURVES_FOLDER = "tensorboard"
 BASELINE_FOLDER = "baseline"
-"""S+T of the run: its model and its predictions; see `runs.baseline`."""
+"""S+T of the run: its model and its predictions."""
 EXPORT_FILE = "model.onnx"
 _FILES = (
-    CONFIG_FILE,  # first to be moved: while it is in the stage, nothing was
-    EXPORT_FILE,  # of the model that goes; no stage has one
+    CONFIG_FILE,  # moved first: while it is in the replacement, nothing was moved
+    EXPORT_FILE,  # of the model that is replaced; no replacement has one
     COMPARISON_FILE,
-    OLDER_COMPARISON_FILE,
     CHECKPOINT_FILE,
     CHECKPOINT_BEFORE,
     PREDICTIONS_FILE,
@@ -42,15 +37,15 @@ _FILES = (
     EXAMPLES_FILE,
     REPORT_FILE,
     WEIGHTS_FILE,
-    ABOUT_FILE,  # last to be moved
+    ABOUT_FILE,  # moved last
 )
 
 
-class Stage:
-    """Where a run is written that will replace another.
+class Replacement:
+    """A run that will replace another one, in the folder `.new` of that run until it is finished.
 
     Args:
-        run: The folder of the other.
+        run: The folder of the run to replace.
     """
 
     def __init__(self, run: Path) -> None:
@@ -58,61 +53,55 @@ class Stage:
         self.path = run / STAGE
 
     @property
-    def begun(self) -> bool:
-        """Whether an unfinished run is in it."""
-        return is_folder(self.path) and not self.whole
+    def unfinished(self) -> bool:
+        """Whether there is one that is still to be trained."""
+        return is_folder(self.path) and not self.finished
 
     @property
-    def whole(self) -> bool:
-        """Whether a finished run is in it, to be moved."""
+    def finished(self) -> bool:
+        """Whether there is one that only waits to be moved into place."""
         return is_file(self.path / ABOUT_FILE)
 
-    def clear(self) -> None:
-        """Remove it."""
+    def remove(self) -> None:
+        """Give it up."""
         if is_folder(self.path):
             shutil.rmtree(self.path)
 
-    def replace_run(self) -> None:
-        """Move what is in it into place, in the order that a kill can be mended in. Files of others stay."""
-        curves = self.run / CURVES_FOLDER
+    def move_into_place(self) -> None:
+        """Replace the files of the other run, in an order that can be continued after a kill; other files stay."""
         if is_file(self.path / CONFIG_FILE):
             for name in _FILES:
                 if not is_file(self.path / name):
                     (self.run / name).unlink(missing_ok=True)
-            shutil.rmtree(self.run / BASELINE_FOLDER, ignore_errors=True)  # of the model that goes; no stage has one
+            shutil.rmtree(self.run / BASELINE_FOLDER, ignore_errors=True)  # no replacement has one yet
             if is_folder(self.path / CURVES_FOLDER):
-                shutil.rmtree(curves, ignore_errors=True)
-                (self.path / CURVES_FOLDER).rename(curves)
+                shutil.rmtree(self.run / CURVES_FOLDER, ignore_errors=True)
+                (self.path / CURVES_FOLDER).rename(self.run / CURVES_FOLDER)
         for name in _FILES:
             if is_file(self.path / name):
                 (self.path / name).replace(self.run / name)
-        self.clear()
+        self.remove()
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether files of our names are there and are ours: models of other programs have a config.json too."""
+    """Whether a folder holds a run of qurate: models of other programs have a config.json too."""
     try:
-        kept = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except OSError:
         return any(is_file(folder / name) for name in (ABOUT_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE))
     except (ValueError, RecursionError):
-        return True  # ours, damaged, as far as one can tell
-    return isinstance(kept, dict) and "qurate" in kept
-
-
-def is_pending(folder: Path) -> bool:
-    """Whether a comparison there is still to be finished."""
-    return any(is_file(folder / name) for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE))
+        return True  # damaged, so it cannot be told from one of ours
+    return isinstance(config, dict) and "qurate" in config
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run folder for the length of the block; the system ends it if this one dies.
+def lock_run(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder until the block exits or this process ends.
 
     Raises:
-        RunError: If another process is at work there.
+        RunError: If another process works there.
     """
-    with lock_folder(folder) as alone:
+    with hold(folder) as alone:
         if not alone:
             raise RunError(f"{folder}: another process is at work here. Wait for it, or choose another `out`.")
         yield
@@ -120,7 +109,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Errors of the disk as errors of ours."""
+    """Raise errors of the disk as `RunError`, with advice."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A run folder: every file whole or absent, checkpoints, and a run never lost by chance."""
+"""The folder of a run: its settings, checkpoints and results; every file is whole or absent."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from qurate.runs.files import (
     CONFIG_FILE,
     EXAMPLES_FILE,
     METRICS_FILE,
-    OLDER_COMPARISON_FILE,
     POSITIVES_FILE,
     PREDICTIONS_FILE,
     REPORT_FILE,
-    Stage,
+    Replacement,
     disk_errors,
-    hold,
     holds_run,
-    is_pending,
+    lock_run,
 )
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE
@@ -50,14 +48,14 @@ from qurate.selection.session import Progress
 
 
 class RunWarning(UserWarning):
-    """Something of a run was lost, and the run goes on without it."""
+    """A file of a run is damaged, and the run continues without it."""
 
 
 def load_newest(folder: Path) -> Progress | None:
-    """What the newest checkpoint that is whole holds; None where there is none at all.
+    """The newest checkpoint that is not damaged; None where there is no checkpoint.
 
     Raises:
-        RunError: If all that there are are damaged.
+        RunError: If every checkpoint is damaged.
     """
     problems = []
     for path in (folder / name for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE)):
@@ -79,7 +77,7 @@ def load_newest(folder: Path) -> Progress | None:
 
 
 def write_newest(folder: Path, progress: Progress) -> None:
-    """Keep a checkpoint; what was the newest becomes the one before, and that one goes."""
+    """Write a checkpoint, and keep the one before it."""
     tensors = progress.tensors()
     about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
     if progress.within is not None:
@@ -91,27 +89,30 @@ def write_newest(folder: Path, progress: Progress) -> None:
 
 
 def read_checkpoint(path: Path) -> Progress:
-    """What a checkpoint holds.
+    """Read a checkpoint.
 
     Raises:
         Exception: Of many kinds, if it is damaged.
     """
     with safe_open(path, framework="pt") as file:
         about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-    if about.get("sha256") not in (None, tensor_digest(tensors)):
+    if about.get("sha256") != tensor_digest(tensors):
         raise ValueError("its numbers are not those that were written")
     if strange := not_finite({name: tensors[name] for name in tensors if name.startswith("trainer.")}):
         raise ValueError(f"NaN in {strange[0]}")
     return Progress.of_tensors(tensors)
 
 
-def say_how_far(folder: Path) -> str:
-    """What the newest checkpoint says of itself, as the beginning of a sentence.
+def describe_checkpoint(folder: Path) -> str:
+    """What the newest checkpoint holds, as the beginning of a sentence.
 
     Raises:
         Exception: Of many kinds, if there is none or it is damaged.
     """
-    about = _newest_words(folder)
+    about: Mapping[str, str] = {}
+    for name in (CHECKPOINT_BEFORE, CHECKPOINT_FILE):
+        with suppress(Exception), safe_open(folder / name, framework="pt") as file:  # missing or damaged
+            about = file.metadata() or {}
     rounds, steps = int(about["rounds"]), int(about.get("steps", 0))
     if about.get("line") == "1":
         return f"The first {steps} steps of pre-training are"
@@ -121,19 +122,12 @@ def say_how_far(folder: Path) -> str:
     return f"{done} {'are' if rounds else 'is'}"
 
 
-def _newest_words(folder: Path) -> Mapping[str, str]:
-    for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
-        with suppress(Exception), safe_open(folder / name, framework="pt") as file:  # missing or damaged
-            return file.metadata() or {}
-    return {}
-
-
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
 
 _MAY_DIFFER = ("check_helping", "places", "compared_in")
-"""Settings that a resumed run may have otherwise: a comparison may be done without at any time, and the digest of the
-data says more than where it lies."""
+"""Settings that may differ when a run is resumed: the comparison can be left out at any time, and the digest of the
+data identifies it better than its paths."""
 
 _EXAMPLES = 4
 """Images of a class that are kept as examples, of either domain."""
@@ -149,8 +143,8 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.work = self.path
-        """Where this run is written: the stage, as long as an earlier run must stay."""
-        self._stage = Stage(self.path)
+        """Where this run is written: in the folder of the replacement, as long as an earlier run must stay."""
+        self._replacement = Replacement(self.path)
         self._resume = self._force = False
 
     @property
@@ -166,10 +160,10 @@ class RunFolder:
     @property
     def pending(self) -> bool:
         """Whether the comparison is still to be finished."""
-        return is_pending(self.work)
+        return is_file(self.work / COMPARISON_FILE)
 
     def claim(self, *, resume: bool, force: bool) -> None:
-        """Make sure that this run may be written here, before anything is read or trained.
+        """Check that this run may be written here, before anything is read or trained.
 
         Args:
             resume: Continue what is there.
@@ -182,13 +176,13 @@ class RunFolder:
             raise RunError("`resume` continues a run and `force` replaces it: give one of `resume` and `force`.")
         self._resume, self._force = resume, force
         with disk_errors(self.path):
-            if self._stage.whole:  # a kill came in between
-                with hold(self.path):
-                    self._stage.replace_run()
-            self._judge()
+            if self._replacement.finished:  # killed while it was moved into place
+                with lock_run(self.path):
+                    self._replacement.move_into_place()
+            self._choose_work()
             self._check_writable()
 
-    def _judge(self) -> None:
+    def _choose_work(self) -> None:
         there = holds_run(self.path)
         if self.path.is_symlink() and not self.path.exists():
             raise RunError(f"{self.path} is a link to nothing. Choose another `out`.")
@@ -198,14 +192,14 @@ class RunFolder:
             raise RunError(f"{self.path} is not empty and not a run of qurate. Choose another `out`.")
         if there and not (self._resume or self._force):
             raise RunError(f"{self.path} holds {self._what_is_there()}")
-        is_fresh = self._force and not self._resume
-        self.work = self._stage.path if there and (is_fresh or self._stage.begun) else self.path
+        replaces = there and (self._force or self._replacement.unfinished)
+        self.work = self._replacement.path if replaces else self.path
 
     def _what_is_there(self) -> str:
-        if self._stage.begun:
+        if self._replacement.unfinished:
             return (
                 "a run and an unfinished one that would replace it. Pass `resume=True` to continue that one, or "
-                f"`force=True` to start again. Without {self._stage.path} the earlier run stays."
+                f"`force=True` to start again. Without {self._replacement.path} the earlier run stays."
             )
         if self.finished and self.pending:
             return (
@@ -217,7 +211,7 @@ class RunFolder:
         return "an unfinished run. Pass `resume=True` to continue it, or `force=True` to start again."
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Make sure that an interrupted run has these settings; there may be others."""
+        """Check that an interrupted run has these settings; it may have others besides."""
         path = self.work / CONFIG_FILE
         if not path.is_file() or not self._resume:
             return
@@ -247,45 +241,45 @@ class RunFolder:
 
     @contextmanager
     def begin(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Write the settings, or make sure that a resumed run has the same ones; nobody else may for this block.
+        """Write the settings, or check that a resumed run has the same ones, and lock the folder for the block.
 
         Raises:
-            RunError: If another process is at work here, or what `claim` and `check` say.
+            RunError: If another process works there, or for the reasons of `claim` and `check`.
         """
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        with hold(self.path):
+        with lock_run(self.path):
             self.check(settings)
             with disk_errors(self.path):
-                self._judge()  # again, for the images took a while
+                self._choose_work()  # again: reading the images took a while
                 if not self._resume:
-                    self._stage.clear()
+                    self._replacement.remove()
                 self.work.mkdir(exist_ok=True)
             if not (self.work / CONFIG_FILE).is_file():
                 self._write(CONFIG_FILE, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
             yield
 
     def load(self) -> Progress | None:
-        """Where Algorithm 1 was when the run was killed, or None."""
+        """The checkpoint of Algorithm 1, if there is one."""
         return load_newest(self.work)
 
     def save(self, progress: Progress) -> None:
-        """Keep where Algorithm 1 is."""
+        """Write a checkpoint of Algorithm 1."""
         with disk_errors(self.path):
             write_newest(self.work, progress)
 
     def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
-        """The folds of the comparison that are done, by their place; None where the file does not say.
+        """The folds of the comparison that are done, by their place; None where the file is damaged.
 
         Args:
             split: D_s, D_t, D_u.
             folds: Positions in D_t of the images that each holds out.
         """
-        path = self.work / COMPARISON_FILE  # one of an earlier version does not hold enough
+        path = self.work / COMPARISON_FILE
         return unpack_folds(path, split, folds) if path.is_file() else {}
 
     def save_folds(self, folds: Mapping[int, HeldOut]) -> None:
-        """Keep the folds of the comparison that are done."""
+        """Write the folds of the comparison that are done."""
         self._write(COMPARISON_FILE, pack_folds(folds))
 
     def write_results(
@@ -297,13 +291,13 @@ class RunFolder:
         *,
         pending: bool,
     ) -> None:
-        """Write tables, page and model; then an earlier run goes.
+        """Write tables, page and model; then replace an earlier run.
 
         Args:
             model: The adapted model.
             record: What the page shows.
             predictions: A row for every unlabelled image that was given.
-            answers: What people said already; nobody is asked again.
+            answers: To be kept with the run, so that nobody is asked again.
             pending: Whether a comparison follows.
         """
         if pending and not self.pending:
@@ -316,7 +310,7 @@ class RunFolder:
         with disk_errors(self.path):
             model.write(self.work)
             if self.work != self.path:
-                self._stage.replace_run()
+                self._replacement.move_into_place()
         self.work = self.path
 
     def write_calibrated(self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame) -> None:
@@ -327,7 +321,7 @@ class RunFolder:
             model.write_about(self.work)
 
     def open_baseline(self) -> RunFolder:
-        """Where S+T of this run is kept, and how far its training is."""
+        """The folder of S+T of this run, with its checkpoints."""
         with disk_errors(self.path):
             (self.work / BASELINE_FOLDER).mkdir(exist_ok=True)
         return RunFolder(self.work / BASELINE_FOLDER)
@@ -345,7 +339,7 @@ class RunFolder:
             model.write(beside.path)
 
     def write_page(self, record: RunRecord) -> None:
-        """Write what says whether it helped: metrics.csv and the page."""
+        """Write metrics.csv and the page."""
         from qurate.report.run_page import metrics_table, write_run_page
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
@@ -353,9 +347,9 @@ class RunFolder:
             write_run_page(record, self.work / REPORT_FILE)
 
     def forget(self) -> None:
-        """Remove the progress of a run that is finished: first what says that something is still to come."""
+        """Remove the checkpoints of a finished run; first the file that marks it as unfinished."""
         with disk_errors(self.path):
-            for name in (COMPARISON_FILE, OLDER_COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE):
+            for name in (COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE):
                 (self.work / name).unlink(missing_ok=True)
             for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
                 (self.work / BASELINE_FOLDER / name).unlink(missing_ok=True)
@@ -363,14 +357,15 @@ class RunFolder:
                 (self.work / BASELINE_FOLDER).rmdir()
 
     def standing(self) -> str:
-        """How far the run is, from what is on the disk, and how to continue."""
-        work = self._stage.path if self._stage.begun else self.path
-        if not is_file(work / CONFIG_FILE) or (is_file(work / ABOUT_FILE) and not is_pending(work)):
+        """How far the run is, by its files, and how to continue it."""
+        work = self._replacement.path if self._replacement.unfinished else self.path
+        finished, pending = is_file(work / ABOUT_FILE), is_file(work / COMPARISON_FILE)
+        if not is_file(work / CONFIG_FILE) or (finished and not pending):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."
         state = "Pre-training was not finished and will begin again."
         with suppress(Exception):
-            state = f"{say_how_far(work)} kept in {self.path}."
-        if is_file(work / ABOUT_FILE):
+            state = f"{describe_checkpoint(work)} kept in {self.path}."
+        if finished:
             state = f"The model in {self.path} is finished and can be used; the comparison is not."
         return f"{state} Re-run the command with `resume=True` to continue."
 
