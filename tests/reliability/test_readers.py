@@ -166,8 +166,7 @@ def test_runs_to_go_on_from(name: str, data: st.DataObject, finished: Path) -> N
 @QUICK
 @given(data=st.data(), content=ANY_BYTES)
 def test_answers(data: st.DataObject, content: bytes, place: Path) -> None:
-    from qurate.active.answers import Answer
-    from qurate.runs.continue_from import read_answers
+    from qurate.active.answers import Answer, read_answers
 
     log = ",".join(Answer._fields) + "\n1,t,a.png,label,b,b,random\n2,t,b.png,wrong,,b,check\n"
     table = "file,label,predicted,asker\na.png,b,b,random\n"

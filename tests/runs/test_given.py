@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qurate.active.answers import AnswerLog
+from qurate.active.answers import AnswerLog, read_answers
 from qurate.errors import DataError
-from qurate.runs.continue_from import read_answers
 from qurate.runtime.tables import TableError
 
 

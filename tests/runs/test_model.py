@@ -11,13 +11,11 @@ import pytest
 import safetensors.torch
 import torch
 from tests.own_images import BACKBONE, paint
-from torch import nn
 
 import qurate
 from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
-from qurate.networks.backbones import build_backbone
-from qurate.networks.heads import Network, build_network
+from qurate.networks.heads import build_network
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ModelError
 
@@ -48,17 +46,6 @@ def test_a_flipped_bit_is_found_anywhere(saved: Path) -> None:
             qurate.load(saved)
     path.write_bytes(whole)
     assert qurate.load(saved).classes == CLASSES
-
-
-def test_a_model_of_when_all_of_vgg_16_was_its_backbone_is_read(small_vgg: Path, tmp_path: Path) -> None:
-    config = NetworkConfig("torchvision/vgg16", str(small_vgg), bottleneck="none")
-    network = build_network(config, n_classes=3, input_width=None, seed=0).eval()
-    whole = build_backbone(config.backbone, config.weights)
-    earlier = Network(whole.module, nn.Identity(), network.classifier, pretrained=True, transform=whole.transform)
-    AdaptedModel(earlier.eval(), config, CLASSES, {"trained": "full"}).save(tmp_path / "model")
-    assert "backbone.classifier.0.weight" in safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
-    images = torch.rand(2, 3, 14, 14)
-    assert torch.equal(qurate.load(tmp_path / "model").network(images), network(images))
 
 
 def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -> None:

@@ -1,32 +1,35 @@
-"""What people said of the images of a run: labels.csv, to which rows are only ever added, and what it estimates."""
+"""Answers about images of a run: labels.csv, which only grows, tables of answers, and the accuracy they show."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
-from qurate.errors import RunError
+from qurate.errors import DataError, RunError
 from qurate.runtime.files import wait_for
-from qurate.runtime.tables import to_csv, unguard
+from qurate.runtime.paths import StrPath, as_path
+from qurate.runtime.tables import read_csv, to_csv, unguard
 
 LABELS_FILE = "labels.csv"
 
 Kind = Literal["label", "none", "wrong", "undo"]
-"""What a row says of its image.
+"""Kind of an answer.
 
-- 'label': it is of the class in the column of that name.
-- 'none': it is of no class, or no image to learn from.
-- 'wrong': it is not of the class in the column `predicted`; nobody said of which it is.
+- 'label': the image is of the class in the column of that name.
+- 'none': it is of no class, or not fit to learn from.
+- 'wrong': it is not of the class in the column `predicted`; its class is not known.
 - 'undo': the answer of this id does not count.
 """
 
@@ -40,7 +43,7 @@ class Answer(NamedTuple):
         file: The image, as predictions.csv names it.
         answer: A `Kind`.
         label: The class; empty unless the answer is 'label'.
-        predicted: What the model had said; of a pseudo-label that was called wrong, that label.
+        predicted: The prediction of the model; of a pseudo-label that was called wrong, that label.
         asked: Why it was asked about: the name of a query strategy.
     """
 
@@ -129,8 +132,12 @@ class AnswerLog:
                     _write_at_end(descriptor, content)
             finally:
                 os.close(descriptor)
-            if is_new:
-                _sync_folder(self.path.parent)
+            if is_new:  # its name must be on the disk too
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         except OSError as error:
             raise RunError(
                 f"{self.path}: cannot be written ({error.strerror}). Check the disk and the permissions; earlier "
@@ -148,14 +155,6 @@ def _write_at_end(descriptor: int, content: bytes) -> None:
     while content:
         content = content[os.write(descriptor, content) :]
     os.fsync(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def parse_answers(content: bytes) -> tuple[list[Answer], int]:
@@ -205,15 +204,98 @@ def current_answers(rows: Iterable[Answer]) -> dict[str, Answer]:
     return found
 
 
+_ALLOWED = "labels.csv of a run, or a CSV table with the columns file and label, as 'qurate suggest' writes one"
+
+
+@dataclass(frozen=True, eq=False)
+class AnswersFile:
+    """Answers about images, as a file holds them.
+
+    Args:
+        path: The file.
+        current: The answer that counts for each image, by the name that the file gives it.
+        damaged: Rows that could not be understood.
+    """
+
+    path: Path
+    current: dict[str, Answer]
+    damaged: int = 0
+
+    def after(self, earlier: AnswersFile) -> AnswersFile:
+        """These answers beside earlier ones; of two about one image, this file's counts."""
+        before = {file: row for file, row in earlier.current.items() if file not in self.current}
+        return AnswersFile(self.path, {**before, **self.current}, earlier.damaged + self.damaged)
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """How many answers count, and a digest of what they say."""
+        rows = sorted("\0".join((row.file, row.answer, row.label)) for row in self.current.values())
+        digest = hashlib.sha256("\n".join(rows).encode("utf-8", errors="surrogateescape"))
+        return {"answers": len(rows), "sha256": digest.hexdigest()}
+
+
+def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
+    """The answers of a file.
+
+    Args:
+        where: labels.csv of a run, or a table with the columns `file` and `label` and perhaps `predicted` and `asker`;
+            rows without a label are no answers.
+        allow_empty: Accept a file without an answer.
+
+    Raises:
+        DataError: If the file is missing, of another kind, or holds no answer.
+        TableError: If it is a table that cannot be read.
+    """
+    path = as_path(where, "labels", _ALLOWED)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"labels must be {_ALLOWED}, got {path}: cannot be read ({reason}).") from error
+    if _is_table(content):
+        found = AnswersFile(path, _of_table(path))
+    else:
+        rows, damaged = parse_answers(content)
+        found = AnswersFile(path, current_answers(rows), damaged)
+    if not found.current and not allow_empty:
+        lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
+        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {path} holds none that counts.{lost}")
+    return found
+
+
+def _is_table(content: bytes) -> bool:
+    """Whether the columns are those of a table of suggestions, not those of labels.csv."""
+    first = content.decode("utf-8-sig", errors="surrogateescape").partition("\n")[0].rstrip("\r")
+    try:
+        names = {unguard(name) for name in next(csv.reader([first], strict=True), [])}
+    except csv.Error:
+        return False
+    return {"file", "label"} <= names and "answer" not in names
+
+
+def _of_table(path: Path) -> dict[str, Answer]:
+    """The rows that have a label, as answers."""
+    table = read_csv(path)
+    when = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    columns = [table[name] if name in table else [""] * len(table) for name in ("file", "label", "predicted", "asker")]
+    found: dict[str, Answer] = {}
+    for file, written, predicted, asker in zip(*columns, strict=True):
+        label = written.strip()
+        if file and label:
+            act = hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
+            found[file] = Answer(act, when, file, "label", label, predicted, asker)
+    return found
+
+
 _Z = 1.959964  # of a normal distribution, for 95 %
 
 
-class Estimate(NamedTuple):
+class AccuracyEstimate(NamedTuple):
     """Accuracy on a random sample.
 
     Args:
-        images: How many images the person gave a class or called wrong.
-        right: Of how many of them the model had said it.
+        images: Images that were given a class or called wrong.
+        right: On how many of them the model is right.
         none: Images of the sample that belong to no class; they are not counted.
         low: Lower end of the 95 % interval of the accuracy on all images; 0 where there are none.
         high: Upper end; 1 where there are none.
@@ -226,45 +308,45 @@ class Estimate(NamedTuple):
     high: float
 
 
-def estimate_accuracy(order: Iterable[str], answers: Mapping[str, Answer], predicted: Mapping[str, str]) -> Estimate:
+def estimate_accuracy(
+    order: Iterable[str], answers: Mapping[str, Answer], predicted: Mapping[str, str]
+) -> AccuracyEstimate:
     """Count the answers to a random sample, up to the first image that still lacks one.
 
     Hard images are put off more often than easy ones. So answers behind a gap do not count before it is closed, and
-    neither do answers that the sample only happens to share with other questions. Who says only that an image is not
-    what another model, or a pseudo-label, took it for has not said whether this model is right.
+    neither do answers that the sample only happens to share with other questions. An answer that only denies the class
+    of another model, or of a pseudo-label, does not tell whether this model is right.
 
     Args:
         order: All files in a random order; the sample is its beginning.
-        answers: What counts for each file.
-        predicted: What the model says of each.
+        answers: The answer that counts for each file.
+        predicted: The class that the model predicts for each.
     """
-    sample = takewhile(lambda file: tells(answers.get(file), predicted[file]), order)
+    sample = takewhile(lambda file: is_conclusive(answers.get(file), predicted[file]), order)
     return count_right(answers[file]._replace(predicted=predicted[file]) for file in sample)
 
 
-def tells(answer: Answer | None, predicted: str) -> bool:
-    """Whether an answer says if the model is right; one that denies another class than the model's does not.
+def is_conclusive(answer: Answer | None, predicted: str) -> bool:
+    """Whether an answer tells if the model is right; one that only denies another class does not.
 
     Args:
         answer: If there is one.
-        predicted: What the model says of the image.
+        predicted: The prediction of the model.
     """
     return answer is not None and (answer.answer != "wrong" or answer.predicted == predicted)
 
 
-def count_right(sample: Iterable[Answer]) -> Estimate:
-    """How often the model was right on images that were drawn at random, by what it said when they were asked about.
-
-    Args:
-        sample: The answers to them.
-    """
+def count_right(sample: Iterable[Answer]) -> AccuracyEstimate:
+    """Accuracy of the model that was asked, from the answers to images that were drawn at random."""
     kinds = [(answer.answer, answer.label == answer.predicted) for answer in sample]
     judged = [is_right for kind, is_right in kinds if kind != "none"]
-    return Estimate(len(judged), sum(judged), len(kinds) - len(judged), *wilson_interval(sum(judged), len(judged)))
+    return AccuracyEstimate(
+        len(judged), sum(judged), len(kinds) - len(judged), *wilson_interval(sum(judged), len(judged))
+    )
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share; it is honest also of few images, and of none or all of them right.
+    """Wilson's 95 % interval of a proportion; it holds for few images too, and where none or all are right.
 
     Example:
         >>> [round(end, 3) for end in wilson_interval(9, 10)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from qurate.active.answers import Answer, AnswerLog, Estimate, estimate_accuracy
+from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, estimate_accuracy
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
 from qurate.errors import DataError
 from qurate.runs.suggestions import Inquiry, Question
@@ -146,7 +146,7 @@ class Session:
             "damaged": self.log.damaged,
         }
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> AccuracyEstimate:
         """Accuracy by the random part."""
         return estimate_accuracy(self._random_order, self._new_answers(), self._predictions)
 

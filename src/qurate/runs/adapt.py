@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, get_args
 
+from qurate.active.answers import AnswersFile, read_answers
 from qurate.config import Device, NetworkConfig, RunConfig
 from qurate.data.own_images import Missing, StrPath, count_images, read_parts
 from qurate.distributed import check_world_size, init_process_group
@@ -15,7 +16,7 @@ from qurate.embedding.backbone import choose_device, freeze_backbones
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import Look, Pooling, check_trainable, find_backbone
 from qurate.presets import Preset, make_config
-from qurate.runs.continue_from import AnswersFile, PreviousRun, read_answers, read_previous
+from qurate.runs.continue_from import PreviousRun, read_previous
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import BACKBONE, Train, choose_places
 from qurate.runs.model import AdaptedModel, load

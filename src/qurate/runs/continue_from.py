@@ -1,8 +1,7 @@
-"""A run that learns from what people answered about a finished one: its settings, its answers, what they changed."""
+"""Continue from a finished run and the answers about it: its settings, its answers, and what they changed."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import math
@@ -10,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from qurate.active.answers import LABELS_FILE, Answer, count_right, current_answers, parse_answers, tells
+from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right, is_conclusive
 from qurate.config import RunConfig
 from qurate.data.domains import list_some
 from qurate.data.own_images import Parts, paths_of
@@ -35,94 +33,11 @@ from qurate.runs.image_sources import check_beside_previous, is_text, read_setti
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of, read_about
 from qurate.runs.suggestions import read_run_table
-from qurate.runtime.paths import StrPath, as_path
-from qurate.runtime.tables import read_csv, to_csv, unguard
+from qurate.runtime.paths import StrPath
+from qurate.runtime.tables import to_csv
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer
 from qurate.selection.pseudo_labels import Positives
-
-_ALLOWED = "labels.csv of a run, or a CSV table with the columns file and label, as 'qurate suggest' writes one"
-
-
-@dataclass(frozen=True, eq=False)
-class AnswersFile:
-    """Answers about images, as a file holds them.
-
-    Args:
-        path: The file.
-        current: The answer that counts for each image, by the name that the file gives it.
-        damaged: Rows that could not be understood.
-    """
-
-    path: Path
-    current: dict[str, Answer]
-    damaged: int = 0
-
-    def after(self, earlier: AnswersFile) -> AnswersFile:
-        """These answers beside earlier ones; of two about one image, this file's counts."""
-        before = {file: row for file, row in earlier.current.items() if file not in self.current}
-        return AnswersFile(self.path, {**before, **self.current}, earlier.damaged + self.damaged)
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """How many answers count, and a digest of what they say."""
-        rows = sorted("\0".join((row.file, row.answer, row.label)) for row in self.current.values())
-        digest = hashlib.sha256("\n".join(rows).encode("utf-8", errors="surrogateescape"))
-        return {"answers": len(rows), "sha256": digest.hexdigest()}
-
-
-def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
-    """The answers of a file.
-
-    Args:
-        where: labels.csv of a run, or a table with the columns `file` and `label` and perhaps `predicted` and `asker`;
-            rows without a label are no answers.
-        allow_empty: Accept a file without an answer.
-
-    Raises:
-        DataError: If the file is missing, of another kind, or holds no answer.
-        TableError: If it is a table that cannot be read.
-    """
-    path = as_path(where, "labels", _ALLOWED)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"labels must be {_ALLOWED}, got {path}: cannot be read ({reason}).") from error
-    if _is_table(content):
-        found = AnswersFile(path, _of_table(path))
-    else:
-        rows, damaged = parse_answers(content)
-        found = AnswersFile(path, current_answers(rows), damaged)
-    if not found.current and not allow_empty:
-        lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
-        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {path} holds none that counts.{lost}")
-    return found
-
-
-def _is_table(content: bytes) -> bool:
-    """Whether the columns are those of a table of suggestions rather than of labels.csv."""
-    first = content.decode("utf-8-sig", errors="surrogateescape").partition("\n")[0].rstrip("\r")
-    try:
-        names = {unguard(name) for name in next(csv.reader([first], strict=True), [])}
-    except csv.Error:
-        return False
-    return {"file", "label"} <= names and "answer" not in names
-
-
-def _of_table(path: Path) -> dict[str, Answer]:
-    """The rows that have a label, as answers."""
-    table = read_csv(path)
-    when = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    columns = [table[name] if name in table else [""] * len(table) for name in ("file", "label", "predicted", "asker")]
-    found: dict[str, Answer] = {}
-    for file, written, predicted, asker in zip(*columns, strict=True):
-        label = written.strip()
-        if file and label:
-            act = hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
-            found[file] = Answer(act, when, file, "label", label, predicted, asker)
-    return found
-
 
 _NUMBERS = ("reward", "phi", "classifier_prob", "center_prob", "entropy_drop")
 
@@ -165,17 +80,17 @@ class PreviousRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """What a run that learns from answers about it depends on."""
+        """Digests of what a run that continues from it depends on."""
         weights = {name: values.cpu() for name, values in self.model.network.state_dict().items()}
         return {"model": tensor_digest(weights), "positives": hashlib.sha256(to_csv(self.positives)).hexdigest()}
 
     @cached_property
     def predicted(self) -> dict[str, str]:
-        """Its prediction of each image, by absolute path."""
+        """Its prediction for each image, by absolute path."""
         return {whole_path(file): label for file, label in self.predictions[["file", "label"]].itertuples(index=False)}
 
     def sure_of(self, files: Sequence[Path]) -> float:
-        """Mean probability that its model gave the classes it named in these images; 1 where its table does not say."""
+        """Mean probability of its predictions for these images; 1 where its table has none."""
         if "probability" not in self.predictions:
             return 1.0
         wanted = {whole_path(file) for file in files}
@@ -185,7 +100,7 @@ class PreviousRun:
 
     @cached_property
     def learned(self) -> dict[str, tuple[str, str]]:
-        """What it had been told already: the answer and the class, by absolute path."""
+        """The answers that it had learned from, kind and class, by absolute path."""
         if not {"answer", "answer_label"} <= set(self.predictions):
             return {}
         rows = self.predictions[["file", "answer", "answer_label"]].itertuples(index=False)
@@ -216,7 +131,7 @@ class PreviousRun:
         return {"config": config, "backbone": backbone, "weights": weights}
 
     def check(self, parts: Parts, frozen: Frozen) -> None:
-        """Make sure that its model is one of these classes and images, before any work.
+        """Check that its model fits these classes and images, before any work.
 
         Raises:
             DataError: If the classes are others.
@@ -247,7 +162,7 @@ class PreviousRun:
             )
 
     def weights(self) -> dict[str, Tensor]:
-        """State of its method: F and C as they were. What a method has beside them begins anew, as at the start."""
+        """State of its method: its F and C, and the initial state of what a method has beside them."""
         kept = self.model.network
         network = kept
         if self.config.network.backbone == "none":  # only the head was trained
@@ -255,7 +170,7 @@ class PreviousRun:
         return build_method(self.config.method, network, seed=self.config.seed).state_dict()
 
     def trusted(self, files: Sequence[Path]) -> Positives:
-        """Its D_p, as positions in a D_u of these files; what is not among them is left out.
+        """Its D_p, as positions in a D_u of these files, without images that are not among them.
 
         Raises:
             RunError: If positives.csv is damaged.
@@ -276,7 +191,7 @@ class PreviousRun:
 
 
 def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
-    """A run that answers are about.
+    """Read a finished run to continue from.
 
     Args:
         run: Its folder, or its model.
@@ -302,7 +217,7 @@ def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
 
 
 def whole_path(file: Path | str) -> str:
-    """One name for an image, however a table spells it: its absolute path; links are not followed."""
+    """The absolute path of an image, by which tables of several runs are joined; links are not followed."""
     return os.path.abspath(file)  # noqa: PTH100  # Path.absolute keeps '..'
 
 
@@ -319,7 +234,7 @@ class AppliedAnswers:
         answers: The answer to each, with the file as predictions.csv of this run names it.
         labels: The class of each, -1 where it has none, (N_a,) int64.
         earlier: How many of them the previous run had learned from.
-        others: Answers about other images, as they were given.
+        others: Answers about other images.
         notes: Sentences on what could not be used.
     """
 
@@ -332,7 +247,7 @@ class AppliedAnswers:
 
     @classmethod
     def none(cls) -> AppliedAnswers:
-        """That of a run without answers."""
+        """Those of a run without answers."""
         return cls(torch.empty(0, dtype=torch.int64), (), torch.empty(0, dtype=torch.int64))
 
     def __len__(self) -> int:
@@ -344,16 +259,16 @@ class AppliedAnswers:
         return int((self.labels[self.earlier :] >= 0).sum())
 
     def lines(self, previous: PreviousRun | None) -> list[str]:
-        """What was understood, one sentence each."""
+        """A summary for the person who started the run, one sentence each."""
         if not len(self):
             return []
         start = "" if previous is None else f" They are about {previous.folder}."
         earlier = f", and {self.earlier} that the run before had learned from" if self.earlier else ""
-        new = _rows(len(self) - self.earlier, "answer")
+        new = _count(len(self) - self.earlier, "answer")
         return [f"{new} to learn from, {self.joined} with a class{earlier}.{start}", *self.notes]
 
     def apply(self, split: Split) -> Answered:
-        """The split with what was said: labelled images have joined D_t, all that were answered have left D_u."""
+        """The split after the answers: labelled images have joined D_t, all answered ones have left D_u."""
         if not len(self):
             return Answered(split, torch.arange(len(split.target_unlabeled)), 0)
         return answer(split, self.indices, self.labels)
@@ -361,12 +276,12 @@ class AppliedAnswers:
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What a run works on.
+    """The images of a run and the answers about them.
 
     Args:
-        parts: The images that were given, without the unreadable ones.
-        whole: The same as the network is given them, before any answer.
-        applied: What people said of them.
+        parts: The images as they were read, without the unreadable ones.
+        whole: The same as inputs of the network, before any answer.
+        applied: The answers.
     """
 
     parts: Parts
@@ -375,22 +290,22 @@ class RunData:
 
     @cached_property
     def files(self) -> Split:
-        """Image files, with what was said."""
+        """The image files after the answers."""
         return self.applied.apply(self.parts.split).split
-
-    @property
-    def split(self) -> Split:
-        """What training is given."""
-        return self.after_answers.split
 
     @cached_property
     def after_answers(self) -> Answered:
-        """What the answers make of the whole."""
+        """The inputs after the answers."""
         return self.applied.apply(self.whole)
 
     @property
+    def split(self) -> Split:
+        """What is trained on."""
+        return self.after_answers.split
+
+    @property
     def answered(self) -> Inputs:
-        """The images that people answered about, in the order of the applied."""
+        """Inputs of the images that have an answer, in the order of `applied`."""
         return take(self.whole.target_unlabeled.inputs, self.applied.indices)
 
 
@@ -407,36 +322,31 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
     """
     files, classes = paths_of(parts.split.target_unlabeled), parts.split.classes
     place = {whole_path(file): i for i, file in enumerate(files)}
+    predicted, learned = ({}, {}) if previous is None else (previous.predicted, previous.learned)
     found: dict[int, Answer] = {}
+    others: list[Answer] = []
+    is_known: dict[int, bool] = {}
     for row in answers_file.current.values():
-        if (i := place.get(whole_path(row.file), -1)) >= 0:
-            found[i] = _named(row, files[i], previous)
-    order = sorted(found, key=lambda i: not _was_learned(found[i], previous))  # stable: otherwise as they were given
-    earlier = sum(_was_learned(row, previous) for row in found.values())
+        path = whole_path(row.file)
+        if path not in place:
+            others.append(row)
+            continue
+        i = place[path]
+        found[i] = row._replace(file=str(files[i]), predicted=row.predicted or predicted.get(path, ""))
+        is_known[i] = learned.get(path) == (row.answer, row.label)
+    order = sorted(found, key=lambda i: not is_known[i])  # stable: otherwise in the order of the file
     answers = tuple(found[i] for i in order)
     number = {name: k for k, name in enumerate(classes)}
     applied = AppliedAnswers(
         torch.tensor(order, dtype=torch.int64),
         answers,
         torch.tensor([number.get(row.label, -1) for row in answers], dtype=torch.int64),
-        earlier,
-        tuple(row for row in answers_file.current.values() if whole_path(row.file) not in place),
+        sum(is_known.values()),
+        tuple(others),
         tuple(_notes(answers_file, answers, classes, len(answers_file.current) - len(found))),
     )
     _check(applied, answers_file, len(files), previous)
     return applied
-
-
-def _named(row: Answer, file: Path, previous: PreviousRun | None) -> Answer:
-    """An answer under the name that its image has in this run, with what the previous model said of it."""
-    predicted = row.predicted
-    if not predicted and previous is not None:
-        predicted = previous.predicted.get(whole_path(file), "")
-    return row._replace(file=str(file), predicted=predicted)
-
-
-def _was_learned(row: Answer, previous: PreviousRun | None) -> bool:
-    return previous is not None and previous.learned.get(whole_path(row.file)) == (row.answer, row.label)
 
 
 def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str], lost: int) -> list[str]:
@@ -444,28 +354,28 @@ def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str],
     notes = []
     if file.damaged:
         notes.append(
-            f"labels: {_rows(file.damaged, 'row')} of {file.path} cannot be understood, as a kill in the middle of "
+            f"labels: {_count(file.damaged, 'row')} of {file.path} cannot be understood, as a kill in the middle of "
             "writing leaves one; such rows do not count."
         )
     if lost:
         notes.append(
-            f"labels: {_rows(lost, 'answer')} of {file.path} concern images that are not among the unlabelled ones of "
+            f"labels: {_count(lost, 'answer')} of {file.path} concern images that are not among the unlabelled ones of "
             "this run, by their file names; they change nothing."
         )
     if strange:
         notes.append(
-            f"labels: {_rows(len(strange), 'answer')} of {file.path} name a class that this run does not have "
+            f"labels: {_count(len(strange), 'answer')} of {file.path} name a class that this run does not have "
             f"({list_some(sorted(set(strange)), 3)}); these images leave the unlabelled ones and join no class."
         )
     return notes
 
 
-def _rows(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _check(applied: AppliedAnswers, file: AnswersFile, n_files: int, previous: PreviousRun | None) -> None:
-    count = _rows(len(file.current), "answer")
+    count = _count(len(file.current), "answer")
     if not len(applied):
         raise DataError(
             f"labels: none of the {count} of {file.path} is about an unlabelled image of this run, by its file name. "
@@ -488,12 +398,12 @@ def _check(applied: AppliedAnswers, file: AnswersFile, n_files: int, previous: P
 def summarize_answers(
     applied: AppliedAnswers, named: Sequence[str], predictions: pd.DataFrame, previous: PreviousRun | None
 ) -> RunAnswers:
-    """Count what came of the answers.
+    """Count answers and what they changed.
 
     Args:
         applied: The answers.
         named: The class that the new model gives each of its images.
-        predictions: What the new model says of the images without an answer; columns file, label.
+        predictions: Of the new model for the images without an answer; columns file, label.
         previous: The run that the answers are about, if any.
     """
     new, labels = applied.answers[applied.earlier :], applied.labels[applied.earlier :].tolist()
@@ -504,7 +414,7 @@ def summarize_answers(
     now = zip(new, labels, named[applied.earlier :], strict=True)
     drawn = [row for row in known if row.asked == "random"]
     if previous is not None:
-        drawn = [row for row in drawn if tells(row, previous.predicted.get(whole_path(row.file), ""))]
+        drawn = [row for row in drawn if is_conclusive(row, previous.predicted.get(whole_path(row.file), ""))]
     chance = count_right(drawn)
     return RunAnswers(
         labeled=len(labeled),
@@ -524,7 +434,7 @@ def summarize_answers(
 
 
 def _confusions(labeled: Sequence[Answer]) -> tuple[tuple[str, str, int], ...]:
-    """What was predicted, what it is, and how often; the most frequent first."""
+    """Predicted class, true class and count; the most frequent first."""
     pairs = Counter((row.predicted, row.label) for row in labeled if row.predicted and row.predicted != row.label)
     return tuple((*pair, n) for pair, n in sorted(pairs.items(), key=lambda item: (-item[1], item[0])))
 

@@ -1,4 +1,4 @@
-"""A model that goes out: a network, its classes and how to use it, in two files that run nothing when read."""
+"""An adapted model: a network, its classes and how to use it, in two files; reading them runs no code."""
 
 from __future__ import annotations
 
@@ -78,42 +78,34 @@ def how_to_prepare(transforms: Sequence[Transform]) -> list[str]:
     return lines
 
 
-def read_transforms(said: Any) -> tuple[Transform, ...]:
-    """How images are prepared for each backbone, as model.json says it: a table, or a list of them.
+def read_transform(stored: Any) -> Transform:
+    """How images are prepared for one backbone, from model.json.
 
     Raises:
-        ValueError: If it does not say that.
-    """
-    return tuple(read_transform(each) for each in said) if isinstance(said, list) else (read_transform(said),)
-
-
-def read_transform(said: Any) -> Transform:
-    """How images are prepared for one backbone.
-
-    Raises:
-        ValueError: If it does not say that.
+        ValueError: If the table is not of that kind.
     """
     sizes, scales = ("resize", "crop"), ("mean", "std")
-    if not isinstance(said, dict) or said.keys() - {"interpolation"} != {*sizes, *scales}:
+    if not isinstance(stored, dict) or stored.keys() - {"interpolation"} != {*sizes, *scales}:
         raise ValueError(
-            f"transform must be a table of resize, crop, mean, std and perhaps interpolation, got {shorten(repr(said))}"
+            "transform must be a table of resize, crop, mean, std and perhaps interpolation, got "
+            f"{shorten(repr(stored))}"
         )
     for name in sizes:
-        if type(said[name]) is not int:
-            raise ValueError(f"transform.{name} must be an integer, got {shorten(repr(said[name]))}")
+        if type(stored[name]) is not int:
+            raise ValueError(f"transform.{name} must be an integer, got {shorten(repr(stored[name]))}")
     for name in scales:
-        values = said[name] if isinstance(said[name], list) else []
+        values = stored[name] if isinstance(stored[name], list) else []
         is_allowed = all(type(x) in (int, float) and math.isfinite(x) and (x > 0 or name == "mean") for x in values)
         if len(values) != 3 or not is_allowed:
             kind = "positive numbers" if name == "std" else "numbers"
-            raise ValueError(f"transform.{name} must be three {kind}, got {shorten(repr(said[name]))}")
-    interpolation = said.get("interpolation", "bilinear")
+            raise ValueError(f"transform.{name} must be three {kind}, got {shorten(repr(stored[name]))}")
+    interpolation = stored.get("interpolation", "bilinear")
     if interpolation not in get_args(Interpolation):
         raise ValueError(
             f"transform.interpolation must be one of {', '.join(get_args(Interpolation))}, got "
             f"{shorten(repr(interpolation))}"
         )
-    return Transform(said["resize"], said["crop"], tuple(said["mean"]), tuple(said["std"]), interpolation)
+    return Transform(stored["resize"], stored["crop"], tuple(stored["mean"]), tuple(stored["std"]), interpolation)
 
 
 def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
@@ -122,7 +114,7 @@ def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
     Args:
         network: As model.json describes it.
         path: The file.
-        checksum: Of its tensors, as model.json says it; None in models of version 0.1.
+        checksum: Of its tensors, from model.json; None in models of version 0.1.
 
     Raises:
         ModelError: If the file is missing, damaged or of another network.
@@ -131,8 +123,7 @@ def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
         raise ModelError(f"{path}: not a safetensors file of this model ({type(error).__name__}: {error}).") from error
-    checked, own = tensors, network.state_dict()
-    tensors = {_name_today(name, own): values for name, values in tensors.items()}
+    own = network.state_dict()
     wrong = sorted(name for name in own.keys() ^ tensors.keys())
     wrong += sorted(name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape)
     if wrong:
@@ -140,21 +131,15 @@ def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
             f"{path}: must hold the {len(own)} tensors that {ABOUT_FILE} describes, but {len(wrong)} are missing, "
             f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
         )
-    damaged = checksum is not None and tensor_digest(checked) != checksum
+    damaged = checksum is not None and tensor_digest(tensors) != checksum
     if damaged or (strange := not_finite(tensors)):
         why = f"its numbers are not those that {ABOUT_FILE} was written with" if damaged else f"NaN in {strange[0]}"
         raise ModelError(f"{path}: damaged ({why}). Copy it again, or adapt again.")
     network.load_state_dict(tensors)
 
 
-def _name_today(name: str, own: Mapping[str, Tensor]) -> str:
-    """What a tensor is called now: VGG-16's fully connected layers were once counted to its backbone."""
-    apart = name.replace("backbone.classifier.", "bottleneck.", 1)
-    return apart if name not in own and apart in own else name
-
-
 class Looked(NamedTuple):
-    """Image files as a model sees them.
+    """Embeddings and probabilities of image files.
 
     Args:
         files: Those that can be read.
@@ -212,7 +197,7 @@ class AdaptedModel:
 
         Args:
             images: A folder, a glob, a list file, one image or paths.
-            on_progress: Told how many images are done, and of how many.
+            on_progress: Called with the number of images that are done, and of all.
 
         Returns:
             Columns file, label, probability and problem; an unreadable image has an empty label, no probability and its
@@ -234,7 +219,7 @@ class AdaptedModel:
         Args:
             labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new. Unreadable
                 images are left out with a warning.
-            on_progress: Told how many images are done, and of how many.
+            on_progress: Called with the number of images that are done, and of all.
         """
         domain = read_labeled(labeled, "labeled")
         if strange := [name for name in domain.classes if name not in self.classes]:
@@ -249,13 +234,13 @@ class AdaptedModel:
         domain = leave_out(domain, found.unreadable)
         assert isinstance(domain.inputs, ImageFiles)
         into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
-        said, labels = self._classify(found.of(domain.inputs)), into[domain.labels]
-        probabilities = at_temperature(said, self.calibration.temperature)
+        log_probs, labels = self._classify(found.of(domain.inputs)), into[domain.labels]
+        probabilities = at_temperature(log_probs, self.calibration.temperature)
         return replace(
-            measure(said.argmax(dim=1), labels, len(self.classes)),
+            measure(log_probs.argmax(dim=1), labels, len(self.classes)),
             confidence=float(probabilities[labels >= 0].max(dim=1).values.mean()),
             calibration_error=calibration_error(probabilities, labels),
-            uncalibrated_error=calibration_error(said.exp(), labels),
+            uncalibrated_error=calibration_error(log_probs.exp(), labels),
         )
 
     def suggest(
@@ -275,10 +260,10 @@ class AdaptedModel:
             images: To choose from: a folder, a glob, a list file or paths; the unlabelled images of the run that the
                 model comes from unless given, without those that have an answer in its labels.csv.
             asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or an `QueryStrategy` of your own.
-            random_share: Part of them that is drawn at random instead, between 0 and 1. Only that part tells how often
+            random_share: Part of them that is drawn at random instead, between 0 and 1. Only that part shows how often
                 the model is right.
             seed: Decides everything random.
-            on_progress: Told how many images are done, and of how many.
+            on_progress: Called with the number of images that are done, and of all.
 
         Returns:
             Columns file, label (empty, for the answer), predicted, probability, runner_up, asker and why; in the order
@@ -289,7 +274,7 @@ class AdaptedModel:
         return suggest_images(self, count, images, asker, random_share=random_share, seed=seed, on_progress=on_progress)
 
     def look(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Looked:
-        """What the model makes of image files; those that cannot be read are told apart."""
+        """Embeddings and probabilities of the image files that can be read; why the others cannot."""
         found = self._embed(files, on_progress)
         readable = tuple(file for file in files if file not in found.unreadable)
         embeddings = found.of(ImageFiles(readable))
@@ -321,13 +306,13 @@ class AdaptedModel:
             raise ModelError(f"{path}: cannot be written ({error.strerror}). Choose another folder.") from error
 
     def write(self, path: Path) -> None:
-        """The same, with errors of the disk as they are."""
+        """`save`, with errors of the disk as they come."""
         tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
         write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": FORMAT}))
         self.write_about(path)
 
     def write_about(self, path: Path) -> None:
-        """Write model.json alone, beside the same tensors."""
+        """Write model.json alone; the tensors have not changed."""
         tensors = {name: values.detach().cpu() for name, values in self.network.state_dict().items()}
         about = {**self.about(), "sha256": tensor_digest(tensors)}
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
@@ -384,7 +369,10 @@ def load(folder: StrPath) -> AdaptedModel:
         if not isinstance(stored := about.get("network"), dict):
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
-        transforms = read_transforms(about.get("transform"))
+        stored_transforms = about.get("transform")
+        if not isinstance(stored_transforms, list):  # of one backbone
+            stored_transforms = [stored_transforms]
+        transforms = tuple(read_transform(each) for each in stored_transforms)
         calibration = Calibration.of(about.get("calibration"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         put_transforms(network, transforms)

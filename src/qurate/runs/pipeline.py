@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
+from qurate.active.answers import AnswersFile
 from qurate.calibration import Calibration
 from qurate.config import RunConfig, to_dict
 from qurate.data.images import check_pixels, try_all
@@ -31,7 +32,6 @@ from qurate.report.run_page import gather_record
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Plan, compare, cross_fit, plan_comparison, workers_for
 from qurate.runs.continue_from import (
-    AnswersFile,
     AppliedAnswers,
     PreviousRun,
     RunData,
