@@ -104,6 +104,20 @@ def test_a_description_of_no_model_is_refused(saved: Path, values: dict[str, Any
         qurate.load(saved)
 
 
+@pytest.mark.parametrize("name", ["timm/hf-hub:someone/anything", "timm/test_resnet+timm/hf-hub:someone/anything"])
+def test_a_model_of_somebody_else_does_not_reach_the_network(
+    saved: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    change(saved, network={"backbone": name, "bottleneck": "none"})
+    with pytest.raises(ModelError, match="backbone must be a name, not an address, got 'timm/"):
+        qurate.load(saved)
+
+
 def test_models_of_before_there_was_calibration_say_that_they_are_not(saved: Path) -> None:
     change(saved, calibration=None)
     assert qurate.load(saved).calibration == Calibration()

@@ -369,6 +369,8 @@ def load(folder: StrPath) -> AdaptedModel:
         if not isinstance(stored := about.get("network"), dict):
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
+        if ":" in config.backbone:  # timm would ask the Hugging Face Hub what it is
+            raise ValueError(f"backbone must be a name, not an address, got {shorten(repr(config.backbone))}")
         stored_transforms = about.get("transform")
         if not isinstance(stored_transforms, list):  # of one backbone
             stored_transforms = [stored_transforms]
