@@ -250,7 +250,7 @@ def crowd(tmp_path: Path) -> Iterator[str]:
     """A page about 10,000 images, all of them links to a few."""
     from qurate.review.app import Example, ReviewPage
     from qurate.review.server import listen
-    from qurate.review.session import Session, Wishes
+    from qurate.review.session import QueryOptions, Session
 
     for name, color in COLORS.items():
         paint(tmp_path / f"{name}.png", color, seed=1)
@@ -261,7 +261,7 @@ def crowd(tmp_path: Path) -> Iterator[str]:
     probabilities = torch.randn(10_000, 3, generator=rng).softmax(dim=1)
     pool = Pool(torch.randn(10_000, 4, generator=rng), probabilities, probabilities.argmax(dim=1))
     inquiry = Inquiry(tuple(str(tmp_path / f"{i}.png") for i in range(10_000)), CLASSES, pool, {})
-    session = Session(inquiry, AnswerLog(tmp_path / "labels.csv"), Wishes(10_000, "margin", 0.1, 0))
+    session = Session(inquiry, AnswerLog(tmp_path / "labels.csv"), QueryOptions(10_000, "margin", 0.1, 0))
     examples = [Example(path, path.stem, "source") for path in names]
     own = listen(0)
     port = own.getsockname()[1]

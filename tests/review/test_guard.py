@@ -145,7 +145,7 @@ def test_the_guard_itself_wants_one_host_and_compares_the_whole_token() -> None:
 
     def judge(path: str, *hosts: str) -> str:
         headers = [(b"host", host.encode()) for host in hosts]
-        return guard.judge({"path": path, "method": "GET", "headers": headers})
+        return guard.why_refused({"path": path, "method": "GET", "headers": headers})
 
     assert judge("/secret/", "127.0.0.1:81") == judge("/secret/x", "localhost:81") == ""
     for path in ("/secre/", "/secrets/", "/x/secret/", "", "/SECRET/"):

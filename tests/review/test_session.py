@@ -11,7 +11,7 @@ import torch
 from qurate.active.answers import AnswerLog, estimate_accuracy
 from qurate.active.strategies import Pool
 from qurate.errors import DataError
-from qurate.review.session import CHOICES, Session, Wishes
+from qurate.review.session import CHOICES, QueryOptions, Session
 from qurate.runs.suggestions import Inquiry
 
 N, K = 40, 12
@@ -23,7 +23,7 @@ def make_session(folder: Path, count: int = 10, share: float = 0.3, asker: str =
     trusted = torch.where(torch.arange(N) < 20, probabilities.argmax(dim=1), -1)
     pool = Pool(torch.randn(N, 5, generator=rng), probabilities, trusted)
     inquiry = Inquiry(tuple(f"{i}.png" for i in range(N)), tuple("abcdefghijkl"), pool, {})
-    return Session(inquiry, AnswerLog(folder / "labels.csv"), Wishes(count, asker, share, 0))
+    return Session(inquiry, AnswerLog(folder / "labels.csv"), QueryOptions(count, asker, share, 0))
 
 
 def answer_all(session: Session) -> list[int]:
@@ -135,7 +135,7 @@ def test_what_the_model_has_learned_from_is_neither_counted_nor_asked_again(tmp_
     session.answer([{"image": i, "answer": kind, "label": k} for i, (kind, k) in zip(order, kinds, strict=False)])
     assert session.summary()["answered"] == 3
     told = {name: kind for name, (kind, _) in zip(names, kinds, strict=False)}
-    after = Session(replace(session.inquiry, learned=told), session.log, session.wishes)
+    after = Session(replace(session.inquiry, learned=told), session.log, session.options)
     assert after.summary()["answered"] == 0
     assert after.estimate().images == 0, "a model is no judge of what it was told"
     asked = {question.image for question in after.questions}

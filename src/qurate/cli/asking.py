@@ -98,14 +98,14 @@ def review(
     from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.review.app import ReviewPage
     from qurate.review.server import listen, read_examples, serve
-    from qurate.review.session import Session, Wishes
+    from qurate.review.session import QueryOptions, Session
     from qurate.runs.suggestions import read_run_images
 
     examples = read_examples(run)
     own = listen(port)
     with own:
         inquiry = look_at(run, read_run_images(run))
-        session = Session(inquiry, AnswerLog(run / LABELS_FILE), Wishes(count, asker, random_share, seed))
+        session = Session(inquiry, AnswerLog(run / LABELS_FILE), QueryOptions(count, asker, random_share, seed))
         title = run.absolute().name
         serve(ReviewPage(title, session, examples), own, show=browser, say=say)
 

@@ -191,8 +191,8 @@ def reliability_figure(held_out: pd.DataFrame) -> Markup | None:
         bins = np.minimum((held_out[kind].to_numpy(float) * GROUPS).astype(int), GROUPS - 1)
         for _, group in held_out.groupby(bins):
             groups.append((kind, float(group[kind].mean()), float(group["right"].mean()), len(group)))
-    said = [f"{sure:.0%} sure, {right:.0%} right" for kind, sure, right, _ in groups if kind == "probability"]
-    svg = _svg(250, f"How often the model is right on held-out images: {'; '.join(said)}.", "chart")
+    groups_text = [f"{sure:.0%} sure, {right:.0%} right" for kind, sure, right, _ in groups if kind == "probability"]
+    svg = _svg(250, f"How often the model is right on held-out images: {'; '.join(groups_text)}.", "chart")
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = base - share * (base - top)
         _add(svg, "line", "grid" if share else "axis", x1="12%", x2="94%", y1=y, y2=y)

@@ -49,9 +49,9 @@ class Thumbnail:
     """A picture for the page, or why there is none.
 
     Args:
-        alt: What it shows, for those who do not see it.
+        alt: Its description.
         uri: The JPEG as a data URI; empty where there is none.
-        problem: A few words to stand in its place.
+        problem: The text in its place.
         tiny: Whether it is so small that pixels should stay sharp when enlarged.
     """
 
@@ -72,7 +72,7 @@ class Thumbnails:
         self._left = budget
 
     def of(self, path: Path | None, alt: str) -> Thumbnail:
-        """The thumbnail of a file; a file that cannot be read gives words instead."""
+        """The thumbnail of a file, or a text where it cannot be read."""
         if path is None:
             return Thumbnail(f"{alt}: no such image", problem="no image")
         try:
@@ -105,7 +105,7 @@ def gather_record(
     before: Callable[[Inputs], Tensor] | None,
     no_comparison: str = "",
 ) -> RunRecord:
-    """Everything the page shows but the comparison, which comes last.
+    """Everything the page shows except the comparison, which is made last.
 
     Args:
         files: The parts as image files.
@@ -114,7 +114,7 @@ def gather_record(
         config: The run.
         notes: Sentences on what was skipped or assumed.
         title: Heading of the page.
-        before: Embeddings by the backbone as it came, (N, width), for the map of the images; None draws no map.
+        before: Computes embeddings by the backbone before training, (N, width), for the map; None draws no map.
         no_comparison: Why there is no comparison, as a sentence.
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
@@ -163,14 +163,14 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
     if record.calibration.by != "nothing":
         rows.append(("calibration_temperature", None, record.calibration.temperature))
         rows.append(("calibration_images", None, float(record.calibration.images)))
-    if (told := record.answers) is not None:
+    if (answers := record.answers) is not None:
         names = ("labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right")
-        rows += [(f"answers_{name}", None, float(getattr(told, name))) for name in names]
-        if told.random:
-            rows += [(f"answers_{name}", None, getattr(told, name)) for name in ("random_low", "random_high")]
-        if told.corrections is not None:
-            rows.append(("answers_rejected", None, float(len(told.corrections.left))))
-            rows.append(("answers_changed", None, float(told.corrections.changed)))
+        rows += [(f"answers_{name}", None, float(getattr(answers, name))) for name in names]
+        if answers.random:
+            rows += [(f"answers_{name}", None, getattr(answers, name)) for name in ("random_low", "random_high")]
+        if answers.corrections is not None:
+            rows.append(("answers_rejected", None, float(len(answers.corrections.left))))
+            rows.append(("answers_changed", None, float(answers.corrections.changed)))
     table = pd.DataFrame(rows, columns=["what", "round", "value"])
     table["round"] = table["round"].astype("Int64")
     return table
@@ -264,7 +264,7 @@ def render(record: RunRecord) -> str:
         title=record.title,
         record=record,
         outcome=outcome(record.comparison, record.no_comparison, record.answers),
-        told=None if record.answers is None else answers_in_words(record.answers),
+        answer_sentences=None if record.answers is None else answers_in_words(record.answers),
         confusions=() if record.answers is None else record.answers.confusions[:CONFUSIONS],
         rejected=_rejected(record, thumbnails),
         interval=interval_figure(record.comparison) if record.comparison else None,
@@ -336,14 +336,14 @@ def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
     corrections = None if record.answers is None else record.answers.corrections
     if corrections is None:
         return []
-    said = {"none": "none of the classes", "wrong": "not that, nobody said what"}
+    words = {"none": "none of the classes", "wrong": "not that, nobody said what"}
     cards = []
     for row in corrections.left.head(GALLERY).to_dict("records"):
         label, path = str(row["label"]), Path(row["file"])
         answer = str(row["answer"])
-        told = answer if answer in record.classes else said.get(answer, answer)
+        shown = answer if answer in record.classes else words.get(answer, answer)
         cards.append(
-            Card(thumbnails.of(path, f"{path.name}, no {label}"), told, path.name, (f"was trusted as {label}",))
+            Card(thumbnails.of(path, f"{path.name}, no {label}"), shown, path.name, (f"was trusted as {label}",))
         )
     return cards
 

@@ -1,4 +1,4 @@
-"""The outcome of a run, and what answers changed, in plain words."""
+"""The outcome of a run, and what answers changed, in sentences."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
 
 
 def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
-    """Who else was asked about a label, p_f of Eq. (4): in full for a sentence, and in a word for a card.
+    """What p_f of Eq. (4) compares a label with: in full for a sentence, and in short for a card.
 
     Args:
         reward_config: Of the run; says what p_f was made of.
@@ -172,10 +172,10 @@ CONFUSIONS = 10
 
 def answers_in_words(found: RunAnswers) -> tuple[str, ...]:
     """What was answered, what it says of the model that was asked, and what it changed; one sentence or two each."""
-    said = [_kinds(found), _before(found), _chance(found), _now(found)]
+    sentences = [_kinds(found), _before(found), _chance(found), _now(found)]
     if found.corrections is not None:
-        said += [_trusted(found.corrections), _changed(found.corrections)]
-    return tuple(sentence for sentence in said if sentence)
+        sentences += [_trusted(found.corrections), _changed(found.corrections)]
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _kinds(found: RunAnswers) -> str:

@@ -64,7 +64,7 @@ def encode_picture(path: Path, side: int) -> bytes:
 
 
 PARTS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
-"""Files of the page, and what they are."""
+"""Files of the page, and their media types."""
 MOST_IMAGES = 200
 """Pseudo-labels that a page of the grid may ask for."""
 
@@ -85,10 +85,10 @@ class Example:
 
 
 class ReviewPage:
-    """What answers requests.
+    """Answers the requests of the page.
 
     Args:
-        title: What the page is about.
+        title: Of the page.
         session: The questions.
         examples: Images of the classes.
     """
@@ -124,27 +124,27 @@ class ReviewPage:
         return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
 
     async def start(self, request: Request) -> Response:
-        """What the page needs to begin: classes, their examples, the pseudo-labels, and how far it is."""
+        """What the page shows first: classes, their examples, the pseudo-labels, and the progress."""
         names = self._session.inquiry.classes
         examples: list[list[dict[str, Any]]] = [[] for _ in names]
         number = {name: k for k, name in enumerate(names)}
         for i, example in enumerate(self._examples):
             if example.label in number:
                 examples[number[example.label]].append({"number": i, "part": example.part})
-        return await self._say(lambda: {"title": self._title, "classes": list(names), "examples": examples})
+        return await self._respond(lambda: {"title": self._title, "classes": list(names), "examples": examples})
 
     async def question(self, request: Request) -> Response:
         """The next question."""
         words = request.query_params.get("later", "").split(",")
         later = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 10]
         tab = request.query_params.get("tab", "")[:40]
-        return await self._say(lambda: {"question": self._session.next_question(tab, later)})
+        return await self._respond(lambda: {"question": self._session.next_question(tab, later)})
 
     async def trusted(self, request: Request) -> Response:
-        """Pseudo-labels of a class that nobody has looked at."""
+        """Pseudo-labels of a class without an answer."""
         label = _whole(request.query_params.get("label"), len(self._session.inquiry.classes) - 1)
         count = _whole(request.query_params.get("count"), MOST_IMAGES)
-        return await self._say(lambda: {"grid": self._session.trusted_images(label, count)})
+        return await self._respond(lambda: {"grid": self._session.trusted_images(label, count)})
 
     def picture(self, request: Request) -> Response:
         """An image by its number; no path of a request ever leads to a file."""
@@ -160,26 +160,26 @@ class ReviewPage:
         given = body.get("answers")
         if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
             raise HTTPException(400, "answers must be a list")
-        return await self._say(lambda: {"id": self._session.answer(given)})
+        return await self._respond(lambda: {"id": self._session.answer(given)})
 
     async def undo(self, request: Request) -> Response:
         """Take answers back."""
         act = (await _body(request)).get("id")
-        return await self._say(lambda: {"undone": self._session.log.undo(str(act))})
+        return await self._respond(lambda: {"undone": self._session.log.undo(str(act))})
 
     async def more(self, request: Request) -> Response:
         """Ask more."""
-        return await self._say(lambda: {"added": self._session.ask_more()})
+        return await self._respond(lambda: {"added": self._session.ask_more()})
 
-    async def _say(self, work: Callable[[], dict[str, Any]]) -> Response:
-        """What some work gives, and how far the session is after it."""
+    async def _respond(self, work: Callable[[], dict[str, Any]]) -> Response:
+        """The result of some work, and the state of the session after it."""
 
         def do() -> dict[str, Any]:
             with self._lock:
                 return {**work(), "summary": self._session.summary(), "trusted": self._session.trusted_classes()}
 
-        said = json.dumps(await run_in_threadpool(do))  # in ASCII: the name of a file need not be valid text
-        return Response(said, media_type="application/json", headers={"cache-control": "no-store"})
+        body = json.dumps(await run_in_threadpool(do))  # in ASCII: the name of a file need not be valid text
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who may talk to the server: pages that it has given out itself, and nobody else.
+"""Which requests the server accepts: those of its own page alone.
 
 It listens on the loopback address only, but every page that a browser on this machine shows can send requests there,
 and so can other users of the machine (who can read the token while a browser is started with it on its command line;
@@ -30,7 +30,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Of every answer: the page may load its own parts, talk to this server and do nothing else."""
+"""Of every answer: the page may load its own parts, send requests to this server, and do nothing else."""
 
 
 class Guard:
@@ -51,7 +51,7 @@ class Guard:
         """An ASGI application."""
         if scope["type"] != "http":
             return
-        reason = self.judge(scope)
+        reason = self.why_refused(scope)
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -64,7 +64,7 @@ class Guard:
         else:
             await self._app(scope, receive, send_with_headers)
 
-    def judge(self, scope: Scope) -> str:
+    def why_refused(self, scope: Scope) -> str:
         """Why a request is refused; empty if it is not."""
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:

@@ -1,4 +1,4 @@
-"""A session of questions and answers; it knows nothing of pages and servers."""
+"""A session of questions and answers, without the page and the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELD = 60.0
 
 
 @dataclass(frozen=True)
-class Wishes:
+class QueryOptions:
     """What to ask.
 
     Args:
@@ -44,11 +44,11 @@ class Session:
     Args:
         inquiry: The images of the run.
         log: Where the answers go; others may write to it meanwhile.
-        wishes: What to ask.
+        options: What to ask.
     """
 
-    def __init__(self, inquiry: Inquiry, log: AnswerLog, wishes: Wishes) -> None:
-        self.inquiry, self.log, self.wishes = inquiry, log, wishes
+    def __init__(self, inquiry: Inquiry, log: AnswerLog, options: QueryOptions) -> None:
+        self.inquiry, self.log, self.options = inquiry, log, options
         self.questions: list[Question] = []
         self._held: dict[int, tuple[str, float]] = {}
         self.ask_more()
@@ -57,12 +57,12 @@ class Session:
         """Add questions about images that have neither an answer nor a question; how many were added."""
         answers = self.log.current()
         waiting = {self.inquiry.files[question.image]: _placeholder() for question in self.questions}
-        wishes = self.wishes
+        options = self.options
         more = self.inquiry.draw(
-            wishes.count,
-            wishes.asker,
-            random_share=wishes.random_share,
-            seed=wishes.seed,
+            options.count,
+            options.asker,
+            random_share=options.random_share,
+            seed=options.seed,
             answers={**waiting, **answers},
         )
         known = {question.image for question in self.questions}
@@ -74,7 +74,7 @@ class Session:
         """The next question for a tab, or None when all are answered.
 
         Args:
-            tab: Who asks; what it shows is not given to other tabs for a while.
+            tab: The tab that asks; its question is not given to other tabs for a while.
             later: Images that this tab has put off; they come last.
         """
         open_now = self._open()
@@ -135,7 +135,7 @@ class Session:
         return self.log.add(rows)
 
     def summary(self) -> dict[str, Any]:
-        """How far it is, and how often the model is right; answers that it has learned from do not count."""
+        """Progress, and the accuracy of the model; answers that it has learned from do not count."""
         answers = self._new_answers()
         none = sum(answer.answer == "none" for answer in answers.values())
         return {
@@ -151,7 +151,7 @@ class Session:
         return estimate_accuracy(self._random_order, self._new_answers(), self._predictions)
 
     def trusted_classes(self) -> list[dict[str, int]]:
-        """Of each class with pseudo-labels: its number, how many there are, and how many nobody has looked at."""
+        """Of each class with pseudo-labels: its number, how many there are, and how many have no answer."""
         answers = self._answers()
         counts: dict[int, list[int]] = {}
         for image, label in self._trusted.items():
@@ -161,7 +161,7 @@ class Session:
         return [{"label": k, "trusted": total, "open": left} for k, (total, left) in sorted(counts.items())]
 
     def trusted_images(self, label: int, count: int) -> dict[str, Any]:
-        """Pseudo-labels of a class that nobody has looked at, the most doubtful first.
+        """Pseudo-labels of a class without an answer, the most doubtful first.
 
         Args:
             label: The number of the class.
@@ -177,7 +177,7 @@ class Session:
 
     @cached_property
     def _random_order(self) -> list[str]:
-        order = RandomStrategy().ask(self.inquiry.pool, len(self.inquiry.files), self.wishes.seed)
+        order = RandomStrategy().ask(self.inquiry.pool, len(self.inquiry.files), self.options.seed)
         files = [self.inquiry.files[image] for image in order.tolist()]
         return [file for file in files if file not in self.inquiry.learned]
 
@@ -194,7 +194,7 @@ class Session:
         return self.inquiry.classes[self.inquiry.predicted[image]]
 
     def _rejected(self, image: int) -> str:
-        """The class that 'wrong' denies: the pseudo-label, which the final model need not say any more."""
+        """The class that 'wrong' denies: the pseudo-label, which the final model need not predict any more."""
         return self.inquiry.classes[self._trusted.get(image, self.inquiry.predicted[image])]
 
     def _askers(self) -> dict[int, str]:
@@ -205,10 +205,10 @@ class Session:
         return {file: answer for file, answer in self.log.current().items() if file in self.inquiry.place}
 
     def _new_answers(self) -> dict[str, Answer]:
-        """Those that the model has not learned from; one that it was only told to be wrong about may get a class."""
-        told = self.inquiry.learned
+        """Answers that the model has not learned from; an image that was only called wrong may get a class later."""
+        learned = self.inquiry.learned
         answers = self._answers().items()
-        return {file: row for file, row in answers if file not in told or (told[file] == "wrong" != row.answer)}
+        return {file: row for file, row in answers if file not in learned or (learned[file] == "wrong" != row.answer)}
 
     def _open(self) -> list[Question]:
         """What is still to be answered: first the images that somebody called wrong without saying what they are."""

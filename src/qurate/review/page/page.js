@@ -1,4 +1,4 @@
-// The page: it shows a question, sends the answer, and goes on when the server has said that it is saved.
+// The page: it shows a question, sends the answer, and goes on when the server has confirmed that it is saved.
 const $ = id => document.getElementById(id);
 const GRID = 30;
 const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
@@ -15,12 +15,12 @@ async function call(path, body) {
     throw new Error("The server has ended, so nothing more is saved. Start `qurate review` again; all answers so far are kept.");
   }
   const text = await answer.text();
-  let said = { problem: text || `the server answers ${answer.status}` };
-  try { said = JSON.parse(text); } catch { /* what is refused is said in plain text */ }
-  if (!answer.ok) throw new Error(body === undefined ? said.problem : `Not saved: ${said.problem}`);
-  if (said.summary) showSummary(said.summary);
-  if (said.trusted) state.trusted = said.trusted;
-  return said;
+  let reply = { problem: text || `the server answers ${answer.status}` };
+  try { reply = JSON.parse(text); } catch { /* a refusal is in plain text */ }
+  if (!answer.ok) throw new Error(body === undefined ? reply.problem : `Not saved: ${reply.problem}`);
+  if (reply.summary) showSummary(reply.summary);
+  if (reply.trusted) state.trusted = reply.trusted;
+  return reply;
 }
 
 // A screen reader waits for what is being drawn.
@@ -101,8 +101,8 @@ function examplesOf(label, most, named) {
 }
 
 async function nextQuestion() {
-  const said = await call(`question?tab=${tab}&later=${state.later.join(",")}`);
-  state.question = said.question;
+  const reply = await call(`question?tab=${tab}&later=${state.later.join(",")}`);
+  state.question = reply.question;
   showQuestion();
 }
 
@@ -136,8 +136,8 @@ function showQuestion() {
 const answer = (kind, label) => doing(async () => {
   if (!state.question) return;
   const { image } = state.question;
-  const said = await call("answers", { answers: [{ image, answer: kind, ...(kind === "label" ? { label } : {}) }] });
-  remember(said.id);
+  const reply = await call("answers", { answers: [{ image, answer: kind, ...(kind === "label" ? { label } : {}) }] });
+  remember(reply.id);
   state.later = state.later.filter(one => one !== image);
   $("status").textContent = `Saved: ${kind === "label" ? state.classes[label] : "none of the classes"}.`;
   await nextQuestion();
@@ -297,9 +297,9 @@ $("keys").checked = localStorage.getItem("keys") !== "off";
 $("keys").onchange = () => localStorage.setItem("keys", $("keys").checked ? "on" : "off");
 
 doing(async () => {
-  const said = await call("start");
-  Object.assign(state, { classes: said.classes, examples: said.examples });
-  $("title").textContent = said.title;
-  document.title = `${said.title} · qurate review`;
+  const reply = await call("start");
+  Object.assign(state, { classes: reply.classes, examples: reply.examples });
+  $("title").textContent = reply.title;
+  document.title = `${reply.title} · qurate review`;
   await nextQuestion();
 });
