@@ -1,4 +1,4 @@
-"""The one training loop: any method, on embeddings or on image files, by torch's graph or by a gradient written out."""
+"""The one training loop: any method, on embeddings or on image files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from qurate.distributed import TrainingError as TrainingError
 from qurate.distributed import make_fabric
 from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method, build_method
-from qurate.methods.margin_gradient import MarginGradient, can_write_out, descend
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
 from qurate.networks.shared_batches import micro_batches, share_dropouts, share_norms
 from qurate.runtime.machine import available_cores, torch_threads, without_autocast
@@ -120,14 +119,6 @@ class Trainer:
     ) -> Iterator[dict[str, float]]:
         """Take the steps; the terms of the loss after each."""
         method, config, device = self.method, self.config, self.fabric.device
-        if labeled_only and config.precision == "32-true" and can_write_out(method):
-            gradient = MarginGradient(method, config)
-            for loss in gradient.of_batches(data, steps, seed):
-                self._check(loss)
-                self._set_rates()
-                descend(self.optimizer, gradient.parameters, gradient.gradients)
-                yield {"loss": loss}
-            return
         update = method.update_labeled if labeled_only else method.update
         transform = method.network.transform
         batches = stream_batches(

@@ -26,7 +26,7 @@ OURS = our_config(rounds=3)
 
 
 def printed() -> RunConfig:
-    """Algorithm 1 as printed: written-out steps, and states so large that the Q-network is kept as products."""
+    """Algorithm 1 as printed: states so large that the Q-network is kept as products."""
     run = config(rounds=3, episode=EpisodeConfig(candidates=40, actions=8))
     agent = agent_of(run)
     q_learning = dataclasses.replace(agent.q_learning, hidden=(128, 16), optimizer="sgd")
