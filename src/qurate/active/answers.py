@@ -126,7 +126,7 @@ class AnswerLog:
         content = to_csv(pd.DataFrame(rows, columns=list(Answer._fields)))
         try:
             is_new = not self.path.exists()
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 with wait_for(descriptor):
                     _write_at_end(descriptor, content)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a temporary file beside `path`, then rename it into place."""
+    """Write a temporary file beside `path`, then rename it into place.
+
+    A new file has the mode that the umask allows; one that is replaced keeps its mode.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
+            if path.exists():
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # else a power cut can leave the new name with nothing in it
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -55,7 +61,7 @@ def hold(path: Path, *, wait: bool = False) -> Iterator[bool]:
         nobody can know.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT)
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT, 0o666)
     except OSError:
         yield True
         return
