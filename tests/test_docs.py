@@ -22,6 +22,7 @@ from tests.report.grids import W, rows, write_grid
 import qurate
 import qurate.config
 from qurate.benchmark.grid import Grid
+from qurate.benchmark.options import GridOptions
 from qurate.cli import run_verb
 from qurate.data.suites import load_suite
 from qurate.registry import row_title
@@ -186,11 +187,11 @@ def test_the_published_office_31_results_are_those_of_make_office31() -> None:
     target = re.search(r"^office31:.*?(?=^#)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
     assert target is not None
     words = {name: tuple(given.split(",")) for name, given in re.findall(r"--(\w+) ([\w+,]+)", target[0])}
-    presets: Any = words["presets"]
-    grid = Grid(
-        load_suite("office31"), Path("anywhere"), methods=words["methods"], selectors=words["selectors"],
-        presets=presets, seeds=(0, 1, 2, 3, 4),
+    options = GridOptions(
+        "office31", Path(), methods=words["methods"], selectors=words["selectors"], presets=words["presets"],
+        seeds=(0, 1, 2, 3, 4),
     )  # fmt: skip
+    grid = Grid(load_suite("office31"), options)
     expected = {cell.key(): cell.config.total_steps for cell in grid.cells()}
     results = pd.read_csv(DOCS / "office31" / "results.csv")
     columns = ["scenario", "method", "selector", "shots", "seed", "steps"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import small_split, tiny_grid
 
-from qurate.benchmark.cell import POINTS, Cell, CellResult, Pretrained, Watch, run_cell, steps_to_look
+from qurate.benchmark.cell import SNAPSHOTS, Cell, CellResult, Pretrained, SnapshotMonitor, run_cell, snapshot_steps
 from qurate.benchmark.folder import current_commit
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.samples import SealedLabels, Split, Unlabeled
@@ -21,7 +21,7 @@ def split() -> Split:
 
 
 def cell_of(selector: str, *, rules: tuple[str, ...] = ("last",), steps: int = 16, method: str = "tml") -> Cell:
-    cell = tiny_grid(methods=(method,), selectors=(selector,), rules=rules, steps=steps).cells()[0]
+    cell = tiny_grid(methods=(method,), selectors=(selector,), model_selection=rules, steps=steps).cells()[0]
     chosen = cell.config.selection.selector
     if not isinstance(chosen, DQNConfig):
         return cell
@@ -33,23 +33,23 @@ def run(split: Split, cell: Cell, before: Pretrained | None = None) -> tuple[Cel
     return run_cell(split, cell, cell.config, before=before, commit=current_commit())
 
 
-def run_weights(split: Split, config: RunConfig, watch: Watch | None) -> torch.Tensor:
-    result = fit(split, config, callbacks=() if watch is None else (watch,))
+def run_weights(split: Split, config: RunConfig, monitor: SnapshotMonitor | None) -> torch.Tensor:
+    result = fit(split, config, callbacks=() if monitor is None else (monitor,))
     return torch.cat([value.flatten().double() for value in result.method.state_dict().values()])
 
 
 @pytest.mark.parametrize("selector", ["none", "balanced"])
 def test_looking_at_models_on_the_way_changes_no_bit_of_training(split: Split, selector: str) -> None:
     config = cell_of(selector).config
-    watch = Watch(split, RULES, steps=range(1, 16))
-    assert torch.equal(run_weights(split, config, watch), run_weights(split, config, None))
-    assert len(watch.points) == (16 if selector == "none" else 15 + 1 + config.selection.rounds)
+    monitor = SnapshotMonitor(split, RULES, steps=range(1, 16))
+    assert torch.equal(run_weights(split, config, monitor), run_weights(split, config, None))
+    assert len(monitor.snapshots) == (16 if selector == "none" else 15 + 1 + config.selection.rounds)
 
 
 def test_the_rule_of_validation_needs_validation(split: Split) -> None:
     with pytest.raises(ValueError, match="needs validation samples and the split has none"):
-        Watch(replace(split, validation=None), RULES)
-    Watch(replace(split, validation=None), ("last", "entropy"))
+        SnapshotMonitor(replace(split, validation=None), RULES)
+    SnapshotMonitor(replace(split, validation=None), ("last", "entropy"))
 
 
 @pytest.mark.parametrize("selector", ["none", "long", "balanced", "dqn", "oracle"])
@@ -80,10 +80,10 @@ def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: S
 
 def test_a_run_without_rounds_is_looked_at_evenly_unless_only_the_last_model_counts() -> None:
     config = cell_of("none", steps=80).config
-    assert steps_to_look(config, ("last", "snd")) == (10, 20, 30, 40, 50, 60, 70)
-    assert len(steps_to_look(config, ("oracle",))) == POINTS - 1
-    assert steps_to_look(config, ("last",)) == ()
-    assert steps_to_look(cell_of("random").config, ("snd",)) == ()
+    assert snapshot_steps(config, ("last", "snd")) == (10, 20, 30, 40, 50, 60, 70)
+    assert len(snapshot_steps(config, ("oracle",))) == SNAPSHOTS - 1
+    assert snapshot_steps(config, ("last",)) == ()
+    assert snapshot_steps(cell_of("random").config, ("snd",)) == ()
 
 
 @pytest.mark.parametrize("selector", ["none", "quality", "dqn"])
@@ -105,10 +105,13 @@ def test_shared_pre_training_gives_the_same_rows(split: Split, selector: str) ->
 def test_only_the_oracle_and_the_measures_depend_on_hidden_labels(split: Split, selector: str) -> None:
     def chosen(labels: torch.Tensor) -> tuple[list[int], list[dict[str, float]]]:
         poisoned = replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs, SealedLabels(labels)))
-        watch = Watch(poisoned, RULES, steps=(4, 8))
-        run_weights(poisoned, cell_of(selector).config, watch)
-        scores = [{rule: score for rule, score in point.scores.items() if rule != "oracle"} for point in watch.points]
-        return [point.positives for point in watch.points], scores
+        monitor = SnapshotMonitor(poisoned, RULES, steps=(4, 8))
+        run_weights(poisoned, cell_of(selector).config, monitor)
+        scores = [
+            {rule: score for rule, score in snapshot.scores.items() if rule != "oracle"}
+            for snapshot in monitor.snapshots
+        ]
+        return [snapshot.positives for snapshot in monitor.snapshots], scores
 
     n = len(split.target_unlabeled)
     assert chosen(torch.zeros(n, dtype=torch.int64)) == chosen(torch.arange(n) % 10)

@@ -8,8 +8,9 @@ import pytest
 from tests.benchmark.tiny_grid import tiny_grid
 
 from qurate.benchmark.grid import Grid
+from qurate.benchmark.options import GridOptions
 from qurate.benchmark.results import BenchmarkError
-from qurate.config import DQNConfig, fingerprint, to_dict
+from qurate.config import DQNConfig, ExecutionConfig, fingerprint, to_dict
 from qurate.data.samples import DataError
 from qurate.data.suites import load_suite
 from qurate.errors import QurateError
@@ -19,8 +20,10 @@ from qurate.registry import LONG, METHODS, ORACLE, SELECTORS
 OFFICE = load_suite("office31")
 
 
-def office(**changes: Any) -> Grid:
-    return Grid(OFFICE, Path("anywhere"), **({"methods": ("tml",), "seeds": (0,)} | changes))
+def office(execution: ExecutionConfig | None = None, **changes: Any) -> Grid:
+    about: dict[str, Any] = {"data": Path(), "methods": ("tml",), "selectors": ("none",), "seeds": (0,)}
+    options = GridOptions("office31", **({**about, "weights": "pretrained"} | changes))
+    return Grid(OFFICE, options, execution or ExecutionConfig())
 
 
 def test_the_order_of_cells_is_that_of_the_registries_whatever_was_said() -> None:
@@ -63,16 +66,16 @@ def test_selectors_are_compared_on_the_same_training() -> None:
         {"seeds": (1,)},
         {"shots": (1,)},
         {"protocol": "clean"},
-        {"rules": ("last", "snd")},
+        {"model_selection": ("last", "snd")},
         {"steps": 7},
         {"backbone": "timm/resnet18"},
         {"weights": "offline"},
         {"train": "full"},
         {"selectors": ("dqn",)},
         {"scenarios": ("dslr:amazon",)},
-        {"imbalances": (5,)},
+        {"imbalance": (5,)},
         {"calibrate": True},
-        {"askers": ("none",), "ask": 2},
+        {"asker": ("none",), "ask": 2},
     ],
 )
 def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
@@ -94,12 +97,12 @@ def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others
 
 def test_how_cells_are_run_does_not_name_them_but_what_changes_their_result_does() -> None:
     names = [cell.name for cell in office().cells()]
-    assert [cell.name for cell in office(device="cpu", devices=2, workers=3).cells()] == names
+    assert [cell.name for cell in office(ExecutionConfig(device="cpu", devices=2, workers=3)).cells()] == names
     assert set(names).isdisjoint(cell.name for cell in office(precision="bf16-mixed").cells())
 
 
 def test_each_imbalance_is_a_group_of_cells_with_a_pre_training_of_its_own() -> None:
-    cells = office(imbalances=(20, 1, 20), selectors=("none", "random"), scenarios=("webcam:amazon",)).cells()
+    cells = office(imbalance=(20, 1, 20), selectors=("none", "random"), scenarios=("webcam:amazon",)).cells()
     assert [(cell.imbalance, cell.selector) for cell in cells] == [
         (1, "none"),
         (1, "random"),
@@ -124,7 +127,7 @@ def test_cells_that_differ_in_selection_alone_share_pre_training_and_no_others()
     cells = office(selectors=selectors, scenarios=("webcam:amazon",)).cells()
     assert len(cells) == 5
     assert len({cell.pretraining for cell in cells}) == 1
-    others = [office(**{name: value}).cells()[0] for name, value in (("seeds", (1,)), ("shots", (1,)), ("steps", 9))]
+    others = [grid.cells()[0] for grid in (office(seeds=(1,)), office(shots=(1,)), office(steps=9))]
     assert len({cell.pretraining for cell in [*cells, *others]}) == 4
 
 
@@ -186,30 +189,29 @@ def test_full_training_takes_the_papers_network() -> None:
     [
         ({"methods": ("best",)}, "method must be one of source_target, dann"),
         ({"methods": ("tml+best",)}, "selector must be one of none, confidence.*got 'best'"),
-        ({"methods": ()}, "methods must name at least one, got none"),
-        ({"selectors": ()}, "selectors must name at least one, got none"),
-        ({"selectors": ("dqn_paper",)}, "selector must be one of none, confidence.*got 'dqn_paper'"),
+        ({"methods": ()}, "`methods` must be a comma-separated list of at least one, got none"),
+        ({"selectors": ()}, "`selectors` must be a comma-separated list of at least one, got none"),
+        ({"selectors": ("dqn_paper",)}, "'dqn_paper' is chosen by `selectors='dqn'` and `presets='paper'`"),
         (
             {"selectors": ("dqn",), "presets": ("ours",)},
-            "each is one of 'qurate', 'paper', got",
+            "preset must be one of qurate, paper, got 'ours'",
         ),
-        ({"rules": ("test",)}, "`model_selection` must be one of last, validation"),
-        ({"protocol": "fair"}, "protocol must be one of 'mme', 'clean', 'drawn'"),
+        ({"model_selection": ("test",)}, "`model_selection` must be one of last, validation"),
+        ({"protocol": "fair"}, "`protocol` must be one of 'mme', 'clean', 'drawn'"),
         ({"shots": (5,)}, r"`shots` must be 1 or 3 under protocol 'mme'.*got \[5\]. Use `protocol='drawn'`"),
-        ({"shots": (0,)}, "shots must be a tuple in which each is positive"),
-        ({"seeds": (-1,)}, "seeds must be a tuple in which each is between 0 and 4294967295"),
-        ({"imbalances": ()}, "imbalances must name at least one, got none"),
-        ({"imbalances": (0,)}, "imbalances must be a tuple in which each is positive"),
-        ({"shots": 3}, "Grid.shots must be a tuple, got 3"),
-        ({"steps": -5}, "Grid.steps must be 0 or more, got -5"),
+        ({"shots": (0,)}, "`shots` must be between 1 and 4294967295, got '0'"),
+        ({"seeds": (-1,)}, "`seeds` must be between 0 and 4294967295, got '-1'"),
+        ({"imbalance": ()}, "`imbalance` must be a comma-separated list of at least one, got none"),
+        ({"imbalance": (0,)}, "`imbalance` must be between 1 and 4294967295, got '0'"),
+        ({"shots": 3}, "`shots` must be a tuple, got 3"),
+        ({"steps": -5}, "`steps` must be between 1 and 1000000, got -5"),
         ({"backbone": "timm/resnet-nine"}, "There is no backbone 'timm/resnet-nine'. Allowed: 'timm/NAME.TAG'"),
         ({"data": None}, "`data` must be the folder of Office-31, got none"),
     ],
 )
 def test_what_is_not_allowed_is_refused_with_what_is(change: dict[str, Any], said: str) -> None:
-    data = change.pop("data", Path("anywhere"))
     with pytest.raises(QurateError, match=said):
-        Grid(OFFICE, data, **change)
+        office(**change)
 
 
 def test_a_scenario_is_two_domains_of_the_suite() -> None:
@@ -220,21 +222,21 @@ def test_a_scenario_is_two_domains_of_the_suite() -> None:
 
 
 def test_cells_that_ask_are_named_by_who_asks_for_how_many_and_in_how_many_rounds() -> None:
-    def named(askers: tuple[str, ...], ask: int, rounds: int) -> list[str]:
-        return [cell.name for cell in office(selectors=("random",), askers=askers, ask=ask, ask_rounds=rounds).cells()]
+    def named(asker: tuple[str, ...], ask: int, rounds: int) -> list[str]:
+        return [cell.name for cell in office(selectors=("random",), asker=asker, ask=ask, ask_rounds=rounds).cells()]
 
     names = [*named(("random", "none"), 6, 2), *named(("random",), 6, 3), *named(("random",), 12, 2)]
     assert len(set(names)) == len(names) == 4 * 2  # two scenarios each
 
 
 def test_askers_come_in_the_order_of_the_tables_and_share_all_that_comes_before_them() -> None:
-    cells = office(selectors=("random",), scenarios=("webcam:amazon",), askers=("density", "none"), ask=6).cells()
+    cells = office(selectors=("random",), scenarios=("webcam:amazon",), asker=("density", "none"), ask=6).cells()
     assert [cell.asker for cell in cells] == ["none", "density"]
     assert len({cell.pretraining for cell in cells}) == len({cell.base for cell in cells}) == 1
     (plain,) = office(selectors=("random",), scenarios=("webcam:amazon",)).cells()
     assert (cells[0].base, cells[0].pretraining) == (plain, plain.pretraining)
-    assert cells[0].numbers == (0, 6)
-    assert plain.numbers == (0,)
+    assert cells[0].label_counts == (0, 6)
+    assert plain.label_counts == (0,)
     assert cells[1].title() == "webcam:amazon 3-shot tml random asking density for 6 in 1 seed 0"
 
 
@@ -242,15 +244,16 @@ def test_askers_come_in_the_order_of_the_tables_and_share_all_that_comes_before_
     ("change", "said"),
     [
         ({"ask": 7, "ask_rounds": 2}, "multiple of `ask_rounds`.*got 7 labels in 2 rounds"),
-        ({"askers": ("density", "nobody")}, "`asker` must be one of none, random, .*, got 'nobody'"),
-        ({"askers": ()}, "`ask` and `askers` go together"),
-        ({"ask": 0}, "`ask` and `askers` go together"),
-        ({"rules": ("last", "snd")}, "needs `model_selection` 'last' alone.*got last, snd"),
+        ({"asker": ("density", "nobody")}, "`asker`: .* must be one of random, .*, got 'nobody'"),
+        ({"ask": None}, "`asker` needs `ask`"),
+        ({"ask": 0}, "`ask` must be between 1 and"),
+        ({"model_selection": ("last", "snd")}, "needs `model_selection` 'last' alone.*got last, snd"),
         ({"calibrate": True}, "`ask` and `calibrate` cannot be combined"),
         ({"selectors": ("oracle",)}, "selector 'oracle' cannot be combined"),
-        ({"selectors": ("random", "none"), "askers": ("check",)}, "'none' and 'long' trust none"),
+        ({"selectors": ("random", "none"), "asker": ("check",)}, "'none' and 'long' trust none"),
     ],
 )
 def test_asking_that_cannot_be_done_is_said_before_any_work(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(BenchmarkError, match=said):
-        office(**({"askers": ("density",), "ask": 6, "selectors": ("random",)} | change))
+    asking: dict[str, Any] = {"asker": ("density",), "ask": 6, "selectors": ("random",)}
+    with pytest.raises(QurateError, match=said):
+        office(**(asking | change))

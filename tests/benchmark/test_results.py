@@ -22,7 +22,7 @@ def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None
     assert lines[1] == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125,,,,0"
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
-    assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it looks like
+    assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it on_the_way like
 
 
 @pytest.mark.parametrize("lacking", [0, 1, 2, 3, 4, 5, 6, 7])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tables, tiny_grid
+from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, tables, tiny_grid
 
 from qurate.benchmark.cell import Cell, CellResult, cross_fitted_temperature
 from qurate.benchmark.executors import next_cell
@@ -27,7 +27,7 @@ from qurate.runtime.files import write_atomically
 GRID = tiny_grid()
 
 
-class NoSourceTarget(SmallWorker):
+class NoSourceTarget(SmallRunner):
     """Fails at one method."""
 
     def localize(self, config: RunConfig) -> RunConfig:
@@ -66,28 +66,28 @@ def test_one_row_a_cell_and_one_a_round_in_the_order_of_the_grid(whole: Path) ->
         assert stored["config"]["method"]["name"] == cell.config.method.name
 
 
-def test_several_lanes_and_another_order_give_the_same_tables(whole: Path, tmp_path: Path) -> None:
-    lanes = [InlineLane(), InlineLane(), InlineLane()]
-    run_grid(tiny_grid(methods=("ent", "source_target"), selectors=("random", "none")), tmp_path, lanes)
+def test_several_executors_and_another_order_give_the_same_tables(whole: Path, tmp_path: Path) -> None:
+    executors = [InlineExecutor(), InlineExecutor(), InlineExecutor()]
+    run_grid(tiny_grid(methods=("ent", "source_target"), selectors=("random", "none")), tmp_path, executors)
     assert tables(tmp_path) == tables(whole)
-    assert sum(len(lane.ran) for lane in lanes) == 4
+    assert sum(len(executor.ran) for executor in executors) == 4
 
 
 def test_a_finished_cell_is_not_run_again_and_a_table_holds_what_was_asked_for(tmp_path: Path) -> None:
     run_grid(tiny_grid(methods=("ent",)), tmp_path)
-    lane = InlineLane()
-    run_grid(GRID, tmp_path, [lane])
-    assert [cell.config.method.name for cell in lane.ran] == ["source_target", "source_target"]
+    executor = InlineExecutor()
+    run_grid(GRID, tmp_path, [executor])
+    assert [cell.config.method.name for cell in executor.ran] == ["source_target", "source_target"]
     assert len(read_results(tmp_path / "results.csv")) == 4
-    run_grid(tiny_grid(methods=("ent",)), tmp_path, [lane])
-    assert len(lane.ran) == 2
+    run_grid(tiny_grid(methods=("ent",)), tmp_path, [executor])
+    assert len(executor.ran) == 2
     assert set(read_results(tmp_path / "results.csv")["method"]) == {"ent"}
 
 
 def test_a_failing_cell_is_recorded_and_the_others_go_on_and_it_runs_again_next_time(
     whole: Path, tmp_path: Path
 ) -> None:
-    failed = run_grid(GRID, tmp_path, [InlineLane(NoSourceTarget())])
+    failed = run_grid(GRID, tmp_path, [InlineExecutor(NoSourceTarget())])
     assert [cell.config.method.name for cell in failed] == ["source_target"] * 2
     folder = BenchmarkFolder(tmp_path)
     assert folder.error(failed[0]).strip().endswith("RuntimeError: the disk is gone")
@@ -124,7 +124,7 @@ def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole:
 
 def test_a_calibrated_cell_is_the_same_run_with_a_temperature_beside_it(whole: Path, tmp_path: Path) -> None:
     grid = tiny_grid(methods=("ent",), calibrate=True)
-    assert run_grid(grid, tmp_path, [InlineLane()]) == []
+    assert run_grid(grid, tmp_path, [InlineExecutor()]) == []
     found, plain = read_results(tmp_path / "results.csv"), read_results(whole / "results.csv")
     plain = plain[plain["method"] == "ent"].reset_index(drop=True)
     assert plain["temperature"].isna().all()
@@ -133,25 +133,25 @@ def test_a_calibrated_cell_is_the_same_run_with_a_temperature_beside_it(whole: P
     assert found["temperature"].between(0.1, 100).all()
     assert (found["ece_calibrated"] != found["ece"]).all()
     for cell, row in zip(grid.cells(), found.itertuples(), strict=True):
-        split = InlineLane().worker.load(cell)
+        split = InlineExecutor().runner.load(cell)
         temperature = cross_fitted_temperature(split, cell.config)
         assert row.temperature == pytest.approx(temperature, rel=1e-5)
 
 
 def test_nothing_can_be_held_out_of_one_label_per_class() -> None:
     (cell, *_) = tiny_grid(methods=("ent",), shots=(1,)).cells()
-    assert cross_fitted_temperature(InlineLane().worker.load(cell), cell.config) is None
+    assert cross_fitted_temperature(InlineExecutor().runner.load(cell), cell.config) is None
 
 
 def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp_path: Path) -> None:
-    grid = tiny_grid(methods=("ent",), imbalances=(1, 20))
-    lane = InlineLane()
-    assert run_grid(grid, tmp_path, [lane]) == []
+    grid = tiny_grid(methods=("ent",), imbalance=(1, 20))
+    executor = InlineExecutor()
+    assert run_grid(grid, tmp_path, [executor]) == []
     results, rounds = read_results(tmp_path / "results.csv"), read_rounds(tmp_path / "rounds.csv")
     assert list(results["imbalance"]) == [1, 1, 20, 20]
     assert rounds.groupby("imbalance").size().to_dict() == {1: 5, 20: 5}
     assert results["ece"].between(0, 1).all()
-    whole, thin = (lane.worker.load(cell).target_unlabeled for cell in grid.cells()[1:3])
+    whole, thin = (executor.runner.load(cell).target_unlabeled for cell in grid.cells()[1:3])
     assert len(whole) == 200
     last = rounds.groupby("imbalance").last()  # of the selector that takes 0.9 of D_u in the last round
     assert list(last["positives"]) == [180, math.ceil(0.9 * len(thin))]
@@ -179,11 +179,11 @@ def test_a_damaged_cell_is_told_of_once_and_run_again(
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     cell = GRID.cells()[1]
     damage(tmp_path / "cells" / cell.name / name)
-    lane = InlineLane()
+    executor = InlineExecutor()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        assert run_grid(GRID, tmp_path, [lane]) == []
-    assert lane.ran == [cell]
+        assert run_grid(GRID, tmp_path, [executor]) == []
+    assert executor.ran == [cell]
     assert tables(tmp_path) == tables(whole)
     expected = 0 if (name, damage) == ("rows.csv", Path.unlink) else 1  # without rows it had never ended
     assert [str(w.message).endswith("The cell is run again.") for w in said] == [True] * expected
@@ -203,9 +203,9 @@ def test_results_that_cannot_be_written_stop_the_benchmark_and_a_second_try_goes
     monkeypatch.setattr("qurate.benchmark.results.write_atomically", full_disk)
     with pytest.raises(BenchmarkError, match=r"cannot be written \(No space left on device\)\. Make room"):
         run_grid(GRID, tmp_path)
-    lane = InlineLane()
-    run_grid(GRID, tmp_path, [lane])
-    assert 0 < len(lane.ran) < 4
+    executor = InlineExecutor()
+    run_grid(GRID, tmp_path, [executor])
+    assert 0 < len(executor.ran) < 4
     assert tables(tmp_path) == tables(whole)
 
 
@@ -233,7 +233,7 @@ def test_a_folder_that_is_a_file_or_somebody_elses_is_refused(tmp_path: Path) ->
         claim(tmp_path)
 
 
-class LostLane(InlineLane):
+class LostExecutor(InlineExecutor):
     """Its worker is killed by every cell."""
 
     def submit(self, cell: Cell) -> Future[CellResult]:
@@ -244,13 +244,13 @@ class LostLane(InlineLane):
 
 
 def test_a_cell_that_always_loses_its_worker_fails_in_the_end(tmp_path: Path) -> None:
-    grid, lane = tiny_grid(methods=("ent",), selectors=("none",)), LostLane()
-    (failed,) = run_grid(grid, tmp_path, [lane])
-    assert len(lane.ran) == 1 + RETRIES
+    grid, executor = tiny_grid(methods=("ent",), selectors=("none",)), LostExecutor()
+    (failed,) = run_grid(grid, tmp_path, [executor])
+    assert len(executor.ran) == 1 + RETRIES
     assert "was lost 4 times" in BenchmarkFolder(tmp_path).error(failed)
 
 
-def test_a_lane_keeps_to_its_pre_training_and_then_takes_one_that_no_other_has() -> None:
+def test_an_executor_keeps_to_its_pre_training_and_then_takes_one_that_no_other_has() -> None:
     cells = tiny_grid(seeds=(0, 1)).cells()
     keys = list(dict.fromkeys(cell.pretraining for cell in cells))
     first, second, third = keys[:3]

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from qurate.benchmark.cell import Cell, CellResult
-from qurate.benchmark.executors import Lane, Worker, run_cells
+from qurate.benchmark.executors import CellRunner, Executor, run_cells
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.grid import Grid
+from qurate.benchmark.options import GridOptions
+from qurate.config import ExecutionConfig
 from qurate.data.digits import digits_split
 from qurate.data.samples import SealedLabels, Split, Unlabeled, take
 from qurate.data.suites import load_suite
@@ -29,11 +31,10 @@ def tiny_grid(**changes: Any) -> Grid:
     about: dict[str, Any] = {
         "methods": ("source_target", "ent"),
         "selectors": ("none", "random"),
+        "seeds": (0,),
         "steps": 6,
-        "protocol": "drawn",
-        "device": "cpu",
     }
-    return Grid(DIGITS, **(about | changes))
+    return Grid(DIGITS, GridOptions("digits", **(about | changes)), ExecutionConfig(device="cpu"))
 
 
 def small_split(shots: int = 3, seed: int = 0) -> Split:
@@ -44,7 +45,7 @@ def small_split(shots: int = 3, seed: int = 0) -> Split:
     return replace(split, target_unlabeled=Unlabeled(take(split.target_unlabeled.inputs, torch.arange(200)), labels))
 
 
-class SmallWorker(Worker):
+class SmallRunner(CellRunner):
     """Runs cells on the small split."""
 
     def __init__(self) -> None:
@@ -54,17 +55,17 @@ class SmallWorker(Worker):
         return small_split(cell.shots, cell.config.seed)
 
 
-class InlineLane:
+class InlineExecutor:
     """Runs cells at once, in this process."""
 
-    def __init__(self, own: Worker | None = None) -> None:
-        self.worker = own or SmallWorker()
+    def __init__(self, runner: CellRunner | None = None) -> None:
+        self.runner = runner or SmallRunner()
         self.ran: list[Cell] = []
 
     def submit(self, cell: Cell) -> Future[CellResult]:
         self.ran.append(cell)
         future: Future[CellResult] = Future()
-        future.set_result(self.worker.run(cell))
+        future.set_result(self.runner.run(cell))
         return future
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class InlineLane:
 
 
 class Silent:
-    """An audience that does not care."""
+    """An monitor that does not care."""
 
     def started(self, cell: Cell) -> None:
         pass
@@ -81,7 +82,7 @@ class Silent:
         pass
 
 
-class DiesOnce(SmallWorker):
+class DiesOnce(SmallRunner):
     """Is ended by a signal when it is given a cell for the first time."""
 
     def __init__(self, marker: Path, by: signal.Signals = signal.SIGKILL) -> None:
@@ -97,9 +98,9 @@ class DiesOnce(SmallWorker):
         return super().run(cell)
 
 
-def run_grid(grid: Grid, out: Path, lanes: Sequence[Lane] | None = None) -> list[Cell]:
+def run_grid(grid: Grid, out: Path, executors: Sequence[Executor] | None = None) -> list[Cell]:
     """The cells that failed."""
-    return run_cells(grid.cells(), lanes or [InlineLane()], BenchmarkFolder(out), Silent())
+    return run_cells(grid.cells(), executors or [InlineExecutor()], BenchmarkFolder(out), Silent())
 
 
 def tables(out: Path) -> tuple[str, str]:

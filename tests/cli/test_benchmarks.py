@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.benchmark.tiny_grid import InlineLane, SmallWorker, run_grid, tiny_grid
+from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, tiny_grid
 from tests.data.tiny_suite import make_listed
 from tests.own_images import save_weights
 
 from qurate.benchmark.cell import Cell, CellResult
-from qurate.benchmark.executors import Lane
+from qurate.benchmark.executors import Executor
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.progress import Estimate, estimate
+from qurate.benchmark.progress import TimeEstimate, estimate
 from qurate.benchmark.results import read_results
 from qurate.cli import run_verb
 from qurate.cli.benchmarks import demo
@@ -26,13 +26,13 @@ from qurate.errors import QurateError
 WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "--steps", "6", "--device", "cpu")
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallWorker | None = None) -> int:
+def command(monkeypatch: pytest.MonkeyPatch, *words: str, worker: SmallRunner | None = None) -> int:
     """The exit code; cells run in this process."""
 
-    def lane(given: object, gpus: str | None) -> Lane:
-        return InlineLane(worker or given)  # type: ignore[arg-type]  # the command's worker
+    def executor(given: object, gpus: str | None) -> Executor:
+        return InlineExecutor(worker or given)  # type: ignore[arg-type]  # the command's worker
 
-    monkeypatch.setattr("qurate.benchmark.executors.ProcessLane", lane)
+    monkeypatch.setattr("qurate.benchmark.executors.ProcessExecutor", executor)
     monkeypatch.setattr(sys, "argv", ["qurate", *words])
     try:
         run_verb()
@@ -71,12 +71,12 @@ def test_each_imbalance_is_run_and_named_and_a_wrong_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*WORDS, "--selectors", "none", "--out", str(tmp_path), "--imbalance")
-    assert command(monkeypatch, *words, "1,20", worker=SmallWorker()) == 0
+    assert command(monkeypatch, *words, "1,20", worker=SmallRunner()) == 0
     out = capsys.readouterr().out
     assert "1/2  typeset:handwritten 3-shot ent none seed 0: " in out
     assert "2/2  typeset:handwritten 3-shot imbalance 20 ent none seed 0: " in out
     assert list(read_results(tmp_path / "results.csv")["imbalance"]) == [1, 20]
-    assert command(monkeypatch, *words, "0", worker=SmallWorker()) == 2
+    assert command(monkeypatch, *words, "0", worker=SmallRunner()) == 2
     assert "--imbalance must be between 1 and" in " ".join(capsys.readouterr().err.split())
 
 
@@ -84,7 +84,7 @@ def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*WORDS, "--selectors", "none,random", "--model-selection", "last,snd", "--out", str(tmp_path))
-    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    assert command(monkeypatch, *words, worker=SmallRunner()) == 0
     out = capsys.readouterr().out
     assert "Digits: 2 cells, 0 of them already finished." in out
     assert "1/2  typeset:handwritten 3-shot ent none seed 0: " in out
@@ -96,14 +96,14 @@ def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     )
     assert facts["model_selection"]["last"] == "the last model"
     assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 4
-    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    assert command(monkeypatch, *words, worker=SmallRunner()) == 0
     assert "Digits: 2 cells, 2 of them already finished." in capsys.readouterr().out
 
 
 def test_failed_cells_are_told_at_the_end_with_exit_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Broken(SmallWorker):
+    class Broken(SmallRunner):
         def read(self, cell: object) -> object:  # type: ignore[override]
             raise OSError("the disk is gone")
 
@@ -117,7 +117,7 @@ def test_failed_cells_are_told_at_the_end_with_exit_code_1(
 def test_control_c_says_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Stopped(SmallWorker):
+    class Stopped(SmallRunner):
         def run(self, cell: object) -> CellResult:
             raise KeyboardInterrupt
 
@@ -135,7 +135,7 @@ def test_a_dry_run_lists_cells_and_runs_none(
     assert "2 cells to run: about" in out
     assert "2 by a few training steps on this machine" in out
     assert not (tmp_path / "out").exists()
-    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    assert command(monkeypatch, *words, worker=SmallRunner()) == 0
     capsys.readouterr()
     assert command(monkeypatch, *words, "--dry-run") == 0
     assert "All are finished." in capsys.readouterr().out
@@ -149,8 +149,8 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
     found = estimate(tiny_grid(seeds=(1, 2)).cells(), known, None)
     assert found.of_cells == (10.0, 15.0) * 4
     assert found.measured == 8
-    assert found.whole(lanes=2) == 4 * 25.0 / 2
-    assert found.whole(lanes=100) == 4 * 25.0 / 8  # no more processes than cells
+    assert found.whole(processes=2) == 4 * 25.0 / 2
+    assert found.whole(processes=100) == 4 * 25.0 / 8  # no more processes than cells
     found = estimate(tiny_grid(seeds=(1, 2), calibrate=True).cells(), known, None)
     assert found.of_cells == (10.0 + 2 * 10.0, 15.0 + 2 * 25.0) * 4  # two folds, each from the beginning
 
@@ -158,7 +158,7 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
 def test_the_estimate_counts_the_run_that_askers_share_once(tmp_path: Path) -> None:
     def grid(*seeds: int) -> list[Cell]:
         about: dict[str, Any] = {"methods": ("ent",), "selectors": ("random",), "ask": 6, "ask_rounds": 2}
-        return tiny_grid(askers=("none", "random", "density"), seeds=seeds, **about).cells()
+        return tiny_grid(asker=("none", "random", "density"), seeds=seeds, **about).cells()
 
     (first, *_) = grid(0)
     assert first.config.training.steps == 6
@@ -176,7 +176,7 @@ def test_a_benchmark_that_asks_says_what_it_asked_for_and_is_reported(
     words = (*WORDS, *asking, "--out", str(tmp_path / "out"))
     assert command(monkeypatch, *words, "--dry-run") == 0
     assert "ent random asking density for 4 in 2 seed 0: about" in capsys.readouterr().out
-    assert command(monkeypatch, *words, worker=SmallWorker()) == 0
+    assert command(monkeypatch, *words, worker=SmallRunner()) == 0
     assert re.search(r"2/2 .* asking density for 4 in 2 seed 0: .*% after 4 labels \(last\)", capsys.readouterr().out)
     table = read_results(tmp_path / "out" / "results.csv")
     assert list(zip(table["asker"], table["asked"], strict=True)) == [
@@ -227,8 +227,11 @@ def test_results_of_others_are_left_alone(
             ("--suite", "digits", "--presets", "print"),
             "preset must be one of qurate, paper, got 'p",
         ),
-        (("--suite", "digits", "--presets", ","), "--presets must be a comma-separated list, got ','"),
-        (("--suite", "digits", "--scenarios", " "), "--scenarios must be a comma-separated list, got ' '"),
+        (("--suite", "digits", "--presets", ","), "--presets must be a comma-separated list of at least one, got none"),
+        (
+            ("--suite", "digits", "--scenarios", " "),
+            "--scenarios must be a comma-separated list of at least one, got none",
+        ),
         (("--suite", "digits", "--methods", ""), "--methods is empty; is a variable unset?"),
         (("--suite", "digits", "--shots", "0"), "--shots must be between 1 and 4294967295, got '0'"),
         (("--suite", "digits", "--shots", "500"), "shots must be an integer between 1 and 173, got 500"),
@@ -247,7 +250,7 @@ def test_results_of_others_are_left_alone(
         (("--suite", "digits", "--ask", "7", "--ask-rounds", "2"), "--ask must be a multiple of --ask-rounds"),
         (("--suite", "digits", "--ask", "6", "--calibrate"), "--ask and --calibrate cannot be combined"),
         (("--suite", "digits", "--ask", "6"), "asker 'check' asks about trusted pseudo-labels, and selectors 'none'"),
-        (("--suite", "digits", "--selectors", "dqn_paper"), "is chosen by --selectors dqn --presets paper"),
+        (("--suite", "digits", "--selectors", "dqn_paper"), "is chosen by --selectors dqn and --presets paper"),
     ],
 )
 def test_a_wrong_word_is_one_line_and_exit_code_2(
@@ -268,7 +271,9 @@ def test_rows_of_the_paper_and_presets_are_words_of_the_command(
 ) -> None:
     methods = ("--methods", "s+t,TML_SPL,tml_dqnpl", "--selectors", "None", "--presets", "qurate,paper")
     words = ("benchmark", "--suite", "digits", *methods, "--seeds", "0", "--out", str(tmp_path), "--dry-run")
-    monkeypatch.setattr("qurate.benchmark.progress.estimate", lambda cells, *_: Estimate((1.0,) * len(cells), 0.0, 0))
+    monkeypatch.setattr(
+        "qurate.benchmark.progress.estimate", lambda cells, *_: TimeEstimate((1.0,) * len(cells), 0.0, 0)
+    )
     assert command(monkeypatch, *words) == 0
     found = re.findall(r"3-shot (\S+) (\S+) seed 0", capsys.readouterr().out)
     rows = "confidence", "confidence_paper", "dqn_paper", "dqn"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import dataclasses
 import hashlib
 import json
 import os
@@ -27,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import tyro
 from torch import Tensor
 
 import qurate
 from qurate.benchmark.grid import Grid
+from qurate.benchmark.options import GridOptions
 from qurate.data.suites import load_suite
 
 HERE = Path(__file__).parent
@@ -247,7 +250,7 @@ def cells() -> dict[str, Any]:
                 continue
             for backbone in loop[1].split() if loop else ["$name"]:
                 words = shlex.split(line[start:].partition("||")[0].replace("$name", backbone))
-                grid = to_grid({words[i]: words[i + 1] for i in range(2, len(words), 2)})
+                grid = to_grid(words[2:])
                 names = [cell.name for cell in grid.cells()]
                 key = target if not loop else f"{target} {backbone}"
                 found[key] = {
@@ -258,28 +261,11 @@ def cells() -> dict[str, Any]:
     return found
 
 
-def to_grid(options: Mapping[str, str]) -> Grid:
-    """The grid of a command line of the Makefile, in the words of the command line."""
-
-    def some(name: str, default: str = "") -> tuple[str, ...]:
-        return tuple(word for word in options.get(name, default).split(",") if word)
-
-    suite = load_suite(options["--suite"])
-    backbone = options["--backbone"]
-    return Grid(
-        suite,
-        Path(),
-        methods=some("--methods"),
-        selectors=some("--selectors", "none"),
-        presets=some("--presets", "qurate"),  # type: ignore[arg-type]
-        seeds=tuple(map(int, some("--seeds"))),
-        backbone="" if backbone == suite.backbone else backbone,
-        weights="+".join(["offline"] * len(backbone.split("+"))),
-        imbalances=tuple(map(int, some("--imbalance", "1"))),
-        askers=some("--asker"),
-        ask=int(options.get("--ask", 0)),
-        ask_rounds=int(options.get("--ask-rounds", 1)),
-    )
+def to_grid(words: list[str]) -> Grid:
+    """The grid of a command line of the Makefile, with weights that need no files."""
+    options = tyro.cli(GridOptions, args=words, return_unknown_args=True)[0]
+    weights = "+".join(["offline"] * len((options.backbone or "").split("+")))
+    return Grid(load_suite(options.suite), dataclasses.replace(options, data=Path(), weights=weights))
 
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -28,7 +28,7 @@ SECONDS = 180
 """After so long, on however busy a machine, an answer to a bad input is none."""
 WORK = (
     *("qurate.selection.algorithm.begin", "qurate.selection.algorithm.asked_about"),
-    *("qurate.benchmark.cell.pretrain", "qurate.benchmark.executors.ProcessLane"),
+    *("qurate.benchmark.cell.pretrain", "qurate.benchmark.executors.ProcessExecutor"),
 )
 """What no bad input gets to."""
 OF_PYTHON = re.compile(

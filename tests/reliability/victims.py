@@ -89,7 +89,7 @@ class Embed(Victim):
 
 
 class Benchmark(Victim):
-    """`benchmark` in two lanes, of this machine or of Ray."""
+    """`benchmark` in two workers, of this machine or of Ray."""
 
     fresh = True
 

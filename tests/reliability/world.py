@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.benchmark.tiny_grid import InlineLane, SmallWorker
+from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner
 from tests.data.tiny_suite import make_own
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
@@ -54,7 +54,7 @@ def make_world(root: Path) -> None:
         run_line(f"{ADAPT} --no-compare --out run")
         _interrupt("begun", "round 1")
         _interrupt("half", "comparison 2")
-        patch.setattr("qurate.benchmark.executors.ProcessLane", lambda *_: InlineLane(SmallWorker()))
+        patch.setattr("qurate.benchmark.executors.ProcessExecutor", lambda *_: InlineExecutor(SmallRunner()))
         run_line(f"{GRID} --out grid")
 
 

@@ -14,7 +14,7 @@ from tests.report.grids import D, W, row, rows, write_failed, write_grid
 from qurate.benchmark.outcome import ReportError, read_outcome
 from qurate.report.benchmark_report import make_report, write_report
 from qurate.report.figures import asking_figure, asking_lines
-from qurate.report.tables import asked_tables, compare_query_strategies, make_tables, numbers_to_show
+from qurate.report.tables import compare_query_strategies, make_tables, numbers_to_show, query_strategy_tables
 
 QUERY_STRATEGIES = {"density": 0.04, "none": 0.0, "random": 0.01}
 
@@ -51,7 +51,7 @@ def write_samples(folder: Path, name: str, table: Sequence[tuple[int, ...]], siz
 
 def test_a_table_at_the_second_round_and_one_at_the_last_with_the_control_first(tmp_path: Path) -> None:
     outcome = read_outcome(write_grid(tmp_path, benchmark()))
-    second, last = asked_tables(outcome)
+    second, last = query_strategy_tables(outcome)
     assert second.title == "Office-31: TML + adaptive, 3 labels per class, 4 labels asked"
     assert last.title.endswith("6 labels asked")
     assert [title.title for title in second.rows] == ["none", "random", "density"]
@@ -120,7 +120,7 @@ def test_images_that_nobody_asked_about_are_those_of_no_asker_up_to_then(tmp_pat
             expected[asker, number] = sum(left) / len(left)
     assert found == pytest.approx(expected)
     assert expected["random", 2] == 1.0  # of 2 and 3
-    tables = asked_tables(read_outcome(tmp_path))
+    tables = query_strategy_tables(read_outcome(tmp_path))
     assert [table.measure for table in tables] == ["accuracy", "unasked"]
     assert [one.cells[0].mean for one in tables[1].rows] == pytest.approx([0.0, 100.0, 50.0])
     assert tables[1].title.endswith("2 labels asked, on images that nobody asked about")
@@ -161,7 +161,7 @@ def test_failed_cells_are_counted_and_leave_the_others_as_they_are(tmp_path: Pat
     write_grid(tmp_path, [found for found in benchmark(seeds=2) if (found["asker"], found["seed"]) != ("density", 1)])
     for scenario in (W, D):
         write_failed(tmp_path, scenario, "tml", "adaptive", 1, asker="density", ask=6, ask_rounds=3)
-    _, last = asked_tables(read_outcome(tmp_path))
+    _, last = query_strategy_tables(read_outcome(tmp_path))
     density = last.rows[-1].cells[0]
     assert (density.seeds, density.failed) == (1, 1)
     assert any(note.startswith("Of 12 runs, 2 failed") for note in last.notes)

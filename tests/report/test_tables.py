@@ -7,7 +7,7 @@ from tests.report.grids import D, W, outcome_of, row, rows, write_failed, write_
 
 from qurate.benchmark.outcome import read_outcome
 from qurate.report.page import DASH
-from qurate.report.tables import Cell, Table, make_tables
+from qurate.report.tables import Entry, Table, make_tables
 
 
 def table_of(folder: Path, results: list[dict[str, object]], **facts: str) -> Table:
@@ -149,7 +149,7 @@ def test_a_row_of_fewer_seeds_says_so_but_has_its_mean(tmp_path: Path) -> None:
 def test_a_mean_does_not_mix_seeds(tmp_path: Path) -> None:
     """Seed 0 on one scenario and seed 1 on the other are no mean over seeds."""
     table = table_of(tmp_path, [row(W, "tml", "none", 0, 0.7), row(D, "tml", "none", 1, 0.8)])
-    assert table.rows[0].cells[-1] == Cell(None, published=77.1)
+    assert table.rows[0].cells[-1] == Entry(None, published=77.1)
 
 
 def test_one_scenario_is_its_own_mean(tmp_path: Path) -> None:

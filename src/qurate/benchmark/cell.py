@@ -35,12 +35,12 @@ from qurate.selection.crossfit import draw_folds, fit_without
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.selectors import OracleSelector, Selector
 
-POINTS = 8
+SNAPSHOTS = 8
 """Models to choose from in a run without rounds, evenly spaced over its training. Our choice."""
 
 
 @dataclass(frozen=True)
-class Point:
+class Snapshot:
     """One model of a run.
 
     Args:
@@ -62,7 +62,7 @@ class Point:
     scores: Mapping[str, float]
 
 
-class Watch(Callback):
+class SnapshotMonitor(Callback):
     """Measures the models of a run: after pre-training, after each round, and on the way.
 
     Args:
@@ -85,7 +85,7 @@ class Watch(Callback):
                 "model selection by validation needs validation samples and the split has none: its classes are too "
                 "small. Leave the rule out."
             )
-        self.points: list[Point] = []
+        self.snapshots: list[Snapshot] = []
         self.temperature = temperature
         self._split = split
         self._rules = rules
@@ -100,24 +100,24 @@ class Watch(Callback):
         """Look on the way."""
         if step in self._steps:
             assert self._method is not None, "training begins after on_start"
-            self._look(self._method, Positives.none())
+            self._take_snapshot(self._method, Positives.none())
 
     def on_pretrained(self, method: Method) -> None:
         """Look, and no more on the way: steps of rounds are counted from 1 again."""
         self._steps = frozenset()
-        self._look(method, Positives.none())
+        self._take_snapshot(method, Positives.none())
 
     def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
         """Look."""
-        self._look(method, positives)
+        self._take_snapshot(method, positives)
 
-    def chosen(self, rule: str) -> Point:
+    def chosen(self, rule: str) -> Snapshot:
         """The model that a rule takes."""
         if rule == "last":
-            return self.points[-1]
-        return self.points[choose_model([point.scores[rule] for point in self.points])]
+            return self.snapshots[-1]
+        return self.snapshots[choose_model([snapshot.scores[rule] for snapshot in self.snapshots])]
 
-    def _look(self, method: Method, positives: Positives) -> None:
+    def _take_snapshot(self, method: Method, positives: Positives) -> None:
         unlabeled = self._split.target_unlabeled
         probabilities = predict_probabilities(method, unlabeled.inputs)
         truth = true_labels(unlabeled)
@@ -131,8 +131,8 @@ class Watch(Callback):
         calibrated = None
         if self.temperature is not None:
             calibrated = calibration_error(at_temperature(probabilities.log(), self.temperature), truth)
-        self.points.append(
-            Point(
+        self.snapshots.append(
+            Snapshot(
                 metrics.accuracy,
                 metrics.balanced_accuracy,
                 calibration_error(probabilities, truth),
@@ -144,11 +144,11 @@ class Watch(Callback):
         )
 
 
-def steps_to_look(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:
+def snapshot_steps(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:
     """Where to look during the training of a run without rounds, before its end; nowhere if only the last counts."""
     if config.selection.selector.name != "none" or set(rules) == {"last"}:
         return ()
-    return tuple(config.training.steps * i // POINTS for i in range(1, POINTS))
+    return tuple(config.training.steps * i // SNAPSHOTS for i in range(1, SNAPSHOTS))
 
 
 CALIBRATION_FOLDS = 2
@@ -231,9 +231,9 @@ class Cell:
         return dataclasses.replace(self, asker="", ask=0, ask_rounds=0)
 
     @property
-    def numbers(self) -> tuple[int, ...]:
+    def label_counts(self) -> tuple[int, ...]:
         """How many labels were asked for by each of its rows: 0 alone where nobody is asked."""
-        return numbers_asked(self.ask, self.ask_rounds)
+        return label_counts(self.ask, self.ask_rounds)
 
     def key(self) -> tuple[str, str, str, int, int]:
         """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
@@ -247,7 +247,7 @@ class Cell:
         return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
 
 
-def numbers_asked(ask: int, rounds: int) -> tuple[int, ...]:
+def label_counts(ask: int, rounds: int) -> tuple[int, ...]:
     """How many labels were asked for before the first round and after each; 0 alone where there are no rounds."""
     return (0, *(ask * done // rounds for done in range(1, rounds + 1)))
 
@@ -259,7 +259,7 @@ class CellResult:
     Args:
         rows: One per rule; where people are asked, one per number of labels.
         rounds: One per round, if it has a selector and nobody is asked.
-        asked: Where people are asked: a row for each sample of D_u whose label is known, see `asked_cell`.
+        asked: Where people are asked: a row for each sample of D_u whose label is known, see `query_table`.
         error: The traceback, if it failed.
     """
 
@@ -302,19 +302,23 @@ def run_cell(
     Returns:
         The result, and the pre-training for the next cell.
     """
-    looks = steps_to_look(config, cell.rules)
+    on_the_way = snapshot_steps(config, cell.rules)
     is_named = selector is None and cell.selector != ORACLE  # nobody else can select in folds
     temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
-    watch = Watch(split, cell.rules, steps=looks, temperature=temperature)
-    listeners = (watch, *callbacks)
-    shared = pretrain_once(split, cell, config, None if looks else before, listeners)  # models on the way must be seen
+    monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, temperature=temperature)
+    listeners = (monitor, *callbacks)
+    shared = pretrain_once(
+        split, cell, config, None if on_the_way else before, listeners
+    )  # models on the way must be seen
     began = time.perf_counter()
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
     done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared.state)
     seconds = shared.seconds + time.perf_counter() - began
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
-    result = CellResult(_rows(cell, watch, seconds, commit, steps), _rounds(cell, watch, len(split.target_unlabeled)))
+    result = CellResult(
+        _rows(cell, monitor, seconds, commit, steps), _rounds(cell, monitor, len(split.target_unlabeled))
+    )
     return result, shared
 
 
@@ -339,43 +343,43 @@ def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
     return fit_temperature(said, labels[torch.cat(folds)])
 
 
-def _rows(cell: Cell, watch: Watch, seconds: float, commit: str, steps: int) -> tuple[Row, ...]:
+def _rows(cell: Cell, monitor: SnapshotMonitor, seconds: float, commit: str, steps: int) -> tuple[Row, ...]:
     rows = []
     for rule in cell.rules:
-        point = watch.chosen(rule)
+        snapshot = monitor.chosen(rule)
         rows.append(
             Row(
                 *cell.key(),
                 model_selection=rule,
-                accuracy=point.accuracy,
-                balanced_accuracy=point.balanced_accuracy,
-                positives=None if cell.selector in PLAIN else point.positives,
-                positives_accuracy=point.positives_accuracy,
+                accuracy=snapshot.accuracy,
+                balanced_accuracy=snapshot.balanced_accuracy,
+                positives=None if cell.selector in PLAIN else snapshot.positives,
+                positives_accuracy=snapshot.positives_accuracy,
                 seconds=seconds,
                 config=cell.name,
                 commit=commit,
                 steps=steps,
                 imbalance=cell.imbalance,
-                ece=point.ece,
-                ece_calibrated=point.ece_calibrated,
-                temperature=watch.temperature,
+                ece=snapshot.ece,
+                ece_calibrated=snapshot.ece_calibrated,
+                temperature=monitor.temperature,
             )
         )
     return tuple(rows)
 
 
-def _rounds(cell: Cell, watch: Watch, n_unlabeled: int) -> tuple[RoundRow, ...]:
+def _rounds(cell: Cell, monitor: SnapshotMonitor, n_unlabeled: int) -> tuple[RoundRow, ...]:
     if cell.selector in PLAIN:
         return ()
     return tuple(
         RoundRow(
             *cell.key(),
             round=number,
-            accuracy=point.accuracy,
-            positives=point.positives,
-            positives_accuracy=point.positives_accuracy,
-            coverage=point.positives / n_unlabeled,
+            accuracy=snapshot.accuracy,
+            positives=snapshot.positives,
+            positives_accuracy=snapshot.positives_accuracy,
+            coverage=snapshot.positives / n_unlabeled,
             imbalance=cell.imbalance,
         )
-        for number, point in enumerate(watch.points)
+        for number, snapshot in enumerate(monitor.snapshots)
     )

@@ -9,6 +9,7 @@ from rich.console import Console
 from qurate.benchmark.cell import Cell, Pretrained, run_cell
 from qurate.benchmark.folder import check_writable
 from qurate.benchmark.grid import Grid
+from qurate.benchmark.options import GridOptions
 from qurate.benchmark.results import BenchmarkError, Row, rows_to_csv, write_file
 from qurate.data.digits import digits_split
 from qurate.data.samples import Split
@@ -39,7 +40,8 @@ def run_demo(out: Path, *, seed: int, force: bool, console: Console, steps: int)
     if results.exists() and not force:
         raise BenchmarkError(f"{results} exists. Choose another `out`, or pass `force=True` to overwrite it.")
     check_writable(out)
-    grid = Grid(load_suite("digits"), methods=ROWS, shots=(SHOTS,), seeds=(seed,), protocol="drawn", steps=steps)
+    options = GridOptions("digits", methods=ROWS, selectors=("none",), shots=(SHOTS,), seeds=(seed,), steps=steps)
+    grid = Grid(load_suite("digits"), options)
     split = digits_split(shots=SHOTS, seed=seed)
     console.print(
         f"Source: {len(split.source)} typeset digits, all labelled. Target: handwritten digits, "

@@ -56,7 +56,7 @@ def right_at(number: int) -> str:
     return f"right_{number}"
 
 
-def read_asked(path: Path, numbers: Sequence[int]) -> pd.DataFrame:
+def read_queries(path: Path, numbers: Sequence[int]) -> pd.DataFrame:
     """The table of a cell, by sample.
 
     Args:
@@ -202,10 +202,10 @@ class BenchmarkFolder:
         """What was kept of a cell, if it is whole and its own."""
         places = self._of(cell) / ROWS, self._of(cell) / ROUNDS
         rows, rounds = read_results(places[0]), read_rounds(places[1])
-        expected = [(rule, cell.asker, number) for rule in cell.rules for number in cell.numbers]
+        expected = [(rule, cell.asker, number) for rule in cell.rules for number in cell.label_counts]
         found = list(zip(rows["model_selection"], rows["asker"], rows["asked"], strict=True))
         if found != expected or set(rows["config"]) != {cell.name}:
-            asked = f", with {', '.join(map(str, cell.numbers))} labels asked" if cell.asker else ""
+            asked = f", with {', '.join(map(str, cell.label_counts))} labels asked" if cell.asker else ""
             raise BenchmarkError(f"{places[0]}: must have a row for each of {', '.join(cell.rules)}{asked}.")
         if rows[["accuracy", "seconds"]].isna().any(axis=None) or rounds["accuracy"].isna().any():
             raise BenchmarkError(f"{places[0]}: a result is missing.")
@@ -213,7 +213,7 @@ class BenchmarkFolder:
         if list(rounds["round"]) != list(range(len(rounds))) or has_none == (len(rounds) > 0):
             raise BenchmarkError(f"{places[1]}: must have a row for each round.")
         if cell.asker:
-            read_asked(self._of(cell) / ASKED, cell.numbers)
+            read_queries(self._of(cell) / ASKED, cell.label_counts)
         return _Kept(_body(places[0], COLUMNS), _body(places[1], ROUND_COLUMNS), float(rows["seconds"].iloc[-1]))
 
 

@@ -9,8 +9,19 @@ from typing import Any
 
 import pandas as pd
 
-from qurate.benchmark.cell import numbers_asked
-from qurate.benchmark.folder import ASKED, ASKED_AT, CELLS, CONFIG, ERROR, FACTS, RESULTS, ROUNDS, read_asked, right_at
+from qurate.benchmark.cell import label_counts
+from qurate.benchmark.folder import (
+    ASKED,
+    ASKED_AT,
+    CELLS,
+    CONFIG,
+    ERROR,
+    FACTS,
+    RESULTS,
+    ROUNDS,
+    read_queries,
+    right_at,
+)
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
 from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
@@ -40,7 +51,7 @@ def with_unasked(results: pd.DataFrame, folder: Path) -> pd.DataFrame:
         }
         if not all(path.is_file() for path, _ in cells.values()):
             continue
-        tables = {name: read_asked(path, numbers) for name, (path, numbers) in cells.items()}
+        tables = {name: read_queries(path, numbers) for name, (path, numbers) in cells.items()}
         for place, row in rows.iterrows():
             found.loc[place, UNASKED] = _accuracy(tables, str(row["config"]), int(row["asked"]))
     return found
@@ -154,7 +165,7 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
         found["imbalance"] = cell.get("imbalance", 1)  # cells of before there were others do not name it
         found.update({name: cell[name] for name in CELL if name not in found})
         rules, asker = cell["rules"], str(cell.get("asker", ""))
-        numbers = numbers_asked(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)
+        numbers = label_counts(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"lacks {error}") from error

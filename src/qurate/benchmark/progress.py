@@ -1,4 +1,4 @@
-"""A benchmark as a person follows it, and how long it will take."""
+"""The progress of a benchmark on the terminal, and how long it will take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from qurate.benchmark.cell import CALIBRATION_FOLDS, Cell, CellResult
-from qurate.benchmark.executors import Worker
+from qurate.benchmark.executors import CellRunner
 from qurate.config import NoneConfig
 from qurate.data.samples import Split
 from qurate.embedding.backbone import freeze_backbones
@@ -27,7 +27,7 @@ Kind = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """Seconds of one process.
 
     Args:
@@ -41,20 +41,20 @@ class Estimate:
     embedding: float
     measured: int
 
-    def whole(self, lanes: int) -> float:
+    def whole(self, processes: int) -> float:
         """Seconds until the end, with this many processes."""
-        return self.embedding + sum(self.of_cells) / max(1, min(lanes, len(self.of_cells)))
+        return self.embedding + sum(self.of_cells) / max(1, min(processes, len(self.of_cells)))
 
 
-def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], worker: Worker | None) -> Estimate:
+def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], runner: CellRunner | None) -> TimeEstimate:
     """What is left to do.
 
     Args:
         to_run: In the order in which they run.
         finished: Cells and their seconds.
-        worker: Times what no finished cell tells; None for none of that, when the mean of the finished serves.
+        runner: Times what no finished cell tells; without it, the mean of all finished cells is taken.
     """
-    times = _Times(finished, worker)
+    times = _Times(finished, runner)
     seen: set[str] = set()
     costs = []
     for cell in to_run:
@@ -67,19 +67,19 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], wor
             cost += CALIBRATION_FOLDS * whole
         seen |= {cell.pretraining, cell.base.name}
         costs.append(cost)
-    return Estimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))
+    return TimeEstimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))
 
 
 class _Times:
     """Seconds of a kind of cell, known or timed."""
 
-    def __init__(self, finished: Sequence[tuple[Cell, float]], worker: Worker | None) -> None:
+    def __init__(self, finished: Sequence[tuple[Cell, float]], runner: CellRunner | None) -> None:
         by_kind: dict[Kind, list[float]] = {}
         for cell, seconds in finished:
             by_kind.setdefault(_kind(cell), []).append(seconds)
         self.known = {kind: mean(seconds) for kind, seconds in by_kind.items()}
         self.embedding = 0.0
-        self._worker = worker
+        self._runner = runner
         self._step: dict[str, float] = {}
         self._sample: Split | None = None
         self._n_source = 0
@@ -88,12 +88,12 @@ class _Times:
         kind = _kind(cell)
         if kind in self.known:
             return self.known[kind]
-        if self._worker is None:
+        if self._runner is None:
             return mean(self.known.values()) if self.known else 0.0
         method = cell.config.method.name
-        sample = self._sample or self._take(cell, self._worker)
+        sample = self._sample or self._take(cell, self._runner)
         if method not in self._step:
-            self._step[method] = seconds_per_step(sample, self._worker.localize(cell.config))
+            self._step[method] = seconds_per_step(sample, self._runner.localize(cell.config))
         return self.steps(cell) * self._step[method]
 
     def steps(self, cell: Cell) -> float:
@@ -104,14 +104,14 @@ class _Times:
         )
         return once + cell.ask_rounds * again
 
-    def _take(self, cell: Cell, worker: Worker) -> Split:
+    def _take(self, cell: Cell, runner: CellRunner) -> Split:
         """A sample of the first cell's split, embedded if the others will be."""
-        split = worker.read(cell)
+        split = runner.read(cell)
         self._n_source = len(split.source)
         sample = take_sample(split)
         if cell.config.network.backbone == "none":
-            seconds, sample = embed_sample(sample, freeze_backbones(cell.backbone, worker.weights), None)
-            images = sum(domain.images or 0 for domain in worker.suite.domains.values())
+            seconds, sample = embed_sample(sample, freeze_backbones(cell.backbone, runner.weights), None)
+            images = sum(domain.images or 0 for domain in runner.suite.domains.values())
             self.embedding = seconds * (images or len(split.source) + len(split.target_unlabeled))
         self._sample = sample
         return sample
@@ -127,23 +127,23 @@ def _without_rounds(cell: Cell) -> Cell:
 
 
 class CellDisplay:
-    """The audience of `run_cells` on the command line.
+    """The monitor of `run_cells` on the command line.
 
     Args:
         console: Where to write.
         cells: All of the grid.
         finished: Those that are finished, and their seconds.
-        lanes: How many run at once.
+        processes: How many run at once.
     """
 
     def __init__(
-        self, console: Console, cells: Sequence[Cell], finished: Sequence[tuple[Cell, float]], lanes: int
+        self, console: Console, cells: Sequence[Cell], finished: Sequence[tuple[Cell, float]], processes: int
     ) -> None:
         self._console = console
         self._cells = cells
         self._finished = list(finished)
         self._ended = {cell for cell, _ in finished}
-        self._lanes = lanes
+        self._processes = processes
         self._running: list[Cell] = []
         self._time_left = ""
         self._bar = Progress(TextColumn("cells"), BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}"))
@@ -173,18 +173,18 @@ class CellDisplay:
         self._bar.update(self._task, completed=len(self._ended))
         count = f"{len(self._ended):>{len(str(len(self._cells)))}}/{len(self._cells)}"
         if result.error:
-            said = f"FAILED: {last_line(result.error)}"
+            text = f"FAILED: {last_line(result.error)}"
         else:
             row = result.rows[-1 if cell.asker else 0]
             self._finished.append((cell, row.seconds))
             asked = f" after {row.asked} labels" if cell.asker else ""
-            said = f"{row.accuracy:.1%}{asked} ({row.model_selection}), {row.seconds:.0f} s"
-        self._console.print(f"{count}  {cell.title()}: {said}", markup=False, highlight=False, soft_wrap=True)
+            text = f"{row.accuracy:.1%}{asked} ({row.model_selection}), {row.seconds:.0f} s"
+        self._console.print(f"{count}  {cell.title()}: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def _expect(self) -> None:
         left = [cell for cell in self._cells if cell not in self._ended]
         if self._finished and self._console.is_terminal:
-            self._time_left = f"{say_time(estimate(left, self._finished, None).whole(self._lanes))} left"
+            self._time_left = f"{say_time(estimate(left, self._finished, None).whole(self._processes))} left"
 
     def _draw(self) -> Group:
         now = [Text(f"  running: {cell.title()}", style="dim") for cell in self._running]

@@ -6,35 +6,26 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
+from tyro.conf import OmitArgPrefixes
 
+from qurate.benchmark.options import ExecutionOptions, GridOptions
 from qurate.cli import options
-from qurate.cli.options import (
-    check_count,
-    check_folder,
-    check_seed,
-    split_methods,
-    split_numbers,
-    split_presets,
-    split_query_strategies,
-    split_selectors,
-    split_some,
-)
+from qurate.cli.options import check_count, check_folder, check_seed
 from qurate.cli.terminal import announce, begin, on_stop, say
 from qurate.errors import ConfigError
-from qurate.runtime.paths import is_folder, shorten
 from qurate.runtime.validation import MOST_STEPS
 
 if TYPE_CHECKING:
     from qurate.benchmark.cell import Cell
-    from qurate.benchmark.executors import Lane, Worker
+    from qurate.benchmark.executors import CellRunner, Executor
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.benchmark.grid import Grid
-    from qurate.runtime.progress import PhaseBars
 
 
 def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, force: options.Flag = False) -> None:
@@ -79,179 +70,83 @@ def report(
     say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
 
 
-def benchmark(
-    suite: Annotated[str, tyro.conf.arg(metavar="NAME")],
-    out: options.Folder,
-    data: options.AnyFolder = None,
-    scenarios: options.Names = "all",
-    methods: options.Methods = "all",
-    selectors: options.Selectors = options.EVERY_SELECTOR,
-    presets: options.Names = "qurate",
-    shots: options.Names = "3",
-    seeds: options.Names = "0,1,2",
-    backbone: options.AnyName = None,
-    weights: options.Weights = None,
-    image_size: options.ImageSize = None,
-    pooling: options.Pooling = None,
-    train: options.Train = None,
-    protocol: options.Protocol = None,
-    model_selection: options.Names = "last",
-    imbalance: options.Names = "1",
-    calibrate: options.Flag = False,
-    ask: options.Count = None,
-    asker: options.QueryStrategies = None,
-    ask_rounds: options.Count = None,
-    steps: options.Count = None,
-    device: options.Device = None,
-    devices: options.Count = None,
-    precision: options.Precision = None,
-    frozen_norms: options.Flag = False,
-    workers: options.Count = None,
-    cell_gpus: options.Count = None,
-    processes: options.Count = None,
-    ray: options.Ray = None,
-    dry_run: options.Flag = False,
-) -> None:
+def benchmark(grid: OmitArgPrefixes[GridOptions], execution: OmitArgPrefixes[ExecutionOptions]) -> None:
     """Compare methods and selectors on a suite. If it is stopped, re-run the command to resume.
 
     Args:
-        suite: digits, office31, office_home, domainnet126, or the path of a TOML file of your own.
-        out: Folder for results.csv, rounds.csv and the cells, which are the single runs.
-        data: Folder of the suite's images; digits needs none.
-        scenarios: Pairs source:target.
-        methods: How the network learns; names of the registry.
-        selectors: Which pseudo-labels to trust; names of the registry.
-        presets: Settings of selectors dqn and confidence: qurate, paper, or both.
-        shots: Labelled target images per class: 1 and 3 have public lists, others need --protocol drawn.
-        seeds: Seeds of the runs.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or
-            fast, good, best, auto. The suite's (the paper's) unless given.
-        weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
-        image_size: Side in pixels of the images that a backbone of timm sees.
-        pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
-        train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
-        protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
-        model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
-        imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
-        calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
-        ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
-        asker: Who says which images to label next; names of the registry.
-        ask_rounds: Ask in this many rounds of equal size; 1 unless given.
-        steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
-        device: Where to train.
-        devices: Devices that train a cell together, or processes on CPUs; 1 unless given.
-        precision: Of floating-point numbers, as Lightning Fabric names it.
-        frozen_norms: Batch norms of the backbone keep the statistics that they came with, where all layers are trained.
-        workers: Processes that decode images for each cell that trains all layers; none unless given.
-        cell_gpus: GPUs that Ray keeps for each cell; as many as --devices unless given.
-        processes: How many cells run at once; one for as many cores as a cell has devices, or for as many GPUs.
-        ray: Run on Ray: 'local', or the address of a cluster.
-        dry_run: Say what would run and how long it would take, and stop.
+        grid: What is compared.
+        execution: Where and how cells are run.
     """
-    chosen_methods, chosen_selectors = split_methods(methods), split_selectors(selectors)
-    chosen_presets = split_presets(presets)
-    chosen_rules = split_some("model-selection", model_selection)
-    chosen_scenarios = () if scenarios == "all" else split_some("scenarios", scenarios)
-    chosen_shots, chosen_seeds = split_numbers("shots", shots, least=1), split_numbers("seeds", seeds)
-    chosen_imbalances = split_numbers("imbalance", imbalance, least=1)
-    check_count("steps", steps, MOST_STEPS)
-    check_count("processes", processes)
-    check_count("devices", devices)
-    check_count("cell-gpus", cell_gpus)
-    check_count("workers", workers, 1024, least=0)
-    if cell_gpus is not None and (ray is None or cell_gpus < (devices or 1)):
-        raise ConfigError(f"--cell-gpus needs --ray, and must be at least --devices ({devices or 1}), got {cell_gpus}.")
-    check_count("ask", ask)
-    check_count("ask-rounds", ask_rounds)
-    chosen_askers = split_query_strategies(ask, asker, ask_rounds)
-    check_folder("out", out)
-    if data is not None and not is_folder(data):
-        raise ConfigError(f"--data must be a folder, got {shorten(data)}, where there is none.")
+    grid.check()
+    execution.check()
     on_stop(lambda: "Re-run the command to resume.")
     begin()
-    from qurate.benchmark.executors import Worker
+    from qurate.benchmark.executors import CellRunner
     from qurate.benchmark.folder import BenchmarkFolder
-    from qurate.benchmark.grid import Grid
-    from qurate.data.own_images import count_images
-    from qurate.data.suites import load_suite
-    from qurate.embedding.backbone import choose_device
-    from qurate.networks.backbone_names import find_backbone
     from qurate.runtime.process_group import external_world_size
 
     if external_world_size() > 1:
         raise ConfigError("a benchmark starts its processes itself. Run it without torchrun, or as one task of srun.")
-    found = load_suite(suite)
-    named, chosen, message = find_backbone(
-        backbone or found.backbone,
-        weights or "auto",
-        image_size,
-        pooling,
-        look=lambda: (0 if data is None else count_images(data), choose_device(device or "auto")),
+    found = _make_grid(grid, execution)
+    data = found.options.data
+    runner = CellRunner(found.suite, None if data is None else data.resolve(), found.options.weights)
+    folder = BenchmarkFolder(execution.out)
+    if execution.dry_run:
+        _print_plan(found, folder, runner, execution.processes or _processes(found))
+        return
+    with folder.claimed():
+        _run(found, folder, runner, execution)
+
+
+def _make_grid(options: GridOptions, execution: ExecutionOptions) -> Grid:
+    """The grid, with the suite, backbone and weights that the words mean."""
+    from qurate.benchmark.grid import Grid
+    from qurate.config import ExecutionConfig
+    from qurate.data.own_images import count_images
+    from qurate.data.suites import load_suite
+    from qurate.embedding.backbone import choose_device
+    from qurate.networks.backbone_names import find_backbone
+
+    suite, data = load_suite(options.suite), options.data
+    backbone, weights, message = find_backbone(
+        options.backbone or suite.backbone,
+        options.weights,
+        options.image_size,
+        options.pooling,
+        look=lambda: (0 if data is None else count_images(data), choose_device(execution.device)),
     )
     if message:
         say(message)
-    grid = Grid(
-        found,
-        data,
-        scenarios=chosen_scenarios,
-        methods=chosen_methods,
-        selectors=chosen_selectors,
-        presets=chosen_presets,
-        shots=chosen_shots,
-        seeds=chosen_seeds,
-        backbone="" if named == found.backbone else named,
-        weights=chosen,
-        train=train or "head",
-        protocol=protocol or found.protocols[0],
-        rules=chosen_rules,
-        steps=steps or 0,
-        device=device or "auto",
-        devices=devices or 1,
-        precision=precision or "32-true",
-        frozen_norms=frozen_norms,
-        workers=workers or 0,
-        imbalances=chosen_imbalances,
-        calibrate=calibrate,
-        askers=chosen_askers,
-        ask=ask or 0,
-        ask_rounds=ask_rounds or 1,
-    )
-    worker = Worker(found, None if data is None else data.resolve(), grid.weights)
-    folder = BenchmarkFolder(out)
-    if dry_run:
-        _print_plan(grid, folder, worker, processes or _lanes(grid))
-        return
-    with folder.claimed():
-        _run(grid, folder, worker, processes, ray or "", cell_gpus)
+    options = replace(options, backbone=backbone, weights=weights)
+    hardware = ExecutionConfig(device=execution.device, devices=execution.devices, workers=execution.workers)
+    return Grid(suite, options, hardware)
 
 
-def _run(
-    grid: Grid, folder: BenchmarkFolder, worker: Worker, processes: int | None, ray: str, cell_gpus: int | None
-) -> None:
+def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: ExecutionOptions) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
-    from qurate.benchmark.executors import lanes_for
+    from qurate.benchmark.executors import executors_that_fit
     from qurate.embedding.backbone import choose_device
     from qurate.runtime.cluster import nodes, start_ray, stop_ray
-    from qurate.runtime.progress import PhaseBars
 
-    cells, gpus = grid.cells(), cell_gpus or _gpus(grid)
+    cells, gpus = grid.cells(), execution.cell_gpus or _gpus(grid)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    say(f"{worker.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
-    on_stop(functools.partial(_standing, cells, folder))
-    lanes = processes or _lanes(grid)
-    if ray in ("", "local"):
-        choose_device(grid.device)  # is it there?
+    say(f"{grid.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
+    on_stop(functools.partial(_how_far, cells, folder))
+    processes = execution.processes or _processes(grid)
+    if execution.ray in (None, "local"):
+        choose_device(grid.execution.device)  # is it there?
+    uses_ray = bool(execution.ray and to_run)
     try:
-        if ray and to_run:
-            wanted = lanes if ray == "local" else processes or 0
-            start_ray(ray, lanes * grid.devices)
-            lanes = lanes_for(nodes(), wanted, gpus, grid.devices)
-        with PhaseBars(Console()) as bars:
-            _embed(worker, to_run, bars)
+        if uses_ray:
+            wanted = processes if execution.ray == "local" else execution.processes or 0
+            start_ray(execution.ray or "", processes * grid.execution.devices)
+            processes = executors_that_fit(nodes(), wanted, gpus, grid.execution.devices)
+        _embed(runner, to_run)
         folder.write_facts(_facts(grid, cells))
-        failed = _run_cells(cells, folder, worker, min(lanes, len(to_run)), (gpus, grid.devices), ray=bool(ray))
+        executors = _make_executors(runner, min(processes, len(to_run)), gpus, grid.execution.devices, ray=uses_ray)
+        failed = _run_cells(cells, executors, folder)
     finally:
-        if ray and to_run:
+        if uses_ray:
             stop_ray()
     say(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
     if failed:
@@ -259,38 +154,45 @@ def _run(
         sys.exit(1)
 
 
-def _standing(cells: Sequence[Cell], folder: BenchmarkFolder) -> str:
-    """How far a stopped benchmark is."""
+def _how_far(cells: Sequence[Cell], folder: BenchmarkFolder) -> str:
     done = sum(folder.is_finished(cell) for cell in cells)
     return f"Finished: {done} of {_count(cells)}. Re-run the command to resume."
 
 
-def _run_cells(
-    cells: Sequence[Cell], folder: BenchmarkFolder, worker: Worker, count: int, needs: tuple[int, int], *, ray: bool
-) -> list[Cell]:
-    """Run the cells in this many lanes, each with the GPUs and CPUs that it needs; the ones that failed."""
-    from qurate.benchmark.executors import ProcessLane, RayLane, run_cells, share_gpus
+def _make_executors(runner: CellRunner, count: int, gpus: int, cpus: int, *, ray: bool) -> list[Executor]:
+    """As many executors, each with the GPUs and CPUs of a cell."""
+    from qurate.benchmark.executors import ProcessExecutor, RayExecutor, share_gpus
+
+    if ray:
+        return [RayExecutor(runner, gpus, cpus) for _ in range(count)]
+    return [ProcessExecutor(runner, some) for some in share_gpus(_visible_gpus(), count, gpus)]
+
+
+def _run_cells(cells: Sequence[Cell], executors: Sequence[Executor], folder: BenchmarkFolder) -> list[Cell]:
+    """Run the cells; those that failed."""
+    from qurate.benchmark.executors import run_cells
     from qurate.benchmark.progress import CellDisplay
 
-    lanes: list[Lane] = [RayLane(worker, *needs) for _ in range(count)] if ray else []
-    lanes = lanes or [ProcessLane(worker, gpus) for gpus in share_gpus(_visible_gpus(), count, needs[0])]
     try:
-        with CellDisplay(Console(), cells, list(folder.seconds(cells)), count) as display:
-            return run_cells(cells, lanes, folder, display)
+        with CellDisplay(Console(), cells, list(folder.seconds(cells)), len(executors)) as display:
+            return run_cells(cells, executors, folder, display)
     finally:
-        for lane in lanes:
-            lane.close()
+        for executor in executors:
+            executor.close()
 
 
-def _embed(worker: Worker, to_run: Sequence[Cell], bars: PhaseBars) -> None:
-    """Read the data of every scenario, and embed its images, before the workers start and find them in the cache."""
+def _embed(runner: CellRunner, to_run: Sequence[Cell]) -> None:
+    """Read and embed the images of every scenario once, so that the workers find the embeddings in the cache."""
+    from qurate.runtime.progress import PhaseBars
+
     seen = set()
-    for cell in to_run:
-        # Drawn splits of a scenario all hold the same images; lists may differ by shots.
-        where = cell.scenario, 0 if cell.protocol == "drawn" else cell.shots
-        if where not in seen and not worker.suite.generated:
-            seen.add(where)
-            worker.load(cell, functools.partial(bars.show, "embedding"))
+    with PhaseBars(Console()) as bars:
+        for cell in to_run:
+            # Drawn splits of a scenario all hold the same images; lists may differ by shots.
+            where = cell.scenario, 0 if cell.protocol == "drawn" else cell.shots
+            if where not in seen and not runner.suite.generated:
+                seen.add(where)
+                runner.load(cell, functools.partial(bars.show, "embedding"))
 
 
 def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequence[Cell]) -> None:
@@ -302,16 +204,16 @@ def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequen
     say(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
 
 
-def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int) -> None:
+def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, processes: int) -> None:
     """What would run, and how long it would take."""
     from qurate.benchmark.progress import estimate
     from qurate.expectation import say_time
 
     cells = grid.cells()
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    expected = estimate(to_run, list(folder.seconds(cells)), worker)
+    expected = estimate(to_run, list(folder.seconds(cells)), runner)
     costs = dict(zip(to_run, expected.of_cells, strict=True))
-    say(f"{worker.suite.title}: {_count(cells)}")
+    say(f"{grid.suite.title}: {_count(cells)}")
     for cell in cells:
         state = f"about {costs[cell]:.0f} s" if cell in costs else "finished"
         failed = ", failed before" if cell in costs and folder.error(cell) else ""
@@ -323,7 +225,7 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, worker: Worker, lanes: int)
     how = [f"{expected.measured} by finished cells of the same method and selector"] if expected.measured else []
     how += [f"{timed} by a few training steps on this machine"] if timed else []
     say(
-        f"{_count(to_run)} to run: {say_time(expected.whole(lanes))} with {lanes} at once "
+        f"{_count(to_run)} to run: {say_time(expected.whole(processes))} with {processes} at once "
         f"(estimated: {'; '.join(how)}). Cells that share pre-training pay for it once."
     )
 
@@ -337,7 +239,7 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "suite_title": grid.suite.title,
         "backbone": cells[0].backbone,
         "weights": cells[0].weights,
-        "train": "full" if grid.suite.generated else grid.train,
+        "train": "full" if grid.suite.generated else grid.options.train,
         "protocol": grid.protocol,
         "commit": current_commit(),
         "steps": min(cell.config.training.steps for cell in cells),
@@ -354,8 +256,8 @@ def _gpus(grid: Grid) -> int:
     """GPUs that a cell needs."""
     import torch
 
-    uses = grid.device == "cuda" or (grid.device == "auto" and torch.cuda.is_available())
-    return grid.devices if uses else 0
+    uses = grid.execution.device == "cuda" or (grid.execution.device == "auto" and torch.cuda.is_available())
+    return grid.execution.devices if uses else 0
 
 
 def _visible_gpus() -> list[str]:
@@ -367,11 +269,11 @@ def _visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _lanes(grid: Grid) -> int:
+def _processes(grid: Grid) -> int:
     """How many cells run at once: one GPU is not given to one process per core."""
     import torch
 
     from qurate.runtime.machine import available_cores
 
     gpus = _gpus(grid)
-    return max(1, torch.cuda.device_count() // gpus if gpus else available_cores() // grid.devices)
+    return max(1, torch.cuda.device_count() // gpus if gpus else available_cores() // grid.execution.devices)

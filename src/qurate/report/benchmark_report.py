@@ -22,12 +22,12 @@ from qurate.report.statistics import HEADINGS, LARGER, Comparisons, compare_rows
 from qurate.report.tables import (
     ACCURACY,
     MEAN,
-    Cell,
+    Entry,
     Table,
     TableRow,
-    asked_tables,
     compare_query_strategies,
     make_tables,
+    query_strategy_tables,
 )
 from qurate.runtime.progress import make_table
 
@@ -90,7 +90,7 @@ def _markdown_table(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _markdown_cell(cell: Cell, seeds: int) -> str:
+def _markdown_cell(cell: Entry, seeds: int) -> str:
     text = f"<ins>{cell.text()}</ins>" if cell.best_plain else cell.text()
     text = f"**{text}**" if cell.best else text
     return text + "".join(f"<br><sub>{line}</sub>" for line in cell.small_lines(seeds))
@@ -204,7 +204,7 @@ def make_report(outcome: Outcome, *, reference: str | None = None) -> Report:
         ROUNDS: rounds_figure(outcome.rounds),
         ASKING: asking_figure(outcome.asked),
     }
-    tables += asked_tables(outcome)
+    tables += query_strategy_tables(outcome)
     compared += compare_query_strategies(outcome, reference)
     return Report(
         title=f"Benchmark: {outcome.facts.suite_title or outcome.facts.suite}",
@@ -313,7 +313,7 @@ def _part(table: Table, columns: list[int]) -> RichTable:
     return shown
 
 
-def _cell(cell: Cell, table: Table) -> Text:
+def _cell(cell: Entry, table: Table) -> Text:
     style = " ".join(["bold"] * cell.best + ["underline"] * cell.best_plain)
     parts = [(cell.text(), style if cell.mean is not None else "red" if cell.failed else "")]
     if gap := cell.gap(len(table.seeds)):

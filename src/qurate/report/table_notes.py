@@ -47,7 +47,7 @@ def table_notes(
     ]
 
 
-def asked_notes(
+def query_strategy_notes(
     facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], measure: str, number: int
 ) -> list[str]:
     """All sentences under a table of query strategies.

@@ -14,7 +14,7 @@ from qurate.registry import PLAIN
 from qurate.report.page import DASH, count, signed
 from qurate.report.published import Published, scenario_titles
 from qurate.report.statistics import Comparisons, compare_rows
-from qurate.report.table_notes import asked_notes, table_notes
+from qurate.report.table_notes import query_strategy_notes, table_notes
 
 MEAN = "mean"
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
@@ -29,7 +29,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """One row on one scenario, or the mean of a row over all scenarios.
 
     Args:
@@ -90,7 +90,7 @@ class TableRow:
 
     title: str
     selector: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Entry, ...]
 
     @property
     def oracle(self) -> bool:
@@ -231,17 +231,17 @@ def make_row(
     if len(columns) > 1:
         by_seed = by_seed.dropna(how="all")
         complete = bool(by_seed.notna().all(axis=None))  # else the mean would be of unlike things
-        mean = _summary(by_seed.mean(axis=1)) if complete else Cell(None)
+        mean = _summary(by_seed.mean(axis=1)) if complete else Entry(None)
         thinned = any(imbalance > 1 for _, imbalance in columns)
         cells.append(replace(mean, published=None if thinned else published.mean(title, [name for name, _ in columns])))
     return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
 
 
-def _summary(percents: pd.Series) -> Cell:
+def _summary(percents: pd.Series) -> Entry:
     if percents.empty:
-        return Cell(None)
+        return Entry(None)
     spread = float(percents.std(ddof=1)) if len(percents) > 1 else None
-    return Cell(float(percents.mean()), spread, len(percents))
+    return Entry(float(percents.mean()), spread, len(percents))
 
 
 def mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list[TableRow]:
@@ -279,7 +279,7 @@ def numbers_to_show(asked: pd.DataFrame) -> list[int]:
     return sorted({numbers[min(1, len(numbers) - 1)], numbers[-1]})
 
 
-def asked_tables(outcome: Outcome) -> list[Table]:
+def query_strategy_tables(outcome: Outcome) -> list[Table]:
     """For each row of the benchmark, number of shots and number of labels: accuracy on all images, then without asked.
 
     Args:
@@ -351,7 +351,7 @@ def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about
         columns=(*names, *([MEAN] if len(columns) > 1 else [])),
         rows=tuple(_only_best(row) for row in mark_best(rows, max)),
         seeds=tuple(sorted(int(seed) for seed in results["seed"].unique())),
-        notes=tuple(asked_notes(facts, results, titles, measure, number)),
+        notes=tuple(query_strategy_notes(facts, results, titles, measure, number)),
         measure=measure,
         heading="asker",
         short=f"{about}: {asked}",

@@ -10,9 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineLane, run_grid, tables, tiny_grid
+from tests.benchmark.tiny_grid import DIGITS, DiesOnce, InlineExecutor, run_grid, tables, tiny_grid
 
-from qurate.benchmark.executors import Lane, ProcessLane, RayLane, Worker, lanes_for, share_gpus
+from qurate.benchmark.executors import (
+    CellRunner,
+    Executor,
+    ProcessExecutor,
+    RayExecutor,
+    executors_that_fit,
+    share_gpus,
+)
 from qurate.benchmark.results import BenchmarkError
 from qurate.cli import run_verb
 from qurate.runtime.cluster import nodes, start_ray, stop_ray
@@ -27,11 +34,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def run_in(lane: Lane, out: Path) -> None:
+def run_in(executor: Executor, out: Path) -> None:
     try:
-        assert run_grid(GRID, out, [lane]) == []
+        assert run_grid(GRID, out, [executor]) == []
     finally:
-        lane.close()
+        executor.close()
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
@@ -39,7 +46,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_cell_run_again(
     by: signal.Signals, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # the process must find the tests
-    run_in(ProcessLane(DiesOnce(tmp_path / "died", by)), tmp_path)
+    run_in(ProcessExecutor(DiesOnce(tmp_path / "died", by)), tmp_path)
     assert (tmp_path / "died").exists()
     assert tables(tmp_path) == tables(whole)
 
@@ -51,9 +58,9 @@ def test_a_ray_worker_that_is_killed_is_replaced_and_its_cell_run_again(
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
     pytest.importorskip("ray", reason="the extra ray is not installed")
     start_ray("local", 1)
-    assert lanes_for(nodes(), 0, gpus=0) == 1
+    assert executors_that_fit(nodes(), 0, gpus=0) == 1
     try:
-        run_in(RayLane(DiesOnce(tmp_path / "died", by), gpus=0), tmp_path)
+        run_in(RayExecutor(DiesOnce(tmp_path / "died", by), gpus=0), tmp_path)
     finally:
         stop_ray()
     assert (tmp_path / "died").exists()
@@ -80,7 +87,7 @@ def test_a_benchmark_that_is_killed_goes_on_to_the_same_tables(tmp_path: Path, m
     monkeypatch.setattr(sys, "argv", ["qurate", *COMMAND, "--out", str(killed)])
     run_verb()
     assert len(rows(killed)) == 5
-    run_grid(tiny_grid(), whole, [InlineLane(Worker(DIGITS, None, "none"))])
+    run_grid(tiny_grid(), whole, [InlineExecutor(CellRunner(DIGITS, None, "none"))])
     assert tables(killed) == tables(whole)
 
 
@@ -105,23 +112,23 @@ def wait_until(holds: object) -> None:
         time.sleep(0.02)
 
 
-def test_a_cluster_has_no_more_lanes_than_cpus_and_gpus_for_them() -> None:
+def test_a_cluster_has_no_more_executors_than_cpus_and_gpus_for_them() -> None:
     cluster = [{"CPU": 32.0, "GPU": 4.0}]
-    assert lanes_for(cluster, processes=0, gpus=0) == 32
-    assert lanes_for(cluster, processes=0, gpus=1) == 4
-    assert lanes_for(cluster, processes=3, gpus=1) == 3
-    assert lanes_for(cluster, processes=9, gpus=1) == 4
+    assert executors_that_fit(cluster, processes=0, gpus=0) == 32
+    assert executors_that_fit(cluster, processes=0, gpus=1) == 4
+    assert executors_that_fit(cluster, processes=3, gpus=1) == 3
+    assert executors_that_fit(cluster, processes=9, gpus=1) == 4
     with pytest.raises(BenchmarkError, match=r"needs 1 CPU and 1 GPU on one machine.* --device cpu"):
-        lanes_for([{"CPU": 2.0}], processes=0, gpus=1)
+        executors_that_fit([{"CPU": 2.0}], processes=0, gpus=1)
     machines = [{"CPU": 8.0, "GPU": 3.0}] * 3
-    assert lanes_for(machines, processes=0, gpus=2, cpus=2) == 3  # not 9 // 2: a lane needs both on one machine
+    assert executors_that_fit(machines, processes=0, gpus=2, cpus=2) == 3  # not 9 // 2: both on one machine
     with pytest.raises(BenchmarkError, match=r"needs 9 CPUs on one machine"):
-        lanes_for(machines, processes=0, gpus=0, cpus=9)
+        executors_that_fit(machines, processes=0, gpus=0, cpus=9)
 
 
-def test_lanes_of_this_machine_share_its_gpus() -> None:
-    assert share_gpus(list("0123"), lanes=4, each=1) == ["0", "1", "2", "3"]
-    assert share_gpus(list("0123"), lanes=2, each=2) == ["0,1", "2,3"]
-    assert share_gpus(list("01"), lanes=3, each=1) == ["0", "1", "0"]
-    assert share_gpus(["5", "7", "8"], lanes=1, each=2) == ["5,7"]
-    assert share_gpus([], lanes=2, each=0) == [None, None]
+def test_executors_of_this_machine_share_its_gpus() -> None:
+    assert share_gpus(list("0123"), count=4, each=1) == ["0", "1", "2", "3"]
+    assert share_gpus(list("0123"), count=2, each=2) == ["0,1", "2,3"]
+    assert share_gpus(list("01"), count=3, each=1) == ["0", "1", "0"]
+    assert share_gpus(["5", "7", "8"], count=1, each=2) == ["5,7"]
+    assert share_gpus([], count=2, each=0) == [None, None]

@@ -1,0 +1,243 @@
+"""The options of `qurate benchmark`, stated once: names, types, help and checks. Nothing here loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tyro
+
+from qurate.config import Device, Precision
+from qurate.errors import ConfigError
+from qurate.presets import check_preset
+from qurate.registry import LONG, METHODS, ORACLE, PRINTED, QUERY_STRATEGIES, SELECTORS, resolve_pair
+from qurate.runtime.files import why_not_writable
+from qurate.runtime.paths import is_folder, shorten
+from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, show
+
+NOBODY = "none"
+"""The control of query strategies: a short run without answers, the same in every round."""
+Protocol = Literal["mme", "clean", "drawn"]
+Train = Literal["head", "full"]
+Pooling = Literal["class", "mean", "both"]
+
+
+def _option(metavar: str | None = None, default: str = "", help: str | None = None) -> Any:
+    """How an option looks in the help."""
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint=f"(default: {default})" if default else "")
+
+
+def _split(words: list[str]) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words[0].split(",") if word.strip())
+
+
+def _split_numbers(words: list[str]) -> tuple[int | str, ...]:
+    try:
+        return tuple(int(word) for word in _split(words))
+    except ValueError:  # `GridOptions.check` says what is wrong
+        return _split(words)
+
+
+def _comma_separated(split: Callable[[list[str]], Any]) -> Any:
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="A,B,...",
+        instance_from_str=split,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(map(str, value))],
+    )
+
+
+Names = Annotated[tuple[str, ...], _comma_separated(_split)]
+Numbers = Annotated[tuple[int, ...], _comma_separated(_split_numbers)]
+Flag = Annotated[tyro.conf.FlagCreatePairsOff[bool], _option()]
+Count = Annotated[int | None, _option("INT")]
+_METHODS = f"Each with every selector: {', '.join(METHODS)}. Alone: tml+dqn, or a row of the paper such as TML_SPL."
+_SELECTORS = f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."
+_ASKERS = f"Which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers."
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """What is compared: all that decides a result.
+
+    Args:
+        suite: digits, office31, office_home, domainnet126, or the path of a TOML file of your own.
+        data: Folder of the suite's images; digits needs none.
+        scenarios: Pairs source:target.
+        methods: How the network learns: names or titles of `qurate.METHODS`, or 'all', each with every selector;
+            'tml+dqn' or 'TML_DQNPL' is that pair alone.
+        selectors: Which pseudo-labels to trust: names of `qurate.SELECTORS`, 'oracle', or 'long': none, but as many
+            steps as with the agent.
+        presets: Settings of selectors dqn and confidence: qurate, paper, or both.
+        shots: Labelled target images per class: 1 and 3 have public lists, others need --protocol drawn.
+        seeds: Seeds of the runs.
+        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or
+            fast, good, best, auto. The suite's (the paper's) unless given.
+        weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
+        image_size: Side in pixels of the images that a backbone of timm sees.
+        pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
+        train: 'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly.
+        protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
+        model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
+        imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
+        calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
+        ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
+        asker: Which images to label next: names of `qurate.QUERY_STRATEGIES`, or 'none' for the control.
+        ask_rounds: Ask in this many rounds of equal size; 1 unless given.
+        steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
+        precision: Of floating-point numbers, as Lightning Fabric names it.
+        frozen_norms: Batch norms of the backbone keep the statistics that they came with, where all layers are trained.
+    """
+
+    suite: Annotated[str, tyro.conf.arg(metavar="NAME")]
+    data: Annotated[Path | None, _option("DIR")] = None
+    scenarios: Names = ("all",)
+    methods: Annotated[Names, tyro.conf.arg(help=_METHODS)] = ("all",)
+    selectors: Annotated[Names, tyro.conf.arg(help=_SELECTORS)] = tuple(SELECTORS)
+    presets: Names = ("qurate",)
+    shots: Numbers = (3,)
+    seeds: Numbers = (0, 1, 2)
+    backbone: Annotated[str | None, _option("NAME")] = None
+    weights: Annotated[str, _option("FILE", "auto")] = "auto"
+    image_size: Annotated[int | None, _option("PIXELS", "the model's own")] = None
+    pooling: Annotated[Pooling | None, _option("{class,mean,both}", "the model's own")] = None
+    train: Annotated[Train, _option("{head,full}", "head")] = "head"
+    protocol: Annotated[Protocol | None, _option("{mme,clean,drawn}", "the suite's first")] = None
+    model_selection: Names = ("last",)
+    imbalance: Numbers = (1,)
+    calibrate: Flag = False
+    ask: Count = None
+    asker: Annotated[Names, _option(None, "all", _ASKERS)] = ()
+    ask_rounds: Count = None
+    steps: Count = None
+    precision: Annotated[Precision, _option("{32-true,16-mixed,bf16-mixed}", "32-true")] = "32-true"
+    frozen_norms: Flag = False
+
+    def check(self) -> None:
+        """Judge every option by itself. It is no `__post_init__`, whose errors tyro would print in its own way.
+
+        Raises:
+            ConfigError: If one is not allowed.
+        """
+        for name in ("scenarios", "methods", "selectors", "presets", "model_selection"):
+            _check_list(name, getattr(self, name))
+        for name, least in (("shots", 1), ("seeds", 0), ("imbalance", 1)):
+            _check_numbers(name, getattr(self, name), least)
+        for word in self.methods:
+            first, plus, rest = word.partition("+")
+            if word != "all":
+                _named("methods", resolve_pair, next(iter(METHODS)) + plus + rest if first == "all" else word)
+        printed = {row: name for name, row in PRINTED.items()}
+        for word in self.selectors:
+            if word in printed:
+                raise ConfigError(f"'{word}' is chosen by `selectors='{printed[word]}'` and `presets='paper'`.")
+            if word not in (ORACLE, LONG):
+                _named("selectors", SELECTORS.find, word)
+        for word in self.presets:
+            _named("presets", check_preset, word)
+        for name, kind in (("train", Train), ("protocol", Protocol)):
+            if (word := getattr(self, name)) not in (*get_args(kind), None):
+                raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, get_args(kind)))}, got {show(word)}.")
+        check_count("steps", self.steps, MOST_STEPS)
+        check_count("ask", self.ask)
+        check_count("ask_rounds", self.ask_rounds)
+        if self.ask is None and (self.asker or self.ask_rounds is not None):
+            raise ConfigError(f"`{'asker' if self.asker else 'ask_rounds'}` needs `ask`, the number of labels.")
+        for word in self.asker:
+            if word != NOBODY:
+                _named("asker", QUERY_STRATEGIES.find, word)
+        if self.data is not None and not is_folder(self.data):
+            raise ConfigError(f"`data` must be a folder, got {shorten(self.data)}, where there is none.")
+
+    @property
+    def query_strategies(self) -> tuple[str, ...]:
+        """Names in the order of the tables; all of them where labels are asked for and none is named."""
+        if self.ask is None:
+            return ()
+        chosen = {word if word == NOBODY else QUERY_STRATEGIES.find(word).name for word in self.asker}
+        return tuple(name for name in (NOBODY, *QUERY_STRATEGIES) if name in chosen or not chosen)
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Where and how cells are run; it does not name them.
+
+    Args:
+        out: Folder for results.csv, rounds.csv and the cells, which are the single runs.
+        device: Where to train.
+        devices: Devices that train a cell together, or processes on CPUs.
+        workers: Processes that decode images for each cell that trains all layers.
+        cell_gpus: GPUs that Ray keeps for each cell; as many as --devices unless given.
+        processes: How many cells run at once; one for as many cores as a cell has devices, or for as many GPUs.
+        ray: Run on Ray: 'local', or the address of a cluster.
+        dry_run: Say what would run and how long it would take, and stop.
+    """
+
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    device: Annotated[Device, _option("{auto,cpu,cuda,mps}", "auto")] = "auto"
+    devices: int = 1
+    workers: int = 0
+    cell_gpus: Count = None
+    processes: Count = None
+    ray: Annotated[str | None, _option("local|ADDRESS")] = None
+    dry_run: Flag = False
+
+    def check(self) -> None:
+        """Judge every option by itself; see `GridOptions.check`.
+
+        Raises:
+            ConfigError: If one is not allowed.
+        """
+        check_count("processes", self.processes)
+        check_count("devices", self.devices)
+        check_count("cell_gpus", self.cell_gpus)
+        check_count("workers", self.workers, 1024, least=0)
+        if self.cell_gpus is not None and (self.ray is None or self.cell_gpus < self.devices):
+            raise ConfigError(
+                f"`cell_gpus` needs `ray`, and must be at least `devices` ({self.devices}), got {self.cell_gpus}."
+            )
+        if reason := why_not_writable(self.out):
+            raise ConfigError(
+                f"`out` must be a folder, got {shorten(self.out)}, where nothing can be written: {reason}. Choose "
+                "another."
+            )
+
+
+def check_count(name: str, value: int | None, most: int = MOST, least: int = 1) -> None:
+    """Refuse a number, if one is given, that is too small or absurd.
+
+    Raises:
+        ConfigError: If it is.
+    """
+    if value is not None and not least <= value <= most:
+        raise ConfigError(f"`{name}` must be between {least} and {most}, got {show(value)}.")
+
+
+def _check_list(name: str, values: Any) -> None:
+    if not isinstance(values, tuple):
+        raise ConfigError(f"`{name}` must be a tuple, got {show(values)}.")
+    if not values:
+        raise ConfigError(f"`{name}` must be a comma-separated list of at least one, got none.")
+
+
+def _check_numbers(name: str, values: Any, least: int) -> None:
+    _check_list(name, values)
+    if not all(type(value) is int for value in values):
+        raise ConfigError(
+            f"`{name}` must be integers with commas between them, got {show(','.join(map(str, values)))}."
+        )
+    if not all(least <= value <= LARGEST_SEED for value in values):
+        raise ConfigError(
+            f"`{name}` must be between {least} and {LARGEST_SEED}, got {show(','.join(map(str, values)))}."
+        )
+
+
+def _named(option: str, find: Callable[[str], object], word: str) -> None:
+    """Look up a word; an error names the option."""
+    try:
+        find(word)
+    except ConfigError as error:
+        raise ConfigError(f"`{option}`: {error}") from None
