@@ -33,7 +33,7 @@ from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
-from qurate.selection.harvest import harvest
+from qurate.selection.dqn import harvest
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import Selector
 

@@ -29,12 +29,13 @@ from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.presets import PRESETS, Preset, make_config
 from qurate.runtime.machine import keep_freed_memory, torch_threads
-from qurate.selection.algorithm import DQNSelector, build_selector
 from qurate.selection.callbacks import Callback
+from qurate.selection.dqn import DQNSelector
 from qurate.selection.environment import Observation, SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.reward import ClassSums
+from qurate.selection.selectors import build_selector
 from qurate.training import start
 
 SEED = 0
@@ -98,7 +99,7 @@ def with_episode(config: RunConfig, **changes: int) -> RunConfig:
 
 def make_selector(round: Round, config: RunConfig) -> DQNSelector:
     """The agent of a run."""
-    selector = build_selector(config, round.trainer, round.data, Callback())
+    selector = build_selector(config, round.trainer.method.network, len(round.data.unlabeled), Callback())
     assert isinstance(selector, DQNSelector)
     return selector
 

@@ -14,12 +14,9 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from qurate.config import NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData
@@ -34,8 +31,9 @@ from qurate.methods import Method
 from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
 from qurate.runtime.machine import keep_freed_memory
-from qurate.selection.algorithm import fit, pretrain
+from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
+from qurate.selection.session import Pretraining
 from qurate.training import start
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -83,16 +81,13 @@ def run_rows(
     **training: Any,
 ) -> None:
     """Train and print all rows; those of one method share line 1."""
-    shared: dict[str, tuple[Mapping[str, Tensor], float]] = {}
+    shared: dict[str, Pretraining] = {}
     for method, selector in ROWS:
         config = config_of(method, selector, network, steps, batch, **training)
-        if method not in shared:
-            began = time.perf_counter()
-            shared[method] = pretrain(split, config, callbacks=[looks]), time.perf_counter() - began
-        state, before = shared[method]
-        began = time.perf_counter()
-        done = fit(split, config, callbacks=[looks], pretrained=state)
-        seconds = before + time.perf_counter() - began
+        pretrained = shared.setdefault(method, Pretraining())
+        began = time.perf_counter() - pretrained.seconds  # 0 until it is done
+        done = fit(split, config, callbacks=[looks], pretrained=pretrained)
+        seconds = time.perf_counter() - began
         accuracy = evaluate(done.method, split.target_unlabeled).accuracy
         taken = steps + len(done.rounds) * config.selection.round_steps
         print(f"{train:5s} {method:14s} {selector:9s} {taken:5d} steps {accuracy:.1%} {seconds:6.0f} s", flush=True)

@@ -246,7 +246,7 @@ def test_progress_is_that_of_the_whole_run_rounds_included(monkeypatch: pytest.M
         def on_step(self, step: int, terms: dict[str, float]) -> None:
             rates.append(trainers[0].optimizer.param_groups[0]["lr"])
 
-    monkeypatch.setattr(algorithm, "start", start_and_keep)
+    monkeypatch.setattr("qurate.selection.session.start", start_and_keep)
     selection = SelectionConfig(selector=SelectorConfig.of("confidence"), rounds=3, round_steps=5)
     run = dataclasses.replace(config(steps=10, schedule="progress"), selection=selection)
     algorithm.fit(blobs(), run, callbacks=[Rates()])

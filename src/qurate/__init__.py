@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from qurate.selection.answered import Answered as Answered
     from qurate.selection.answered import Previous as Previous
     from qurate.selection.answered import answer as answer
+    from qurate.selection.answered import fit_with_answers as fit_with_answers
     from qurate.selection.callbacks import Callback as Callback
     from qurate.selection.pseudo_labels import Positives as Positives
     from qurate.selection.pseudo_labels import Round as Round
@@ -95,7 +96,7 @@ _HOMES = {
     "runs.model": ("AdaptedModel", "load"),
     "selection.algorithm": ("Adaptation", "fit"),
     "selection.callbacks": ("Callback",),
-    "selection.answered": ("Answered", "Previous", "answer"),
+    "selection.answered": ("Answered", "Previous", "answer", "fit_with_answers"),
     "selection.pseudo_labels": ("Positives", "Round"),
     "selection.selectors": ("Selector",),
     "training": ("TrainingError",),

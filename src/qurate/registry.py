@@ -130,7 +130,7 @@ SELECTORS = Registry(
         "selectors:AdaptiveSelector",
     ),
     _selector("random", "random ones, for comparison", "selectors:RandomSelector"),
-    _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "algorithm:DQNSelector"),
+    _selector("dqn", "those that a deep Q-network chooses (the paper's agent)", "dqn:DQNSelector"),
 )
 """Selectors, by which pseudo-labels they trust."""
 

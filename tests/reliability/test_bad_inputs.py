@@ -27,8 +27,8 @@ from qurate.errors import QurateError
 SECONDS = 180
 """After so long, on however busy a machine, an answer to a bad input is none."""
 WORK = (
-    *("qurate.selection.algorithm.begin", "qurate.selection.algorithm.asked_about"),
-    *("qurate.benchmark.cell.pretrain", "qurate.benchmark.executors.ProcessExecutor"),
+    *("qurate.selection.session.Session.train", "qurate.selection.answered.label_before_answers"),
+    *("qurate.benchmark.cell.fit", "qurate.benchmark.executors.ProcessExecutor"),
 )
 """What no bad input gets to."""
 OF_PYTHON = re.compile(

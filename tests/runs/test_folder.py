@@ -316,9 +316,9 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(place: 
     names = sorted(path.name for path in (tmp_path / "r").glob("checkpoint*"))
     assert names == ["checkpoint.before.safetensors", "checkpoint.safetensors"]  # and no more, however many were kept
     newest, before = (read_checkpoint(tmp_path / "r" / name) for name in reversed(names))
-    assert newest.within is None
-    assert before.within is not None
-    assert (before.within.line, before.within.steps) == (1, 12)
+    assert newest.mid_training is None
+    assert before.mid_training is not None
+    assert (before.mid_training.line, before.mid_training.steps) == (1, 12)
     checkpoint = tmp_path / "r" / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
     with pytest.warns(RunWarning, match=r"checkpoint.safetensors: damaged .* continues from the checkpoint before"):

@@ -19,12 +19,13 @@ from qurate.methods import METHODS
 from qurate.presets import agent_selection
 from qurate.registry import SELECTORS
 from qurate.selection import algorithm, reward
-from qurate.selection.algorithm import Adaptation, fit, pretrain
+from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Action, Callback
 from qurate.selection.environment import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.q_learning.agent import DeepQAgent
 from qurate.selection.q_learning.pool import OversizeStateError
+from qurate.selection.session import Pretraining
 from qurate.training import Trainer
 
 OURS = our_config(rounds=2)
@@ -146,8 +147,10 @@ def test_a_round_has_one_episode_unless_episodes_repeat(repeat: bool, actions: i
 def test_a_run_on_the_pre_training_of_another_selector_is_the_same_to_the_bit(selector: str) -> None:
     run = OURS if selector == "dqn" else config(selector=selector, rounds=2)
     other = dataclasses.replace(run.selection, selector=SelectorConfig.of("confidence"))
-    state = pretrain(blobs(), dataclasses.replace(run, selection=other))
-    whole, shared = fit(blobs(), run), fit(blobs(), run, pretrained=state)
+    first = Pretraining()
+    fit(blobs(), dataclasses.replace(run, selection=other), pretrained=first)
+    assert first.seconds > 0
+    whole, shared = fit(blobs(), run), fit(blobs(), run, pretrained=first)
     assert torch.equal(weights(whole), weights(shared))
     assert whole.positives.same_as(shared.positives)
 

@@ -13,12 +13,13 @@ import torch
 from tests.selection.problem import agent_of, blobs, config, our_config
 
 from qurate.config import EpisodeConfig, RunConfig
-from qurate.data.batches import TrainingData
 from qurate.methods import Method
 from qurate.registry import SELECTORS
-from qurate.selection.algorithm import Adaptation, DQNSelector, build_selector, fit
+from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Action, Callback, RoundRecord
+from qurate.selection.dqn import DQNSelector
 from qurate.selection.pseudo_labels import Positives
+from qurate.selection.selectors import build_selector
 from qurate.selection.session import Progress
 from qurate.training import start
 
@@ -141,8 +142,8 @@ def test_killed_in_the_middle_of_training_a_run_goes_on_from_its_last_checkpoint
             fit(split, run, callbacks=[Events(count)], checkpoint=checkpoint)
         kept, after = checkpoint.load(), Events()
         assert kept is not None
-        assert kept.within is not None
-        assert kept.within.steps % 3 == 0
+        assert kept.mid_training is not None
+        assert kept.mid_training.steps % 3 == 0
         assert_equal(whole, fit(split, run, checkpoint=checkpoint, callbacks=[after]))
         assert after.names.count("step") < len(steps) - steps.index(count) + 1
 
@@ -180,14 +181,15 @@ def test_asked_to_stop_a_run_keeps_its_step_first(which: signal.Signals, tmp_pat
         signal.signal(which, before)
     kept = checkpoint.load()
     assert kept is not None
-    assert kept.within is not None
-    assert (kept.within.line, kept.within.steps, asked.after) == (1, 7, 0)
+    assert kept.mid_training is not None
+    assert (kept.mid_training.line, kept.mid_training.steps, asked.after) == (1, 7, 0)
     assert_equal(fit(split, OURS), fit(split, OURS, checkpoint=checkpoint))
 
 
 def test_the_printed_run_is_one_with_products() -> None:
     run, split = printed(), blobs()
-    selector = build_selector(run, start(split, run), TrainingData.of(split), Callback())
+    network = start(split, run).method.network
+    selector = build_selector(run, network, len(split.target_unlabeled), Callback())
     assert isinstance(selector, DQNSelector)
     assert selector.agent.pooled is not None
 
@@ -224,3 +226,11 @@ def test_progress_survives_a_file(selector: str, tmp_path: Path) -> None:
     assert again.keys() == progress.tensors().keys()
     for name, values in progress.tensors().items():
         assert torch.equal(values.nan_to_num(9), again[name].nan_to_num(9)), name
+
+
+def test_a_checkpoint_that_cannot_be_read_says_so_in_one_sentence() -> None:
+    state = Progress().tensors()
+    assert Progress.of_tensors(state).next_round == 0
+    del state["unchanged"]
+    with pytest.raises(ValueError, match="not a checkpoint of this version of qurate: 'unchanged'"):
+        Progress.of_tensors(state)

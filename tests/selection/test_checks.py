@@ -14,6 +14,7 @@ from qurate.presets import make_config
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
 from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.session import Pretraining
 
 CONFIG = make_config("TML_SPL", steps=2, rounds=1, round_steps=1, device="cpu")
 SPLIT = Split(
@@ -51,8 +52,8 @@ class Returns(Chooses):
         ({"callbacks": Callback()}, "callbacks must be a list of Callback objects, got Callback"),
         ({"callbacks": [Callback(), print]}, "callbacks must be a list of Callback objects, got builtin_function"),
         ({"checkpoint": "folder"}, r"checkpoint must be an object with load\(\) and save\(progress\), got str"),
-        ({"pretrained": 5}, r"pretrained must be what pretrain\(...\) gives, got int"),
-        ({"pretrained": {"x": torch.zeros(1)}}, "The state is of another network, method or optimiser"),
+        ({"pretrained": 5}, "pretrained must be a Pretraining, got int"),
+        ({"pretrained": Pretraining({"x": torch.zeros(1)})}, "The state is of another network, method or optimiser"),
         ({"selector": Returns([1])}, r"Returns.select must return Positives, such as round.positives_at\(indices\)"),
         ({"selector": Chooses([0, 1])}, r"indices must be a tensor \(N,\) of int64 between 0 and 4, got list"),
         ({"selector": Chooses(torch.arange(9))}, r"indices must be a tensor .* between 0 and 4, got 0 to 8"),

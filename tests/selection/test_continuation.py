@@ -20,14 +20,14 @@ from qurate.data.samples import DataError, Labeled, Split, Unlabeled
 from qurate.errors import ConfigError, QurateError
 from qurate.evaluation import true_labels
 from qurate.methods import Method
-from qurate.selection import algorithm
-from qurate.selection.algorithm import Adaptation, DQNSelector, fit
-from qurate.selection.answered import Answered, Previous, answer, before_answers, shorten
+from qurate.selection import selectors
+from qurate.selection.algorithm import Adaptation, fit
+from qurate.selection.answered import Answered, Previous, answer, before_answers, fit_with_answers, shorten
 from qurate.selection.callbacks import Callback, RoundRecord
+from qurate.selection.dqn import DQNSelector
 from qurate.selection.environment import SelectionEnv
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.selectors import Selector
-from qurate.selection.session import Progress
 
 ASKED = torch.tensor([70, 3, 41, 12, 0, 55, 28, 33])
 
@@ -177,7 +177,7 @@ class Spy(Callback):
 def test_it_begins_anew_with_a_third_of_the_steps_and_with_all_rounds() -> None:
     split, run, spy, plain = blobs(), config("adaptive", rounds=7), Spy(), Spy()
     base, after = fit(split, run), answered(split)
-    done = fit(after.split, run, previous=previous_of(base, after), callbacks=[spy])
+    done = fit_with_answers(after.split, run, previous_of(base, after), callbacks=[spy])
     assert spy.starts == list(range(7))
     assert spy.steps == 20 + 7 * 4  # of 60 and of 10
     short = replace(run, training=replace(run.training, steps=20), selection=replace(run.selection, round_steps=4))
@@ -188,7 +188,7 @@ def test_it_begins_anew_with_a_third_of_the_steps_and_with_all_rounds() -> None:
 def test_without_rounds_a_third_of_the_steps_follow() -> None:
     split, run, spy = blobs(), config("none"), Spy()
     base, after = fit(split, run), answered(split)
-    done = fit(after.split, run, previous=previous_of(base, after), callbacks=[spy])
+    done = fit_with_answers(after.split, run, previous_of(base, after), callbacks=[spy])
     assert spy.steps == 20  # of 60
     assert (done.rounds, len(done.positives)) == ((), 0)
     assert not torch.equal(done.method.network.classifier.weight, base.method.network.classifier.weight)
@@ -213,21 +213,14 @@ def test_the_same_twice_and_killed_anywhere_the_same(name: str, tmp_path: Path) 
     split, run = blobs(), RUNS[name]
     base, after = fit(split, run), answered(split)
     previous, events = previous_of(base, after), Events()
-    whole = fit(after.split, run, previous=previous, callbacks=[events])
-    assert_equal(whole, fit(after.split, run, previous=previous))
+    whole = fit_with_answers(after.split, run, previous, callbacks=[events])
+    assert_equal(whole, fit_with_answers(after.split, run, previous))
     ends = [i for i, name in enumerate(events.names, 1) if name == "round"]
     for count in sorted({2, len(events.names) // 2, *ends}):
         checkpoint = File(tmp_path / f"{count}.safetensors")
         with pytest.raises(KilledError):
-            fit(after.split, run, previous=previous, callbacks=[Events(count)], checkpoint=checkpoint)
-        assert_equal(whole, fit(after.split, run, previous=previous, checkpoint=checkpoint))
-
-
-def test_a_checkpoint_that_began_with_a_later_round_is_refused() -> None:
-    state = Progress(Positives.none(), None).tensors()
-    assert Progress.of_tensors(state | {"first": torch.tensor(0)}).next_round == 0
-    with pytest.raises(ValueError, match="an earlier version of qurate began it with a later round"):
-        Progress.of_tensors(state | {"first": torch.tensor(3)})
+            fit_with_answers(after.split, run, previous, callbacks=[Events(count)], checkpoint=checkpoint)
+        assert_equal(whole, fit_with_answers(after.split, run, previous, checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +236,7 @@ def test_a_previous_run_that_does_not_fit_is_named(change: dict[str, Any], said:
     split, run = blobs(), our_config(rounds=2)
     base, after = fit(split, run), answered(split)
     with pytest.raises(QurateError, match=said):
-        fit(after.split, run, previous=replace(previous_of(base, after), **change))
+        fit_with_answers(after.split, run, replace(previous_of(base, after), **change))
 
 
 def test_a_previous_run_is_checked_by_itself_too() -> None:
@@ -251,9 +244,7 @@ def test_a_previous_run_is_checked_by_itself_too() -> None:
         Previous({}, Positives.none(), answered=-1)
     wrong: Any = "run"
     with pytest.raises(ConfigError, match="previous must be a Previous, got str"):
-        fit(blobs(), config("none"), previous=wrong)
-    with pytest.raises(ConfigError, match="previous and pretrained cannot be combined"):
-        fit(blobs(), config("none"), previous=Previous({}, Positives.none()), pretrained={})
+        fit_with_answers(blobs(), config("none"), wrong)
 
 
 class Steps:
@@ -280,13 +271,13 @@ class Selectors:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.built: list[Selector] = []
-        original = algorithm.build_selector
+        original = selectors.build_selector
 
         def build(*arguments: Any, **named: Any) -> Selector:
             self.built.append(original(*arguments, **named))
             return self.built[-1]
 
-        monkeypatch.setattr(algorithm, "build_selector", build)
+        monkeypatch.setattr("qurate.selection.answered.build_selector", build)
 
     @property
     def last(self) -> DQNSelector:
@@ -319,7 +310,7 @@ def test_an_agent_is_rewarded_by_the_answers_and_keeps_them(name: str, monkeypat
     asked = torch.arange(0, 80, 5)
     after = answered(split, asked)
     steps, selectors, spy = Steps(monkeypatch), Selectors(monkeypatch), Spy()
-    fit(after.split, run, previous=previous_of(base, after), callbacks=[spy])
+    fit_with_answers(after.split, run, previous_of(base, after), callbacks=[spy])
     truth = true_labels(split.target_unlabeled)[asked].tolist()
     assert len(steps.true) == len(asked)  # also where a round has one episode
     for place, label, reward in steps.true:
@@ -335,7 +326,7 @@ def test_answers_of_both_kinds_were_among_them(monkeypatch: pytest.MonkeyPatch) 
     run, split = AGENTS["ours"], blobs(noise=2.0)
     base, after = fit(split, run), answered(split, torch.arange(0, 80, 5))
     steps = Steps(monkeypatch)
-    fit(after.split, run, previous=previous_of(base, after))
+    fit_with_answers(after.split, run, previous_of(base, after))
     assert {reward for _, _, reward in steps.true} == {1.0, -1.0}
 
 
@@ -343,8 +334,8 @@ def test_the_trial_of_answers_leaves_the_positives_and_the_model_alone() -> None
     run, split, spy, other = our_config(rounds=7), blobs(), Spy(), Spy()
     base, after = fit(split, run), answered(split)
     previous = previous_of(base, after)
-    fit(after.split, run, previous=previous, callbacks=[spy])
-    fit(after.split, run, previous=replace(previous, true_rewards=False), callbacks=[other])
+    fit_with_answers(after.split, run, previous, callbacks=[spy])
+    fit_with_answers(after.split, run, replace(previous, true_rewards=False), callbacks=[other])
     for name, values in spy.first.items():
         assert torch.equal(values, other.first[name]), name
 
@@ -353,7 +344,7 @@ def test_without_true_rewards_the_agent_begins_as_ever(monkeypatch: pytest.Monke
     run, split = our_config(rounds=7), blobs()
     base, after = fit(split, run), answered(split)
     steps = Steps(monkeypatch)
-    fit(after.split, run, previous=previous_of(base, after, true_rewards=False))
+    fit_with_answers(after.split, run, previous_of(base, after, true_rewards=False))
     assert steps.true == []
-    fit(after.split, run, previous=replace(previous_of(base, after), answered=0))
+    fit_with_answers(after.split, run, replace(previous_of(base, after), answered=0))
     assert steps.true == []

@@ -11,7 +11,7 @@ import torch
 from tests.selection.problem import K, make_round
 
 from qurate.config import DQNConfig, EpisodeConfig
-from qurate.selection.harvest import harvest
+from qurate.selection.dqn import harvest
 
 EQUAL, ADAPTIVE = (
     DQNConfig(share_start=0.2, share_end=0.9, episode=EpisodeConfig(agent="relational", harvest=how))

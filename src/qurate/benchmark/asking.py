@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qurate.active.strategies import Pool, QueryStrategy
-from qurate.benchmark.cell import Cell, CellResult, Pretrained, pretrain_once
+from qurate.benchmark.cell import Cell, CellResult, Pretrained, shared_pretraining
 from qurate.benchmark.folder import ASKED_AT, SAMPLE, right_at
 from qurate.benchmark.options import NOBODY
 from qurate.benchmark.results import BenchmarkError, Row
@@ -30,7 +30,7 @@ from qurate.methods import Method
 from qurate.networks.inference import backbone_output
 from qurate.registry import PLAIN, QUERY_STRATEGIES
 from qurate.selection.algorithm import fit
-from qurate.selection.answered import Previous, answer, shorten
+from qurate.selection.answered import Previous, answer, fit_with_answers, shorten
 from qurate.selection.pseudo_labels import Positives
 
 
@@ -114,9 +114,9 @@ def run_query_cell(
 
 def run_base(split: Split, cell: Cell, config: RunConfig, before: Pretrained | None = None) -> BaseRun:
     """The run after which a cell asks; see `run_query_cell`."""
-    pretrained = pretrain_once(split, cell, config, before)
-    began = time.perf_counter()
-    done = fit(split, config, pretrained=pretrained.state)
+    pretrained = shared_pretraining(cell, before)
+    began = time.perf_counter() - pretrained.seconds  # 0 until it is done
+    done = fit(split, config, pretrained=pretrained)
     nothing, inputs = torch.empty(0, dtype=torch.int64), split.target_unlabeled.inputs
     state = QueryState(
         split=split,
@@ -127,7 +127,7 @@ def run_base(split: Split, cell: Cell, config: RunConfig, before: Pretrained | N
         asked=nothing,
         labels=nothing,
         steps=config.training.steps + len(done.rounds) * config.selection.round_steps,
-        seconds=pretrained.seconds + time.perf_counter() - began,
+        seconds=time.perf_counter() - began,
     )
     return BaseRun(cell.base.name, state, pretrained)
 
@@ -185,7 +185,7 @@ def _learn(split: Split, state: QueryState, config: RunConfig, new: Tensor, labe
     """A run that also learns from the answers to samples `new`; the round began at `began`, by `time.perf_counter`."""
     after = answer(state.split, torch.searchsorted(state.left, new), labels)
     previous = Previous(state.method.state_dict(), after.keep(state.positives), after.joined)
-    done = fit(after.split, config, previous=previous)
+    done = fit_with_answers(after.split, config, previous)
     short = shorten(config)
     return QueryState(
         split=after.split,

@@ -10,7 +10,6 @@ from functools import cached_property
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from qurate.benchmark.results import BenchmarkError, RoundRow, Row
 from qurate.calibration import at_temperature, fit_temperature
@@ -28,12 +27,13 @@ from qurate.evaluation import (
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
 from qurate.registry import ORACLE, PLAIN
-from qurate.selection.algorithm import fit, pretrain
+from qurate.selection.algorithm import fit
 from qurate.selection.answered import SHORTER
 from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.crossfit import draw_folds, fit_without
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.selectors import OracleSelector, Selector
+from qurate.selection.session import Pretraining
 
 SNAPSHOTS = 8
 """Models to choose from in a run without rounds, evenly spaced over its training. Our choice."""
@@ -269,13 +269,11 @@ class CellResult:
     asked: pd.DataFrame | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Pretrained:
-    """Line 1 of Algorithm 1, done: the trainer's state and what it took."""
+@dataclass(eq=False)
+class Pretrained(Pretraining):
+    """Line 1 of Algorithm 1 for cells that differ in selection alone: those with the same key."""
 
-    key: str
-    state: Mapping[str, Tensor]
-    seconds: float
+    key: str = ""
 
 
 def run_cell(
@@ -307,14 +305,12 @@ def run_cell(
     temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
     monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, temperature=temperature)
     listeners = (monitor, *callbacks)
-    shared = pretrain_once(
-        split, cell, config, None if on_the_way else before, listeners
-    )  # models on the way must be seen
-    began = time.perf_counter()
+    shared = shared_pretraining(cell, None if on_the_way else before)  # models on the way must be seen
+    began = time.perf_counter() - shared.seconds  # 0 until it is done
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
-    done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared.state)
-    seconds = shared.seconds + time.perf_counter() - began
+    done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared)
+    seconds = time.perf_counter() - began
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
     result = CellResult(
         _rows(cell, monitor, seconds, commit, steps), _rounds(cell, monitor, len(split.target_unlabeled))
@@ -322,15 +318,9 @@ def run_cell(
     return result, shared
 
 
-def pretrain_once(
-    split: Split, cell: Cell, config: RunConfig, before: Pretrained | None, callbacks: Sequence[Callback] = ()
-) -> Pretrained:
-    """The pre-training of a cell: that of another cell if it is the same, else its own."""
-    if before is not None and before.key == cell.pretraining:
-        return before
-    began = time.perf_counter()
-    state = pretrain(split, config, callbacks)
-    return Pretrained(cell.pretraining, state, time.perf_counter() - began)
+def shared_pretraining(cell: Cell, before: Pretrained | None) -> Pretrained:
+    """The pre-training of a cell: that of another cell if it is the same, else one of its own, not yet done."""
+    return before if before is not None and before.key == cell.pretraining else Pretrained(key=cell.pretraining)
 
 
 def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:

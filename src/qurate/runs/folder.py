@@ -80,8 +80,8 @@ def write_newest(folder: Path, progress: Progress) -> None:
     """Write a checkpoint, and keep the one before it."""
     tensors = progress.tensors()
     about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
-    if progress.within is not None:
-        about |= {"line": str(progress.within.line), "steps": str(progress.within.steps)}
+    if (mid := progress.mid_training) is not None:
+        about |= {"line": str(mid.line), "steps": str(mid.steps)}
     content, newest = safetensors.torch.save(tensors, metadata=about), folder / CHECKPOINT_FILE
     if newest.is_file():
         newest.replace(folder / CHECKPOINT_BEFORE)

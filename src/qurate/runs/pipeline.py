@@ -54,7 +54,7 @@ from qurate.runs.predictions import (
 )
 from qurate.runtime.progress import Audience
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.answered import Previous, shorten
+from qurate.selection.answered import Previous, fit_with_answers, shorten
 from qurate.selection.callbacks import Action, Callback, RoundRecord
 from qurate.selection.crossfit import HeldOut, is_baseline
 from qurate.selection.pseudo_labels import Positives
@@ -308,13 +308,15 @@ class Job:
 
     def _fit(self, data: RunData) -> Adaptation:
         """Algorithm 1; shorter where people have answered questions about a finished run."""
-        previous, folder = None, self.folder
-        if self.previous is not None:
-            trusted = self.previous.trusted(paths_of(data.parts.split.target_unlabeled))
-            previous = Previous(self.previous.weights(), data.after_answers.keep(trusted), data.applied.joined)
+        folder, split = self.folder, data.split
         tracker = Tracker(None if folder is None else folder.work / CURVES_FOLDER)
         callbacks = (tracker, Phases(self.audience, self._trained))
-        result = fit(data.split, self.config, checkpoint=folder, callbacks=callbacks, previous=previous)
+        if self.previous is None:
+            result = fit(split, self.config, checkpoint=folder, callbacks=callbacks)
+        else:
+            trusted = self.previous.trusted(paths_of(data.parts.split.target_unlabeled))
+            previous = Previous(self.previous.weights(), data.after_answers.keep(trusted), data.applied.joined)
+            result = fit_with_answers(split, self.config, previous, checkpoint=folder, callbacks=callbacks)
         tracker.close()
         return result
 

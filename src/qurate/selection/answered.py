@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +12,13 @@ from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, check_positions, describe, join, take
 from qurate.errors import ConfigError
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.algorithm import fit
+from qurate.selection.callbacks import Callback, Callbacks
+from qurate.selection.dqn import DQNSelector
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
+from qurate.selection.selectors import build_selector
+from qurate.selection.session import Adaptation, Checkpoint, RunArguments, check_arguments
+from qurate.training import Trainer, start
 
 SHORTER = 3
 """How many times fewer steps a run takes that learns from answers. Our choice."""
@@ -64,12 +70,12 @@ class Answered:
 
 
 def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
-    """Tell a split what people said of samples of D_u.
+    """Move the samples of D_u that people have labelled to D_t.
 
     Args:
         split: Before the answers.
         indices: Positions in D_u, each once, (N_a,) int64.
-        labels: The class of each, or -1 where it has none or nobody said which: it leaves D_u and joins nothing.
+        labels: The class of each, or -1 where it has none or nobody knows it: the sample leaves D_u and joins nothing.
 
     Raises:
         DataError: If a position comes twice or points nowhere, a label is no class, or nothing would be left of D_u.
@@ -107,18 +113,74 @@ def _check_labels(labels: object, n_classes: int) -> None:
 
 def shorten(config: RunConfig) -> RunConfig:
     """The run with a third of the steps before selection, and of the steps and actions in each round, rounded up."""
+
+    def third(count: int) -> int:
+        return -(-count // SHORTER)
+
     training, selection, selector = config.training, config.selection, config.selection.selector
     if isinstance(selector, DQNConfig):
-        selector = replace(selector, episode=replace(selector.episode, actions=_share(selector.episode.actions)))
+        selector = replace(selector, episode=replace(selector.episode, actions=third(selector.episode.actions)))
     return replace(
         config,
-        training=replace(training, steps=_share(training.steps)),
-        selection=replace(selection, selector=selector, round_steps=_share(selection.round_steps)),
+        training=replace(training, steps=third(training.steps)),
+        selection=replace(selection, selector=selector, round_steps=third(selection.round_steps)),
     )
 
 
-def _share(count: int) -> int:
-    return -(-count // SHORTER)
+def fit_with_answers(
+    split: Split,
+    config: RunConfig,
+    previous: Previous,
+    *,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Checkpoint | None = None,
+) -> Adaptation:
+    """Algorithm 1 again after people have answered: with a third of the config's steps and actions; see `shorten`.
+
+    An agent of selector 'dqn' is first rewarded by the answers (decision 52).
+
+    Args:
+        split: After the answers; see `answer`.
+        config: Of the finished run.
+        previous: The finished run.
+        callbacks: See `fit`.
+        checkpoint: See `fit`.
+    """
+    check_arguments(RunArguments(split, config, None, callbacks, checkpoint))
+    _check_previous(previous, split)
+    config, selector = shorten(config), None
+    if isinstance(config.selection.selector, DQNConfig) and previous.true_rewards and previous.answered:
+        trainer = start(split, _in_one_process(config))
+        network, size = trainer.method.network, len(split.target_unlabeled)
+        selector = build_selector(config, network, size, Callbacks(callbacks), answers=previous.answered)
+        assert isinstance(selector, DQNSelector)
+        if checkpoint is None or checkpoint.load() is None:  # else the agent has learned from them before
+            selector.learn_from_answers(*label_before_answers(trainer, TrainingData.of(split), config, previous))
+    return fit(split, config, selector=selector, callbacks=callbacks, checkpoint=checkpoint)
+
+
+def label_before_answers(
+    trainer: Trainer, data: TrainingData, config: RunConfig, previous: Previous
+) -> tuple[Round, Tensor]:
+    """Pseudo-labels of the finished run for D_u as it was before the answers, and what is known of it (decision 52).
+
+    Args:
+        trainer: Of a network like that of the finished run, whose weights it is given.
+        data: After the answers.
+        config: The run.
+        previous: The finished run.
+
+    Returns:
+        The round, and the class of each sample of its D_u, -1 where it is not known, (N_u,) int64.
+    """
+    trainer.load_weights(previous.weights)
+    trainer.step = trainer.total_steps  # trials are trained at the rate that the finished run ended with
+    data, truth = before_answers(data, previous.answered)
+    positives = replace(previous.positives, indices=previous.positives.indices + previous.answered)
+    reward = config.selection.reward
+    uses_neighbors = reward.center == "neighbors"
+    neighbors = find_neighbors(trainer.method.network, data, reward.neighbors) if uses_neighbors else None
+    return pseudo_label(trainer, data, positives, 0, config, neighbors), truth
 
 
 def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Tensor]:
@@ -127,12 +189,27 @@ def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Ten
     Returns:
         The data, and the class of each sample of its D_u, -1 where it is not known, (N_u,) int64.
     """
-    n = len(data.target) - answered
-    labels = data.target.labels.cpu()
-    first, last = torch.arange(n), torch.arange(n, n + answered)
+    target, n = data.target, len(data.target) - answered
     former = replace(
         data,
-        target=Labeled(take(data.target.inputs, first), data.target.labels[:n]),
-        unlabeled=join(take(data.target.inputs, last), data.unlabeled),
+        target=Labeled(take(target.inputs, torch.arange(n)), target.labels[:n]),
+        unlabeled=join(take(target.inputs, torch.arange(n, len(target))), data.unlabeled),
     )
-    return former, torch.cat([labels[n:], torch.full((len(data.unlabeled),), -1)])
+    return former, torch.cat([target.labels[n:].cpu(), torch.full((len(data.unlabeled),), -1)])
+
+
+def _in_one_process(config: RunConfig) -> RunConfig:
+    return replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
+
+
+def _check_previous(previous: object, split: Split) -> None:
+    if not isinstance(previous, Previous):
+        raise ConfigError(f"fit_with_answers: previous must be a Previous, got {describe(previous)}.")
+    where = "fit_with_answers: previous.positives"
+    check_positions(previous.positives.indices, len(split.target_unlabeled), f"{where}.indices")
+    check_positions(previous.positives.labels, split.n_classes, f"{where}.labels")
+    if previous.answered >= len(split.target_labeled):
+        raise DataError(
+            f"fit_with_answers: previous.answered must be below the {len(split.target_labeled)} samples of D_t, got "
+            f"{previous.answered}."
+        )

@@ -88,10 +88,6 @@ class Positives:
                 rewards[i], drops[i] = earlier.rewards[before], earlier.entropy_drop[before]
         return replace(self, rounds=rounds, rewards=rewards, entropy_drop=drops)
 
-    def moved(self, by: int) -> Positives:
-        """The same samples of a D_u that has so many more in front."""
-        return replace(self, indices=self.indices + by)
-
     def relabeled(self, pseudo_labels: Tensor) -> Positives:
         """The same samples under the current pseudo-labels of D_u."""
         return replace(self, labels=pseudo_labels[self.indices])

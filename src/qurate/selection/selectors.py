@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from qurate.config import AdaptiveShareConfig, NoneConfig, RunConfig, SelectorConfig, ShareConfig
+from qurate.networks.heads import Network
+from qurate.registry import SELECTORS
 from qurate.runtime.validation import Inside
 from qurate.selection.callbacks import Callback
 from qurate.selection.pseudo_labels import Positives, Round
@@ -80,13 +82,21 @@ class NamedSelector:
         pass
 
     @classmethod
-    def build(cls, config: RunConfig, sizes: Sizes, tell: Callback) -> Self:
+    def build(cls, config: RunConfig, sizes: Sizes, callbacks: Callback) -> Self:
         """The selector of a run; most need no more than their own numbers."""
         return cls(config.selection.selector)
 
     def select(self, round: Round) -> Positives:
         """D_p for line 20."""
         raise NotImplementedError(f"{type(self).__name__} must define select.")
+
+
+def build_selector(
+    config: RunConfig, network: Network, n_unlabeled: int, callbacks: Callback, *, answers: int = 0
+) -> NamedSelector:
+    """The selector that a config names; an agent's pool has room for the rewards of as many answers."""
+    kind: type[NamedSelector] = SELECTORS.find(config.selection.selector.name).load()
+    return kind.build(config, Sizes(n_unlabeled, network.n_features, network.n_classes, answers), callbacks)
 
 
 class NoneSelector(NamedSelector):

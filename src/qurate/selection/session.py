@@ -1,9 +1,9 @@
-"""What surrounds Algorithm 1: checkpoints and resuming, several processes, checks of its arguments."""
+"""What surrounds Algorithm 1: process group, checkpoints and resuming, signals, callbacks, checks of arguments."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
@@ -12,24 +12,26 @@ import torch
 from torch import Tensor
 
 from qurate.config import ExecutionConfig, RunConfig, SelectionConfig
+from qurate.data.batches import TrainingData
 from qurate.data.samples import DataError, Split, Unlabeled, check_positions, describe
+from qurate.distributed import init_process_group, run_in_group
 from qurate.errors import ConfigError, QurateError
+from qurate.methods import Method
 from qurate.runtime.process_group import ProcessGroup, current_group, use_group
-from qurate.runtime.randomness import random_state
+from qurate.runtime.randomness import random_state, stream_seed
 from qurate.runtime.signals import Stops
 from qurate.runtime.tensors import below
-from qurate.selection.answered import Previous
-from qurate.selection.callbacks import Callback, RoundRecord
-from qurate.selection.pseudo_labels import Positives, Round
-from qurate.selection.selectors import NoneSelector, Selector
-from qurate.training import OnStep, Trainer
+from qurate.selection.callbacks import Callback, Callbacks, RoundRecord
+from qurate.selection.pseudo_labels import Positives, Round, find_neighbors
+from qurate.selection.selectors import NoneSelector, Selector, build_selector
+from qurate.training import OnStep, Trainer, start
 
 State: TypeAlias = dict[str, Tensor]
 
 
 @runtime_checkable
-class Remembers(Protocol):
-    """A selector that carries something from round to round; one without is the same in every round."""
+class Stateful(Protocol):
+    """A selector that carries something from round to round, as torch's stateful objects do."""
 
     def state_dict(self) -> State:
         """All it carries."""
@@ -41,40 +43,71 @@ class Remembers(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Within:
+class Adaptation:
+    """What `fit` returns.
+
+    Args:
+        method: The trained F and C; `qurate.evaluate(method, part)` measures it.
+        positives: D_p at the end, each with why it was trusted.
+        stopped: Why the rounds ended.
+        rounds: One record per round.
+    """
+
+    method: Method
+    positives: Positives
+    stopped: str
+    rounds: tuple[RoundRecord, ...]
+
+
+@dataclass(eq=False)
+class Pretraining:
+    """Line 1 of runs that differ in selection alone: the first of them fills it in, the others start from it.
+
+    With the schedule 'progress' they must be of equal length too, for the rates of line 1 depend on it.
+
+    Args:
+        state: Of the trainer after line 1; None until a run has done it.
+        seconds: What line 1 took.
+    """
+
+    state: Mapping[str, Tensor] | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class MidTraining:
     """Where a run is in the middle of training F and C.
 
     Args:
         line: 1 or 20.
         steps: Steps of it that are done.
         random: States of torch's own generators.
-        chosen: D_p that line 20 trains with.
+        selected: D_p that line 20 trains with.
     """
 
     line: int
     steps: int
     random: Tensor
-    chosen: Positives | None = None
+    selected: Positives | None = None
 
     def tensors(self) -> State:
         """All of it as one flat dictionary."""
         state = {"line": torch.tensor(self.line), "steps": torch.tensor(self.steps), "random": self.random}
-        if self.chosen is not None:
-            state |= {f"chosen.{part.name}": getattr(self.chosen, part.name) for part in fields(Positives)}
-        return state
+        return state if self.selected is None else state | _prefixed("selected.", vars(self.selected))
 
     @classmethod
-    def of_tensors(cls, state: Mapping[str, Tensor]) -> Within | None:
+    def of_tensors(cls, state: Mapping[str, Tensor]) -> MidTraining | None:
         """What `tensors` made into a dictionary; None of an empty one."""
         if not state:
             return None
-        chosen = below("chosen.", state)
-        return cls(int(state["line"]), int(state["steps"]), state["random"], Positives(**chosen) if chosen else None)
+        selected = below("selected.", state)
+        places = int(state["line"]), int(state["steps"]), state["random"]
+        return cls(*places, Positives(**selected) if selected else None)
 
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Everything that what is left of a run depends on, beside its data and config.
+    """Everything that the rest of a run depends on, beside its data and config.
 
     Args:
         positives: D_p.
@@ -82,21 +115,17 @@ class Progress:
         rounds: The rounds that are done.
         unchanged: For how many rounds D_p has not changed.
         trainer: Weights, optimiser and step, as they were saved.
-        selector: What the selector remembers, as it was saved.
-        within: Where it is in the middle of training; None between two lines.
+        selector: State of the selector, as it was saved.
+        mid_training: Where it is in the middle of line 1 or 20; None between two lines.
     """
 
-    positives: Positives
-    neighbors: Tensor | None
+    positives: Positives = field(default_factory=Positives.none)
+    neighbors: Tensor | None = None
     rounds: tuple[RoundRecord, ...] = ()
     unchanged: int = 0
     trainer: State = field(default_factory=dict)
     selector: State = field(default_factory=dict)
-    within: Within | None = None
-
-    def at(self, line: int) -> Within | None:
-        """Where the run is in the middle of a line; None if it is not there."""
-        return self.within if self.within is not None and self.within.line == line else None
+    mid_training: MidTraining | None = None
 
     @property
     def next_round(self) -> int:
@@ -113,34 +142,25 @@ class Progress:
             return f"the trusted pseudo-labels did not change for {_rounds(config.patience)}"
         return f"the budget of {_rounds(config.rounds)} is used up"
 
-    def after(self, positives: Positives, before: Positives, seconds: float) -> Self:
-        """After one round more.
-
-        Args:
-            positives: D_p now.
-            before: D_p when the round began.
-            seconds: What it took.
-        """
-        new = len(positives.pairs() - before.pairs())
+    def after(self, positives: Positives, seconds: float) -> Self:
+        """After one round more, which ended with this D_p."""
+        new = len(positives.pairs() - self.positives.pairs())
         record = RoundRecord(self.next_round, len(positives), new, seconds)
-        unchanged = self.unchanged + 1 if positives.same_as(before) else 0
+        unchanged = self.unchanged + 1 if positives.same_as(self.positives) else 0
         rounds = (*self.rounds, record)
-        return replace(self, positives=positives, rounds=rounds, unchanged=unchanged, within=None)
+        return replace(self, positives=positives, rounds=rounds, unchanged=unchanged, mid_training=None)
 
     def tensors(self) -> State:
         """All of it as one flat dictionary, for a file."""
-        state = {f"trainer.{name}": values for name, values in self.trainer.items()}
-        state |= {f"selector.{name}": values for name, values in self.selector.items()}
-        state |= {f"positives.{part.name}": getattr(self.positives, part.name) for part in fields(Positives)}
+        columns = {part.name: [getattr(each, part.name) for each in self.rounds] for part in fields(RoundRecord)}
+        state = {"unchanged": torch.tensor(self.unchanged)}
+        state |= _prefixed("trainer.", self.trainer) | _prefixed("selector.", self.selector)
+        state |= _prefixed("positives.", vars(self.positives))
+        state |= {f"rounds.{name}": torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
         if self.neighbors is not None:
             state["neighbors"] = self.neighbors
-        for part in fields(RoundRecord):
-            state[f"rounds.{part.name}"] = torch.tensor(
-                [getattr(record, part.name) for record in self.rounds], dtype=torch.float64
-            )
-        state["unchanged"] = torch.tensor(self.unchanged)
-        if self.within is not None:
-            state |= {f"within.{name}": values for name, values in self.within.tensors().items()}
+        if self.mid_training is not None:
+            state |= _prefixed("mid_training.", self.mid_training.tensors())
         return {name: values.detach().cpu().contiguous() for name, values in state.items()}
 
     @classmethod
@@ -148,22 +168,23 @@ class Progress:
         """What `tensors` made into a dictionary.
 
         Raises:
-            ValueError: If it is of a run that began with a later round, as those with answers did during 0.2.
+            ValueError: If it is none of this version.
         """
-        if int(state.get("first", torch.tensor(0))):
-            raise ValueError("an earlier version of qurate began it with a later round")
-        state = {name: values.clone() for name, values in state.items()}  # a file's own memory is aligned anyhow
-        columns = {name: values.tolist() for name, values in below("rounds.", state).items()}
-        counted = zip(columns["round"], columns["positives"], columns["new"], columns["seconds"], strict=True)
-        return cls(
-            positives=Positives(**below("positives.", state)),
-            neighbors=state.get("neighbors"),
-            rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in counted),
-            unchanged=int(state["unchanged"]),
-            trainer=below("trainer.", state),
-            selector=below("selector.", state),
-            within=Within.of_tensors(below("within.", state)),
-        )
+        state = {name: values.clone() for name, values in state.items()}  # the memory of a file need not be aligned
+        try:
+            columns = [below("rounds.", state)[part.name].tolist() for part in fields(RoundRecord)]
+            records = zip(*columns, strict=True)
+            return cls(
+                positives=Positives(**below("positives.", state)),
+                neighbors=state.get("neighbors"),
+                rounds=tuple(RoundRecord(int(n), int(size), int(new), seconds) for n, size, new, seconds in records),
+                unchanged=int(state["unchanged"]),
+                trainer=below("trainer.", state),
+                selector=below("selector.", state),
+                mid_training=MidTraining.of_tensors(below("mid_training.", state)),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a checkpoint of this version of qurate: {error}") from error
 
 
 class Checkpoint(Protocol):
@@ -178,40 +199,14 @@ class Checkpoint(Protocol):
         ...
 
 
-def save(checkpoint: Checkpoint | None, progress: Progress, trainer: Trainer, selector: Selector) -> None:
-    """Keep where a run is, if it has a checkpoint."""
-    if checkpoint is not None:
-        remembered = selector.state_dict() if isinstance(selector, Remembers) else {}
-        checkpoint.save(replace(progress, trainer=trainer.state_dict(), selector=remembered))
-
-
-def restore(checkpoint: Checkpoint | None, trainer: Trainer, selector: Selector) -> Progress | None:
-    """Put trainer and selector where they were; None if there is nothing to continue from."""
-    progress = None if checkpoint is None else checkpoint.load()
-    if progress is not None:
-        trainer.load_state_dict(progress.trainer)
-        if isinstance(selector, Remembers):
-            selector.load_state_dict(progress.selector)
-    return progress
-
-
-def resumed(within: Within | None) -> dict[str, Any]:
-    """What `Trainer.run` is told of the steps that were taken before."""
-    return {} if within is None else {"first": within.steps, "random": within.random}
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"
-
-
-class Keeper:
-    """Keeps where a run is while F and C train, lines 1 and 20.
+class Checkpointer:
+    """Saves the progress of a run between the lines and while F and C train.
 
     Args:
         checkpoint: Where; nowhere if None.
         config: How often.
         trainer: F and C.
-        selector: Who selects.
+        selector: Its state is saved if it has one.
     """
 
     def __init__(
@@ -219,34 +214,45 @@ class Keeper:
     ) -> None:
         self._checkpoint, self._config, self._trainer, self._selector = checkpoint, config, trainer, selector
         self._stops = Stops()
-        self._kept = time.monotonic()
+        self._saved = time.monotonic()
+
+    def restore(self) -> Progress | None:
+        """Load progress, trainer and selector; None if there is nothing to resume."""
+        progress = None if self._checkpoint is None else self._checkpoint.load()
+        if progress is not None:
+            self._trainer.load_state_dict(progress.trainer)
+            if isinstance(self._selector, Stateful):
+                self._selector.load_state_dict(progress.selector)
+        return progress
 
     def save(self, progress: Progress) -> None:
-        """Keep where the run is between two lines."""
-        save(self._checkpoint, progress, self._trainer, self._selector)
-        self._kept = time.monotonic()
+        """Save the progress with the states of trainer and selector."""
+        if self._checkpoint is not None:
+            state = self._selector.state_dict() if isinstance(self._selector, Stateful) else {}
+            self._checkpoint.save(replace(progress, trainer=self._trainer.state_dict(), selector=state))
+        self._saved = time.monotonic()
 
     @contextmanager
     def during(
-        self, on_step: OnStep, progress: Progress, line: int, chosen: Positives | None = None
+        self, on_step: OnStep, progress: Progress, line: int, selected: Positives | None = None
     ) -> Iterator[OnStep]:
-        """A block in which F and C train; Ctrl-C and SIGTERM wait for the end of a step, and for its checkpoint.
+        """Defer SIGINT and SIGTERM within the block to the end of a training step, after its checkpoint.
 
         Args:
-            on_step: Told of each step.
-            progress: Where the run was when the line began.
+            on_step: Called after each step.
+            progress: At the beginning of the line.
             line: 1 or 20.
-            chosen: D_p that line 20 trains with.
+            selected: D_p that line 20 trains with.
 
         Yields:
-            Who is to be told of each step.
+            What to call after each step instead.
         """
 
-        def told(step: int, terms: dict[str, float]) -> None:
+        def on_step_and_save(step: int, terms: dict[str, float]) -> None:
             on_step(step, terms)
             if self._stops.asked or self._is_due(step):
                 random = random_state(self._trainer.fabric.device)
-                self.save(replace(progress, within=Within(line, step, random, chosen)))
+                self.save(replace(progress, mid_training=MidTraining(line, step, random, selected)))
             if self._stops.asked:
                 self._stops.let_through()
 
@@ -254,106 +260,216 @@ class Keeper:
             yield on_step
             return
         with self._stops.held():
-            yield told
+            yield on_step_and_save
 
     def _is_due(self, step: int) -> bool:
         every, minutes = self._config.checkpoint_steps, self._config.checkpoint_minutes
-        return bool(every and step % every == 0) or bool(minutes and time.monotonic() - self._kept >= 60 * minutes)
+        return bool(every and step % every == 0) or bool(minutes and time.monotonic() - self._saved >= 60 * minutes)
 
 
 class RankZeroError(QurateError, RuntimeError):
     """Rank 0 failed and reports why; the other ranks cannot go on."""
 
 
-class Follower:
-    """The selector of a process that does not decide."""
+class RankZeroSelector:
+    """The selector of the other ranks, to which rank 0 broadcasts its positives."""
 
     def select(self, round: Round) -> Positives:
-        """Nobody asks it."""
+        """Never called."""
         raise NotImplementedError("Rank 0 selects.")
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """The checkpoint of a rank that does not write: what rank 0 loaded."""
+class LoadedCheckpoint:
+    """The checkpoint of the other ranks, which do not write: what rank 0 has loaded."""
 
     progress: Progress | None
 
     def load(self) -> Progress | None:
-        """What rank 0 loaded."""
+        """What rank 0 has loaded."""
         return self.progress
 
     def save(self, progress: Progress) -> None:
-        """Rank 0 does."""
+        """Nothing: rank 0 saves."""
 
 
-class Task(NamedTuple):
-    """The arguments of `fit`, see there."""
+class RunArguments(NamedTuple):
+    """The arguments of `fit`, as rank 0 broadcasts them."""
 
     split: Split
     config: RunConfig
-    selector: Selector | None
-    callbacks: tuple[Callback, ...]
-    checkpoint: Checkpoint | None
-    pretrained: Mapping[str, Tensor] | None
-    previous: Previous | None
-    pretrains: bool = False
-    """Whether it is line 1 alone: the arguments of `pretrain`."""
+    selector: Selector | None = None
+    callbacks: Sequence[Callback] = ()
+    checkpoint: Checkpoint | None = None
+    pretrained: Pretraining | None = None
 
 
-def agree(group: ProcessGroup, task: Task) -> Task:
-    """The run that rank 0 was called with, in every process; hidden labels do not leave rank 0."""
+def broadcast_arguments(group: ProcessGroup, arguments: RunArguments) -> RunArguments:
+    """The arguments of rank 0 on every rank; hidden labels do not leave rank 0."""
     if not group.is_rank_zero:
-        task_of_rank_zero: Task = group.broadcast()
-        return task_of_rank_zero
-    split, config, selector = task.split, task.config, task.selector
-    kept = None if task.checkpoint is None else Kept(task.checkpoint.load())
-    blind = replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs), validation=None)
-    plain = config.selection.selector.name == "none" if selector is None else isinstance(selector, NoneSelector)
-    follower = selector if plain else Follower()
-    group.broadcast(task._replace(split=blind, selector=follower, callbacks=(), checkpoint=kept))
-    return task
+        received: RunArguments = group.broadcast()
+        return received
+    split, config, selector, _, checkpoint, _ = arguments
+    has_rounds = not (config.selection.selector.name == "none" if selector is None else _is_none(selector))
+    group.broadcast(
+        arguments._replace(
+            split=replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs), validation=None),
+            selector=RankZeroSelector() if has_rounds else selector,
+            callbacks=(),
+            checkpoint=None if checkpoint is None else LoadedCheckpoint(checkpoint.load()),
+        )
+    )
+    return arguments
 
 
-def decide(selector: Selector, round: Round) -> Positives:
-    """Lines 6-18: what the selector trusts; in a process group rank 0 calls it and broadcasts the result.
+class Session:
+    """One run of Algorithm 1: its data, F and C, selector and callbacks; skips what was done before a stop.
 
-    Raises:
-        ConfigError: If these are no positives.
-        DataError: If they point to no sample of the round, or to no class.
-        RankZeroError: In the other processes, if the selector failed on rank 0.
+    Args:
+        arguments: Of `fit`.
     """
-    group, positives = current_group(), None
-    if group is not None and not group.is_rank_zero:
-        positives = group.broadcast()
-        if positives is None:
-            raise RankZeroError("The selector failed on rank 0.")
-        return positives  # type: ignore[no-any-return]
-    try:
-        with use_group(None):
-            positives = selector.select(round)
-            check_positives(positives, selector, round)
-            return positives
-    finally:
-        if group is not None:
-            group.broadcast(positives)
+
+    def __init__(self, arguments: RunArguments) -> None:
+        self.config = arguments.config
+        self.data, self.trainer = TrainingData.of(arguments.split), start(arguments.split, self.config)
+        self.callbacks = Callbacks(arguments.callbacks)
+        self.selector = arguments.selector or build_selector(
+            self.config, self.trainer.method.network, len(self.data.unlabeled), self.callbacks
+        )
+        self.callbacks.on_start(self.trainer.method)
+        self._shared = arguments.pretrained
+        execution, checkpoint = self.config.execution, arguments.checkpoint
+        self._checkpointer = Checkpointer(checkpoint, execution, self.trainer, self.selector)
+        restored = self._checkpointer.restore()
+        self._progress = restored or Progress()
+        self._is_pretrained = restored is not None and not self.is_within(1)
+
+    @classmethod
+    @contextmanager
+    def open(cls, arguments: RunArguments, follow: Callable[[ProcessGroup], Any]) -> Iterator[Self]:
+        """Start a run, with the processes that its config asks for.
+
+        Args:
+            arguments: Of `fit`; those of rank 0 count.
+            follow: What the other processes call to take part in runs.
+        """
+        if current_group() is not None:  # rank 0 has broadcast the arguments already
+            yield cls(arguments)
+            return
+        group = init_process_group(arguments.config.execution, follow)
+        with run_in_group(group):
+            yield cls(arguments if group is None else broadcast_arguments(group, arguments))
+
+    @property
+    def positives(self) -> Positives:
+        """D_p: that of line 20 where the run was stopped in the middle of it, otherwise that of the last round."""
+        mid = self._progress.mid_training
+        return self._progress.positives if mid is None or mid.selected is None else mid.selected
+
+    @property
+    def neighbors(self) -> Tensor | None:
+        """The nearest target samples of each sample of D_u after line 1; None unless the reward asks for them."""
+        reward = self.config.selection.reward
+        if reward.center == "neighbors" and self._progress.neighbors is None:
+            found = find_neighbors(self.trainer.method.network, self.data, reward.neighbors)
+            self._progress = replace(self._progress, neighbors=found)
+        return self._progress.neighbors
+
+    def is_within(self, line: int) -> bool:
+        """Whether the run was stopped in the middle of a line and has not yet resumed."""
+        mid = self._progress.mid_training
+        return mid is not None and mid.line == line
+
+    def rounds(self) -> Iterator[int]:
+        """Line 4: the numbers of the rounds that are left, while not converged; none without a selector."""
+        while not _is_none(self.selector) and not self._progress.converged(self.config.selection):
+            self._round_began = time.perf_counter()
+            self.callbacks.on_round_start(self._progress.next_round)
+            yield self._progress.next_round
+
+    def select(self, round: Round) -> Positives:
+        """Lines 6-18: the positives that the selector trusts; rank 0 calls it and broadcasts them.
+
+        Raises:
+            ConfigError: If the selector returns something else.
+            DataError: If they point to no sample of the round, or to no class.
+            RankZeroError: On the other ranks, if the selector failed on rank 0.
+        """
+        self._progress = replace(self._progress, positives=round.positives)  # relabelled, perhaps
+        group, positives = current_group(), None
+        if group is not None and not group.is_rank_zero:
+            positives = group.broadcast()
+            if positives is None:
+                raise RankZeroError("The selector failed on rank 0.")
+            return positives  # type: ignore[no-any-return]
+        try:
+            with use_group(None):
+                positives = self.selector.select(round)
+                check_positives(positives, self.selector, round)
+                return positives
+        finally:
+            if group is not None:
+                group.broadcast(positives)
+
+    def train(self, *, line: int, steps: int, positives: Positives | None = None) -> None:
+        """Lines 1 and 20: train F and C with D_s, D_t, D_u and D_p, or do what is left of it after a stop.
+
+        Args:
+            line: 1 or 20.
+            steps: Of the whole line.
+            positives: D_p; None in line 1.
+        """
+        if line == 1 and self._is_pretrained:
+            return
+        if line == 1 and self._shared is not None and self._shared.state is not None:
+            self.trainer.load_state_dict(self._shared.state)
+            self._end_pretraining()
+            return
+        began, mid = time.perf_counter(), self._progress.mid_training
+        number = () if line == 1 else (self._progress.next_round,)
+        data = self.data if positives is None else self.data.with_positives(positives.indices, positives.labels)
+        with self._checkpointer.during(self.callbacks.on_step, self._progress, line, positives) as on_step:
+            self.trainer.run(
+                data,
+                steps=steps,
+                seed=stream_seed(self.config.seed, line, *number),
+                on_step=on_step,
+                first=0 if mid is None else mid.steps,
+                random=None if mid is None else mid.random,
+            )
+        if line == 1:
+            if self._shared is not None:
+                self._shared.state, self._shared.seconds = self.trainer.state_dict(), time.perf_counter() - began
+            self._end_pretraining()
+
+    def _end_pretraining(self) -> None:
+        self._progress = replace(self._progress, mid_training=None)
+        self.callbacks.on_pretrained(self.trainer.method)
+        self._checkpointer.save(self._progress)
+
+    def end_round(self, positives: Positives) -> None:
+        """Record a round that ended with this D_p, report it and save the progress."""
+        self._progress = self._progress.after(positives, time.perf_counter() - self._round_began)
+        self.callbacks.on_round(self._progress.rounds[-1], self.trainer.method, positives)
+        self._checkpointer.save(self._progress)
+
+    def result(self) -> Adaptation:
+        """What the run ended with."""
+        self.callbacks.on_waited(self.trainer.waited, self.trainer.seconds)
+        stopped = "no selector: the base model is the result"
+        if not _is_none(self.selector):
+            stopped = self._progress.why_stopped(self.config.selection)
+        return Adaptation(self.trainer.method, self._progress.positives, stopped, self._progress.rounds)
 
 
-def check_fit(
-    split: object,
-    config: object,
-    selector: object,
-    callbacks: object,
-    checkpoint: object,
-    pretrained: object,
-    previous: object,
-) -> None:
-    """The arguments of `fit`, before anything is built.
+def check_arguments(arguments: RunArguments) -> None:
+    """Check the arguments of `fit`, before anything is built.
 
     Raises:
         DataError: If it is not a Split.
         ConfigError: If another argument is not what it must be.
     """
+    split, config, selector, callbacks, checkpoint, pretrained = arguments
     if not isinstance(split, Split):
         raise DataError(f"fit: split must be a Split, for example from split_target(...), got {describe(split)}.")
     if not isinstance(config, RunConfig):
@@ -363,34 +479,21 @@ def check_fit(
             f"fit: selector must be an object with a method select(round), got {describe(selector)}. Selectors with "
             "a name are chosen by make_config(selector=...)."
         )
-    if not isinstance(callbacks, Sequence) or not all(isinstance(each, Callback) for each in callbacks):
-        raise ConfigError(f"fit: callbacks must be a list of Callback objects, got {_kinds(callbacks)}.")
+    wrong = (
+        [callbacks] if not isinstance(callbacks, Sequence) else [x for x in callbacks if not isinstance(x, Callback)]
+    )
+    if wrong:
+        raise ConfigError(f"fit: callbacks must be a list of Callback objects, got {describe(wrong[0])}.")
     if checkpoint is not None and not all(callable(getattr(checkpoint, verb, None)) for verb in ("load", "save")):
         raise ConfigError(
             f"fit: checkpoint must be an object with load() and save(progress), got {describe(checkpoint)}."
         )
-    if pretrained is not None and not isinstance(pretrained, Mapping):
-        raise ConfigError(f"fit: pretrained must be what pretrain(...) gives, got {describe(pretrained)}.")
-    if previous is not None:
-        _check_previous(previous, split, pretrained)
-
-
-def _check_previous(previous: object, split: Split, pretrained: object) -> None:
-    if not isinstance(previous, Previous):
-        raise ConfigError(f"fit: previous must be a Previous, got {describe(previous)}.")
-    if pretrained is not None:
-        raise ConfigError("fit: previous and pretrained cannot be combined. Give one of them.")
-    check_positions(previous.positives.indices, len(split.target_unlabeled), "fit: previous.positives.indices")
-    check_positions(previous.positives.labels, split.n_classes, "fit: previous.positives.labels")
-    if previous.answered >= len(split.target_labeled):
-        raise DataError(
-            f"fit: previous.answered must be below the {len(split.target_labeled)} samples of D_t, got "
-            f"{previous.answered}."
-        )
+    if pretrained is not None and not isinstance(pretrained, Pretraining):
+        raise ConfigError(f"fit: pretrained must be a Pretraining, got {describe(pretrained)}.")
 
 
 def check_positives(positives: object, selector: object, round: Round) -> None:
-    """What a selector chose.
+    """Check what a selector returned.
 
     Raises:
         ConfigError: If these are no positives.
@@ -405,7 +508,13 @@ def check_positives(positives: object, selector: object, round: Round) -> None:
     check_positions(positives.labels, round.n_classes, f"{where}: labels")
 
 
-def _kinds(values: object) -> str:
-    if not isinstance(values, Sequence):
-        return describe(values)
-    return next(describe(each) for each in values if not isinstance(each, Callback))
+def _is_none(selector: Selector) -> bool:
+    return isinstance(selector, NoneSelector)
+
+
+def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+    return {f"{prefix}{name}": values for name, values in state.items()}
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
