@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,18 @@ def test_metrics_equal_scikit_learns() -> None:
     assert metrics.accuracy == pytest.approx(accuracy_score(labels, predicted))
     assert metrics.balanced_accuracy == pytest.approx(balanced_accuracy_score(labels, predicted))
     assert metrics.confusion.tolist() == confusion_matrix(labels, predicted).tolist()
+
+
+def test_metrics_are_equal_where_classes_and_calibration_are() -> None:
+    first, same, other = (measure(torch.tensor([0, guess, 1]), torch.tensor([0, 0, 1]), 2) for guess in (1, 1, 0))
+    assert first == same != other
+    measured = {"confidence": 0.9, "calibration_error": 0.1, "uncalibrated_error": 0.2}
+    calibrated = replace(first, **measured)  # type: ignore[arg-type]
+    assert calibrated == replace(same, **measured)  # type: ignore[arg-type]
+    assert hash(calibrated) == hash(replace(same, **measured))  # type: ignore[arg-type]
+    assert calibrated != first
+    for name in measured:
+        assert calibrated != replace(calibrated, **{name: 0.3})  # type: ignore[arg-type]
 
 
 def test_a_class_without_samples_is_nan_and_left_out_of_the_mean() -> None:

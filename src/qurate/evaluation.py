@@ -39,10 +39,19 @@ class Metrics:
     uncalibrated_error: float | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Metrics) and torch.equal(self.confusion, other.confusion)
+        return isinstance(other, Metrics) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(tuple(self.confusion.flatten().tolist()))
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        """What the rest follows from."""
+        return (
+            tuple(self.confusion.flatten().tolist()),
+            self.confidence,
+            self.calibration_error,
+            self.uncalibrated_error,
+        )
 
 
 def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
