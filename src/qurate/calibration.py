@@ -1,7 +1,7 @@
 """How sure a model may be: one temperature, from labelled target images that it was not trained on.
 
-softmax(log p / T) is what the model would say with its logits divided by T. It changes how sure the model is of a
-class, never which class it names. Guo et al., "On calibration of modern neural networks", 2017.
+softmax(log p / T) are the probabilities of the model with its logits divided by T. T changes how sure the model is of
+a class, never which class it predicts. Guo et al., "On calibration of modern neural networks", 2017.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Calibration:
 
     @classmethod
     def of(cls, stored: Any) -> Calibration:
-        """What model.json says; models of before there was one are not calibrated.
+        """The calibration in model.json; None, as in models of version 0.1, is no calibration.
 
         Raises:
             DataError: If it is no calibration.
@@ -94,20 +94,20 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
         log_probabilities: Of the held-out images, (n, K) with K of at least 2.
         labels: Their classes, (n,) int64.
     """
-    said, count = _checked(log_probabilities), len(log_probabilities)
-    check_positions(labels, said.shape[1], "fit_temperature: labels")
+    log_probs, count = _checked(log_probabilities), len(log_probabilities)
+    check_positions(labels, log_probs.shape[1], "fit_temperature: labels")
     if len(labels) != count:
         raise DataError(f"fit_temperature: {count} images but {len(labels)} labels.")
-    first, second = said.topk(2, dim=1).values.T
-    of_truth = said.gather(1, labels[:, None]).squeeze(1)
+    first, second = log_probs.topk(2, dim=1).values.T
+    of_truth = log_probs.gather(1, labels[:, None]).squeeze(1)
 
     def slope(b: float) -> float:
-        expected = (F.softmax(b * said, dim=1) * said).sum(dim=1)
+        expected = (F.softmax(b * log_probs, dim=1) * log_probs).sum(dim=1)
         prior = PRIOR * (2 * expected - first - second).mean()
         return float((expected - of_truth).sum() + prior)
 
     def loss(b: float) -> float:
-        return float((torch.logsumexp(b * said, dim=1) - b * of_truth).sum())
+        return float((torch.logsumexp(b * log_probs, dim=1) - b * of_truth).sum())
 
     inverse = _zero_of(slope, 1 / MOST, 1 / LEAST)
     is_surer = inverse > 1
@@ -124,12 +124,12 @@ def match_confidence(log_probabilities: Tensor, share: float) -> float:
 
     Args:
         log_probabilities: (N, K).
-        share: The mean confidence to have, such as how often another model says the same.
+        share: The mean confidence to have, such as how often another model agrees.
     """
-    said = _checked(log_probabilities)
+    log_probs = _checked(log_probabilities)
 
     def missing(b: float) -> float:
-        return float(F.softmax(b * said, dim=1).max(dim=1).values.mean()) - share
+        return float(F.softmax(b * log_probs, dim=1).max(dim=1).values.mean()) - share
 
     return 1 / _zero_of(missing, 1 / MOST, 1.0)
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled
+from qurate.networks.inference import infer
 from qurate.presets import Preset, make_config
 from qurate.selection.algorithm import fit
 
@@ -103,7 +104,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         Args:
             X: Features of all rows, (n, p).
             y: Labels, (n,); -1, '' or None where unlabelled.
-            sample_domain: Not negative for source, negative for target, (n,); None as the class says.
+            sample_domain: Not negative for source, negative for target, (n,); None: unlabelled rows are the target.
         """
         rows, labels = validate_data(self, X, y, dtype=np.float32)
         known = ~_is_unlabeled(labels)
@@ -134,12 +135,13 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         They are not calibrated, and usually too high: use them to rank samples, not as chances. `adapt` calibrates.
         """
         check_is_fitted(self)
-        # Double precision, so that a row's answer does not depend on which rows it is asked with.
+        # Double precision, so that the probabilities of a row do not depend on the rows beside it.
         rows = validate_data(self, X, dtype=np.float64, reset=False)
-        with torch.no_grad():
-            probabilities = F.softmax(self.network_(torch.from_numpy(np.array(rows))), dim=1)
-        answer: NDArray[np.float64] = probabilities.numpy()
-        return answer
+        inputs = torch.from_numpy(np.array(rows))
+        probabilities: NDArray[np.float64] = infer(
+            self.network_, inputs, lambda batch: F.softmax(self.network_(batch), dim=1)
+        ).numpy()
+        return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each row, (n,)."""
@@ -166,7 +168,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
 
 def _is_unlabeled(labels: NDArray[Any]) -> Mask:
-    """Which labels say that there is none: -1 among numbers, '' or None among strings."""
+    """Which rows have no label: -1 among numbers, '' or None among strings."""
     if labels.dtype.kind not in "iufOUT":
         return np.zeros(len(labels), dtype=bool)
     return np.array([label is None or label in ("", -1) for label in labels.tolist()])

@@ -181,7 +181,7 @@ class Annotator:
 
 
 def true_labels(part: Unlabeled) -> Tensor:
-    """The sealed labels of D_u, for an oracle that says so in its name."""
+    """The sealed labels of D_u, for an oracle that is called one."""
     if part.sealed is None:
         raise DataError("true_labels: the labels of this unlabelled part are not known.")
     return part.sealed.open_for_evaluation()

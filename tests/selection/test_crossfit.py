@@ -36,7 +36,7 @@ def test_a_fold_is_what_both_models_say() -> None:
         names.append((name, steps))
         return Callback()
 
-    fold = fit_fold(split, run, images, name="fold 1", listen=listen)
+    fold = fit_fold(split, run, images, name="fold 1", make_callback=listen)
     assert names == [("fold 1, adapted", 60 + 2 * 10), ("fold 1, S+T", 60)]
     part, hidden = hold_out(split, images)
     for each, said in ((run, fold.adapted), (baseline_of(run), fold.baseline)):

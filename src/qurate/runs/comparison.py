@@ -101,7 +101,7 @@ def cross_fit(
     for number in missing:
         if number not in found:
             name = f"comparison {number + 1} of {len(folds)}"
-            keep(number, fit_fold(split, config, folds[number], name=name, listen=partial(StepCount, audience)))
+            keep(number, fit_fold(split, config, folds[number], name=name, make_callback=partial(StepCount, audience)))
     return tuple(found[number] for number in range(len(folds)))
 
 
@@ -142,7 +142,9 @@ class FoldTask:
     def __call__(self, number: int) -> bytes:
         """Train a fold; the pickled `HeldOut`."""
         steps = _ReportSteps()  # of both trainings
-        return pickle.dumps(fit_fold(self.split, self.config, self.folds[number], listen=lambda name, total: steps))
+        return pickle.dumps(
+            fit_fold(self.split, self.config, self.folds[number], make_callback=lambda name, total: steps)
+        )
 
 
 class _ReportSteps(Callback):

@@ -56,7 +56,7 @@ class RoundRecord:
 
 
 class Callback:
-    """Told how a run goes; override what you want to hear.
+    """Called as a run goes; override the methods of interest.
 
     Example:
         >>> class Print(Callback):
@@ -95,12 +95,12 @@ class Callbacks(Callback):
     """All of several callbacks, in their order.
 
     Args:
-        listeners: Who is told.
+        callbacks: Called in this order.
     """
 
-    def __init__(self, listeners: Sequence[Callback]) -> None:
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
         for name in [name for name in vars(Callback) if name.startswith("on_")]:
-            setattr(self, name, partial(_call_all, [getattr(listener, name) for listener in listeners]))
+            setattr(self, name, partial(_call_all, [getattr(each, name) for each in callbacks]))
 
 
 def _call_all(functions: Sequence[Callable[..., None]], *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""Cross-fitting: models that were trained without some labelled target images, and what they say of those."""
+"""Cross-fitting: models that were trained without some labelled target images, and their predictions of those."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
 
-Listen = Callable[[str, int], Callback]
-"""Called before a training with its name and number of steps; what it returns is told how it goes."""
+MakeCallback = Callable[[str, int], Callback]
+"""Called before a training with its name and number of steps; makes the callback of that training."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """What both models say of labelled target images that neither saw; one row per image and repetition.
+    """Predictions of both models for labelled target images that neither saw; one row per image and repetition.
 
     Args:
         images: Positions in D_t, (n,) int64.
@@ -52,34 +52,34 @@ class HeldOut:
 
     def fits(self, split: Split, images: Tensor) -> bool:
         """Whether it can be of these images of a split, as far as shapes and values tell."""
-        said = (len(images), split.n_classes)
+        shape = (len(images), split.n_classes)
         return (
             torch.equal(self.images, images)
             and torch.equal(self.labels, split.target_labeled.labels[images])
             and all(
-                each.shape == said and each.is_floating_point() and not bool(each.isnan().any())
+                each.shape == shape and each.is_floating_point() and not bool(each.isnan().any())
                 for each in (self.adapted, self.baseline)
             )
         )
 
 
 def fit_fold(
-    split: Split, config: RunConfig, images: Tensor, *, name: str = "fold", listen: Listen | None = None
+    split: Split, config: RunConfig, images: Tensor, *, name: str = "fold", make_callback: MakeCallback | None = None
 ) -> HeldOut:
-    """Train both models without some labelled target images; what they say of those.
+    """Train both models without some labelled target images; their predictions of those.
 
     Args:
         split: D_s, D_t, D_u.
         config: The run; S+T has the same network, training and seed.
         images: Positions in D_t that are held out, (n,) int64.
-        name: Of the fold, for `listen`.
-        listen: See `Listen`.
+        name: Of the fold, for `make_callback`.
+        make_callback: See `MakeCallback`.
     """
-    said = []
+    log_probs = []
     for title, run in (("adapted", config), ("S+T", baseline_of(config))):
-        callbacks = [listen(f"{name}, {title}", run.total_steps)] if listen else []
-        said.append(fit_without(split, run, images, callbacks))
-    return HeldOut(images, split.target_labeled.labels[images].cpu(), *said)
+        callbacks = [make_callback(f"{name}, {title}", run.total_steps)] if make_callback else []
+        log_probs.append(fit_without(split, run, images, callbacks))
+    return HeldOut(images, split.target_labeled.labels[images].cpu(), *log_probs)
 
 
 def fit_without(split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()) -> Tensor:

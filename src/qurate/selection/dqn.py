@@ -35,6 +35,7 @@ class DQNSelector(NamedSelector):
     """
 
     Config = DQNConfig
+    config: DQNConfig
 
     def __init__(self, config: DQNConfig, agent: DeepQAgent, rounds: int, seed: int, callbacks: Callback) -> None:
         self.config = config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -22,7 +22,16 @@ from qurate.networks.heads import hold_statistics
 from qurate.selection import reward
 from qurate.selection.pseudo_labels import Positives, Round, view
 from qurate.selection.reward import ClassSums
-from qurate.selection.state import RELATIONS, State, build_state, project, relate, state_size
+from qurate.selection.state import (
+    RELATIONS,
+    build_state,
+    fixed_projection,
+    moments,
+    project,
+    relate,
+    standardize,
+    state_size,
+)
 from qurate.training import Trainer
 
 
@@ -90,24 +99,17 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
     Reward: +1 if phi > tau, else -1 (Eq. 4-8); `info` holds phi and its three terms.
 
     Episode end: terminated when no candidate is left, and never truncated. That a reward of -1 ends an episode too is
-    lines 16-18 of Algorithm 1, which whoever acts carries out.
+    lines 16-18 of Algorithm 1, which are those of the agent's loop.
 
     Args:
         round: F, C, their pseudo-labels and view of D_u; the network is copied at every reset, never changed.
         config: Candidates, trial steps, state.
         seed: For episodes that are reset without one.
-        truth: What people said: the class of each sample of D_u, -1 where it is not known, (N_u,) int64. Those that
+        truth: The class of each sample of D_u by people's answers, -1 where it is not known, (N_u,) int64. Those that
             are known are the candidates, and the reward is +1 for a right pseudo-label, -1 for a wrong one.
     """
 
-    def __init__(
-        self,
-        round: Round,
-        config: EpisodeConfig,
-        *,
-        seed: int,
-        truth: Tensor | None = None,
-    ) -> None:
+    def __init__(self, round: Round, config: EpisodeConfig, *, seed: int, truth: Tensor | None = None) -> None:
         self.round = round
         self.config = config
         self.truth = truth
@@ -116,9 +118,10 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self._labeled = round.labeled_sums
         self._trial: Trainer | None = None
         self._buffers: tuple[Tensor, Tensor] | None = None
-        self._standard = _Standard.of(_relate_all(round)) if config.agent == "relational" else None
-        self._projection = _projection(round, config)
+        self._moments = moments(_relate_all(round)) if config.agent == "relational" else None
+        self._trial_sees = config.state_network == "trial" or round.config.network == "trial"
         n_unlabeled, d = round.unlabeled.features.shape
+        self._projection = fixed_projection(d, config.state_features) if config.state_features else None
         shape = observation_shape(config, n_unlabeled, d, round.n_classes)
         self.action_space = gymnasium.spaces.Discrete(min(config.candidates, n_unlabeled))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
@@ -135,16 +138,17 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         super().reset(seed=seed)
         if seed is not None:
             self._rng = torch.Generator().manual_seed(seed)
-        positives: Positives = (options or {}).get("positives", self.round.positives)
+        round = self.round
+        positives: Positives = (options or {}).get("positives", round.positives)
         if positives is not self.positives:  # an episode mostly continues with what the one before it left
-            self._labeled = self.round.sums_of(positives, self.round.target, self.round.unlabeled)
+            self._labeled = round.sums_of(positives, round.target, round.unlabeled)
         self.positives = positives
         self.trial = self._copy_trainer()
-        self.candidates, self.spent = draw_candidates(
-            self.round, self.positives, self.config, self._rng, among=None if self.truth is None else self.truth >= 0
-        )
-        self._entropy_at = self._draw_entropy_samples()
-        self._unlabeled, self._trial_labeled = self.round.unlabeled, self._labeled
+        among = None if self.truth is None else self.truth >= 0
+        self.candidates, self.spent = draw_candidates(round, positives, self.config, self._rng, among=among)
+        n, count = len(round.pseudo_labels), self.config.entropy_samples
+        self._entropy_at = None if count in (0, n) else torch.randperm(n, generator=self._rng)[:count]
+        self._unlabeled, self._trial_labeled = round.unlabeled, self._labeled
         self._entropy = self._entropy_of(self._unlabeled.probabilities)
         return self._observe(), {"action_mask": self._mask()}
 
@@ -164,7 +168,10 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         following = self._next_state()
         # 13: the reward, with F' and C'
         judged = self._judge(index)
-        self._settle(before, judged)
+        if bool(judged.rewards[0] < 0) and not self.config.keep_rejected:
+            self.positives, self._labeled = before
+        else:
+            self.positives = before[0].joined_with(judged)
         info = {"action_mask": self._mask(), **judged.first()}
         return following, float(judged.rewards[0]), bool(self.spent.all()), False, info
 
@@ -196,13 +203,6 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self.positives = positives.joined_with(positive)
         self._labeled = sums.plus(self.round.unlabeled.rows[index], positive.labels)
 
-    def _settle(self, before: tuple[Positives, ClassSums], judged: Positives) -> None:
-        """D_p after the step: with what was found of the sample, or without it if it was rejected and is not kept."""
-        if bool(judged.rewards[0] < 0) and not self.config.keep_rejected:
-            self.positives, self._labeled = before
-        else:
-            self.positives = before[0].joined_with(judged)
-
     def _train_trial(self) -> None:
         size = self.trial.config.batch_source
         steps = self.config.trial_steps or math.ceil(len(self.round.data.source) / size)
@@ -211,27 +211,19 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self.trial.run(data, steps=steps, seed=seed, labeled_only=True)
 
     def _next_state(self) -> Observation:
-        self._look()
+        """s', after F' and C' have seen D_t, D_p and D_u again where state or reward are made of that."""
+        if self._trial_sees:
+            data, network = self.round.data, self.trial.method.network
+            if self._buffers is None:
+                self._buffers = torch.empty_like(self.round.target.rows), torch.empty_like(self.round.unlabeled.rows)
+            target = view(network, data.target.inputs, self._buffers[0])
+            self._unlabeled = view(network, data.unlabeled, self._buffers[1])
+            self._trial_labeled = self.round.sums_of(self.positives, target, self._unlabeled)
         return self._observe()
-
-    def _look(self) -> None:
-        """What the trial network sees of D_t, D_p and D_u, where state or reward are made of it."""
-        if not self._trial_looks:
-            return
-        data, network = self.round.data, self.trial.method.network
-        if self._buffers is None:
-            self._buffers = torch.empty_like(self.round.target.rows), torch.empty_like(self.round.unlabeled.rows)
-        target = view(network, data.target.inputs, self._buffers[0])
-        self._unlabeled = view(network, data.unlabeled, self._buffers[1])
-        self._trial_labeled = self.round.sums_of(self.positives, target, self._unlabeled)
-
-    @property
-    def _trial_looks(self) -> bool:
-        return self.config.state_network == "trial" or self.round.config.network == "trial"
 
     def _trial_entropy(self) -> float:
         """The mean entropy of F', C' on D_u, or on some of it."""
-        if self._trial_looks:
+        if self._trial_sees:
             return self._entropy_of(self._unlabeled.probabilities)
         inputs = self.round.data.unlabeled
         chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
@@ -239,12 +231,6 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
 
     def _entropy_of(self, probabilities: Tensor) -> float:
         return float(entropy(probabilities if self._entropy_at is None else probabilities[self._entropy_at]).mean())
-
-    def _draw_entropy_samples(self) -> Tensor | None:
-        n = len(self.round.pseudo_labels)
-        if self.config.entropy_samples in (0, n):
-            return None
-        return torch.randperm(n, generator=self._rng)[: self.config.entropy_samples]
 
     def _judge(self, index: Tensor) -> Positives:
         """The chosen sample with phi, its terms and its reward, Eq. (4)-(8)."""
@@ -258,10 +244,8 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         gain = reward.reward(float(phi), float(self.round.threshold[index]))
         if self.truth is not None:
             gain = reward.true_reward(int(positive.labels), int(self.truth[index]))
-        return Positives(
-            positive.indices,
-            positive.labels,
-            positive.rounds,
+        return replace(
+            positive,
             rewards=torch.tensor([gain]),
             phi=phi,
             classifier_prob=classifier_prob,
@@ -286,11 +270,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         else:
             unlabeled, labeled = self._unlabeled, self._trial_labeled
             sums = ClassSums.of(unlabeled.rows, self.round.pseudo_labels, self.round.n_classes)
-        return self._encode(build_state(unlabeled.rows[self.candidates], self.spent, labeled, sums))
-
-    def _encode(self, state: State) -> Observation:
-        if self._standard is not None:
-            rows = self._standard(relate(state, self.round.scale))
+        state = build_state(unlabeled.rows[self.candidates], self.spent, labeled, sums)
+        if self._moments is not None:
+            rows = standardize(relate(state, self.round.scale), *self._moments)
             return rows.masked_fill(self.spent.unsqueeze(1), 0.0).numpy()
         if self._projection is not None:
             state = project(state, self._projection)
@@ -311,35 +293,10 @@ def observation_shape(config: EpisodeConfig, n_unlabeled: int, features: int, cl
 def relations_of_all(round: Round) -> Tensor:
     """The standardised relations of every sample of D_u, as if all were candidates, (N_u, 9)."""
     relations = _relate_all(round)
-    return _Standard.of(relations)(relations)
+    return standardize(relations, *moments(relations))
 
 
 def _relate_all(round: Round) -> Tensor:
     spent = torch.zeros(len(round.pseudo_labels), dtype=torch.bool)
     state = build_state(round.unlabeled.rows, spent, round.labeled_sums, round.unlabeled_sums)
     return relate(state, round.scale)
-
-
-@dataclass(frozen=True, eq=False)
-class _Standard:
-    """Relations shifted and scaled to mean 0 and deviation 1 over D_u at the start of the round."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    @classmethod
-    def of(cls, relations: Tensor) -> _Standard:
-        correction = min(1, len(relations) - 1)  # a single row has no deviation, and Bessel's would be 0 / 0
-        return cls(relations.mean(dim=0), relations.std(dim=0, correction=correction).clamp_min(1e-6))
-
-    def __call__(self, relations: Tensor) -> Tensor:
-        return (relations - self.mean) / self.deviation
-
-
-def _projection(round: Round, config: EpisodeConfig) -> Tensor | None:
-    """A fixed random matrix (d, state_features) that keeps lengths on average; the same in every round and run."""
-    if config.state_features == 0:
-        return None
-    d = round.unlabeled.features.shape[1]
-    rng = torch.Generator().manual_seed(0)
-    return torch.randn(d, config.state_features, generator=rng) / math.sqrt(config.state_features)

@@ -125,7 +125,7 @@ def quality(
 
 
 def true_reward(pseudo_label: int, label: int) -> float:
-    """+1 if a person said the same, otherwise -1: Eq. (8) where the truth is known (decision 52)."""
+    """+1 if a person gave the same label, otherwise -1: Eq. (8) where the truth is known (decision 52)."""
     return 1.0 if pseudo_label == label else -1.0
 
 

@@ -70,16 +70,17 @@ class Sizes(NamedTuple):
 
 
 class NamedSelector:
-    """Base of the selectors that have a name in `qurate.registry`; a subclass has its own file and config.
+    """Base of the selectors that have a name in `qurate.registry`; a subclass has a config of its own.
 
     Args:
-        config: Its numbers.
+        config: Its numbers, of the class `Config`.
     """
 
     Config: ClassVar[type[SelectorConfig]]
+    config: SelectorConfig
 
     def __init__(self, config: SelectorConfig) -> None:
-        pass
+        self.config = config
 
     @classmethod
     def build(cls, config: RunConfig, sizes: Sizes, callbacks: Callback) -> Self:
@@ -122,13 +123,11 @@ class ConfidenceSelector(NamedSelector):
     """All pseudo-labels with a probability above the threshold. Paper: TML_SPL."""
 
     Config = ConfidenceConfig
-
-    def __init__(self, config: ConfidenceConfig) -> None:
-        self.threshold = config.threshold
+    config: ConfidenceConfig
 
     def select(self, round: Round) -> Positives:
         """Where p_c > threshold."""
-        return round.positives_at((round.classifier_prob > self.threshold).nonzero().squeeze(1))
+        return round.positives_at((round.classifier_prob > self.config.threshold).nonzero().squeeze(1))
 
 
 @dataclass(frozen=True)
@@ -159,9 +158,7 @@ class BalancedSelector(NamedSelector):
     """The best by phi within each pseudo-class, a share of the class that grows over the rounds."""
 
     Config = BalancedConfig
-
-    def __init__(self, config: BalancedConfig) -> None:
-        self.config = config
+    config: BalancedConfig
 
     def select(self, round: Round) -> Positives:
         """The top share of every class."""
@@ -179,9 +176,7 @@ class ShareSelector(NamedSelector):
     """The best by phi of all of D_u, whatever their class, a share that grows over the rounds (decision 50)."""
 
     Config = TopShareConfig
-
-    def __init__(self, config: TopShareConfig) -> None:
-        self.config = config
+    config: TopShareConfig
 
     def select(self, round: Round) -> Positives:
         """The top share of D_u."""
@@ -199,14 +194,12 @@ class AdaptiveConfig(AdaptiveShareConfig):
 class AdaptiveSelector(NamedSelector):
     """The best by phi - w * (median phi of the pseudo-class), a share of D_u that grows over the rounds (decision 51).
 
-    w says how far to balance, and no class gives more than its room; see `qurate.selection.selectors`. With w = 0 it is
-    the selector 'share'.
+    w says how far to balance, and no class gives more than its room; see `balance` and `best_within_room`. With w = 0
+    it is the selector 'share'.
     """
 
     Config = AdaptiveConfig
-
-    def __init__(self, config: AdaptiveConfig) -> None:
-        self.config = config
+    config: AdaptiveConfig
 
     def select(self, round: Round) -> Positives:
         """The top share of D_u, within the room of each class."""
@@ -226,9 +219,7 @@ class RandomSelector(NamedSelector):
     """Any pseudo-labels, as many as the balanced rule takes: what selection must beat."""
 
     Config = RandomConfig
-
-    def __init__(self, config: RandomConfig) -> None:
-        self.config = config
+    config: RandomConfig
 
     def select(self, round: Round) -> Positives:
         """A random share of D_u."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -82,6 +83,11 @@ def project(state: State, projection: Tensor) -> State:
     return State(*(torch.cat([part[:, :d] @ projection, part[:, d:]], dim=1) for part in state))
 
 
+def fixed_projection(features: int, fewer: int) -> Tensor:
+    """A random matrix (features, fewer) that keeps lengths on average; the same in every round and run."""
+    return torch.randn(features, fewer, generator=torch.Generator().manual_seed(0)) / math.sqrt(fewer)
+
+
 def relate(state: State, scale: float) -> Tensor:
     """Each candidate by its relations to the three parts of the state: (N_c, 9).
 
@@ -118,3 +124,14 @@ def _certainty_and_lead(scores: Tensor, classes: Tensor) -> tuple[Tensor, Tensor
     own = scores.gather(1, columns).squeeze(1)
     rival = scores.scatter(1, columns, float("-inf")).max(dim=1).values
     return own, own - rival
+
+
+def moments(relations: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each column: (N, 9) to (9,) and (9,)."""
+    correction = min(1, len(relations) - 1)  # a single row has no deviation, and Bessel's would be 0 / 0
+    return relations.mean(dim=0), relations.std(dim=0, correction=correction).clamp_min(1e-6)
+
+
+def standardize(relations: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Relations shifted and scaled to mean 0 and deviation 1 over D_u at the start of the round."""
+    return (relations - mean) / deviation

@@ -107,7 +107,7 @@ def memory_cost(
 
 
 def available_memory() -> int | None:
-    """Bytes of memory this machine has to give, or None where it does not say."""
+    """Bytes of memory that this machine has available, or None where it is not known."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -121,7 +121,7 @@ def available_memory() -> int | None:
 
 
 def resident_memory() -> int | None:
-    """Bytes of main memory this process holds now, or None where the system does not say."""
+    """Bytes of main memory that this process holds now, or None where it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

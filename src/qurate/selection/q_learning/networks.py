@@ -1,6 +1,6 @@
 """Q-networks: fully connected layers on the whole state, or shared by the candidates.
 
-Products kept for the states of the pool.
+`PooledNetwork` keeps the first layer of the former as its products with the states of the pool.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class PooledNetwork:
                 self._pending = 0
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All but the network's weights and the pool, without which it says nothing."""
+        """All but the network's weights and the pool, with which it is to be loaded."""
         used = self._used
         return {
             "products": self._products[:used],

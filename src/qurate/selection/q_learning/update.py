@@ -19,7 +19,7 @@ from qurate.selection.q_learning.pool import Places, Transitions
 
 
 class DivergedError(QurateError, FloatingPointError):
-    """The Q-network cannot learn on; the message says what to try."""
+    """The Q-network cannot go on learning; the message says what to try."""
 
 
 def choose_action(values: Callable[[], Tensor], mask: Tensor, exploration: float, rng: torch.Generator) -> int:

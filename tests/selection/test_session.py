@@ -1,4 +1,4 @@
-"""A run that was killed and resumed ends as one that was not."""
+"""A run that was stopped ends as one that was not; a wrong argument is named before anything is built."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import dataclasses
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 from tests.selection.problem import agent_of, blobs, config, our_config
 
-from qurate.config import EpisodeConfig, RunConfig
+from qurate.config import EpisodeConfig, NetworkConfig, RunConfig
+from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.errors import QurateError
 from qurate.methods import Method
+from qurate.presets import make_config
 from qurate.registry import SELECTORS
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Action, Callback, RoundRecord
 from qurate.selection.dqn import DQNSelector
-from qurate.selection.pseudo_labels import Positives
+from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import build_selector
-from qurate.selection.session import Progress
+from qurate.selection.session import Pretraining, Progress
 from qurate.training import start
 
 OURS = our_config(rounds=3)
@@ -234,3 +238,77 @@ def test_a_checkpoint_that_cannot_be_read_says_so_in_one_sentence() -> None:
     del state["unchanged"]
     with pytest.raises(ValueError, match="not a checkpoint of this version of qurate: 'unchanged'"):
         Progress.of_tensors(state)
+
+
+CONFIG = make_config("TML_SPL", steps=2, rounds=1, round_steps=1, device="cpu")
+SPLIT = Split(
+    ("a", "b"),
+    Labeled(torch.randn(6, 4), torch.tensor([0, 1] * 3)),
+    Labeled(torch.randn(2, 4), torch.tensor([0, 1])),
+    Unlabeled(torch.randn(5, 4)),
+)
+
+
+class Chooses:
+    """A custom selector."""
+
+    def __init__(self, chosen: Any) -> None:
+        self.chosen = chosen
+
+    def select(self, round: Round) -> Positives:
+        return round.positives_at(self.chosen)
+
+
+class Returns(Chooses):
+    """Another, that does not ask the round."""
+
+    def select(self, round: Round) -> Positives:
+        return self.chosen  # type: ignore[no-any-return]  # the wrong thing
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"split": "digits"}, "split must be a Split, for example .* got str"),
+        ({"config": "tml"}, r"config must be a RunConfig, such as make_config\('tml'\) makes, got str"),
+        ({"selector": "dqn"}, r"selector must be an object with a method select\(round\), got str"),
+        ({"selector": Chooses}, "selector must be an object .* got type"),
+        ({"callbacks": Callback()}, "callbacks must be a list of Callback objects, got Callback"),
+        ({"callbacks": [Callback(), print]}, "callbacks must be a list of Callback objects, got builtin_function"),
+        ({"checkpoint": "folder"}, r"checkpoint must be an object with load\(\) and save\(progress\), got str"),
+        ({"pretrained": 5}, "pretrained must be a Pretraining, got int"),
+        ({"pretrained": Pretraining({"x": torch.zeros(1)})}, "The state is of another network, method or optimiser"),
+        ({"selector": Returns([1])}, r"Returns.select must return Positives, such as round.positives_at\(indices\)"),
+        ({"selector": Chooses([0, 1])}, r"indices must be a tensor \(N,\) of int64 between 0 and 4, got list"),
+        ({"selector": Chooses(torch.arange(9))}, r"indices must be a tensor .* between 0 and 4, got 0 to 8"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_is_allowed(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(QurateError, match=said):
+        fit(**{"split": SPLIT, "config": CONFIG, **change})
+
+
+def with_source(inputs: torch.Tensor) -> Split:
+    return Split(("a", "b"), Labeled(inputs, torch.tensor([0, 1] * 3)), SPLIT.target_labeled, SPLIT.target_unlabeled)
+
+
+@pytest.mark.parametrize(
+    ("split", "config", "said"),
+    [
+        (with_source(torch.randn(6, 1, 8, 8)), CONFIG, "source.inputs must be .* embeddings; a network for images has"),
+        (
+            with_source(torch.randn(6, 5)),
+            CONFIG,
+            r"target_labeled.inputs must be a tensor \(N, 5\).*got a tensor",
+        ),
+        (with_source(torch.ones(6, 4, dtype=torch.int64)), CONFIG, "must be a tensor of floating-point numbers"),
+        (SPLIT, make_config(network=NetworkConfig("digits")), r"must be a tensor \(N, 1, height, width\) of images"),
+    ],
+)
+def test_a_network_that_cannot_read_the_split_says_so(split: Split, config: RunConfig, said: str) -> None:
+    with pytest.raises(QurateError, match=said):
+        fit(split, config)
+
+
+def test_a_selector_may_choose_none() -> None:
+    assert len(fit(SPLIT, CONFIG, selector=Chooses(torch.arange(0))).positives) == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.selection.problem import K, agent_of, blobs, config, our_config
-from tests.selection.test_checkpoint import Events, File, KilledError, assert_equal
+from tests.selection.test_session import Events, File, KilledError, assert_equal
 from torch import Tensor
 
 from qurate.config import EpisodeConfig
