@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from qurate.config import ExecutionConfig, RunConfig, TrainingConfig
-from qurate.data.batches import Batch, TrainingData, stream_batches
+from qurate.data.batches import Batch, TrainingData, stream_batches, stream_in_order
 from qurate.data.samples import Split
 from qurate.distributed import TrainingError as TrainingError
 from qurate.distributed import make_fabric
@@ -302,6 +303,35 @@ def start(split: Split, config: RunConfig) -> Trainer:
         method.double()
     fabric = make_fabric(config.execution, config.training.precision)
     return Trainer(method, config.training, fabric, config.execution, total_steps=config.total_steps)
+
+
+def memory_of_training(split: Split, config: RunConfig) -> int:
+    """Bytes that training a whole network takes in each process, roughly: weights, gradients, momenta, activations.
+
+    Measured by what autograd saves for the backward pass of two images, times the rows that pass at once.
+
+    Args:
+        split: Image files.
+        config: The run.
+    """
+    training, execution = config.training, config.execution
+    alone = replace(config, execution=replace(execution, devices=1, num_nodes=1))
+    method = start(split, alone).method
+    network, device = method.network, next(method.parameters()).device
+    few = next(stream_in_order(split.source.inputs, batch_size=2, transform=network.transform)).to(device)
+    kept: dict[int, int] = {}
+
+    def count(values: Tensor) -> Tensor:
+        kept[values.data_ptr()] = values.numel() * values.element_size()
+        return values
+
+    method.train()
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda values: values):
+        network(few)
+    weights = {parameter.data_ptr(): parameter.numel() * 4 for parameter in method.parameters()}
+    activations = sum(size for place, size in kept.items() if place not in weights) / len(few)
+    rows = (training.batch_source + training.batch_target + training.batch_unlabeled) / execution.processes
+    return int(3 * sum(weights.values()) + activations * min(rows, training.micro_batch or rows))
 
 
 def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:

@@ -16,7 +16,7 @@ from tests.own_images import save_weights
 from qurate.benchmark.cell import Cell, CellResult
 from qurate.benchmark.executors import Executor
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.progress import TimeEstimate, estimate
+from qurate.benchmark.progress import TimeEstimate, estimate, say_time
 from qurate.benchmark.results import read_results
 from qurate.cli import run_verb
 from qurate.cli.benchmarks import demo
@@ -153,6 +153,13 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
     assert found.whole(processes=100) == 4 * 25.0 / 8  # no more processes than cells
     found = estimate(tiny_grid(seeds=(1, 2), calibrate=True).cells(), known, None)
     assert found.of_cells == (10.0 + 2 * 10.0, 15.0 + 2 * 25.0) * 4  # two folds, each from the beginning
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(3, "about 10 seconds"), (42, "about 40 seconds"), (400, "about 7 minutes"), (9e3, "2 hours")]
+)
+def test_times_are_said_roughly(seconds: float, said: str) -> None:
+    assert said in say_time(seconds)
 
 
 def test_the_estimate_counts_the_run_that_askers_share_once(tmp_path: Path) -> None:

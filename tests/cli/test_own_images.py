@@ -54,7 +54,6 @@ def test_adapt_then_predict_evaluate_and_check(
     for words in (
         "3 classes: 'blue', 'green tea', 'été'.",
         "Target: 9 labelled images (3 per class), 15 unlabelled.",
-        "Expected time: about",
         "embedding: ",
         "round 2 of 2: ",
         "S+T on all labelled images: ",

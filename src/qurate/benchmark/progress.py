@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from types import TracebackType
 from typing import Self
 
+import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
+from torch import Tensor
 
 from qurate.benchmark.cell import CALIBRATION_FOLDS, Cell, CellResult
 from qurate.benchmark.executors import CellRunner
-from qurate.config import NoneConfig
-from qurate.data.samples import Split
-from qurate.embedding.backbone import freeze_backbones
-from qurate.expectation import embed_sample, say_time, seconds_per_step, steps_of_rounds, take_sample
+from qurate.config import DQNConfig, NoneConfig, RunConfig
+from qurate.data.batches import TrainingData
+from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
+from qurate.embedding.backbone import Frozen, freeze_backbones
+from qurate.embedding.embed import embed_files, image_paths
 from qurate.registry import ORACLE
+from qurate.runtime.randomness import generator
 from qurate.selection.answered import shorten
+from qurate.training import start
+
+_IMAGES, _WARM_UP, _STEPS = 16, 8, 30
+"""Images of each part, images before the clock starts, and steps by which a cell is timed."""
+_STEPS_PER_ACTION = 3.0
+"""What an action of the agent costs in training steps, with its trial step and its pass over D_u; measured: 1.6 on the
+digits, 3.2 on embeddings of Office-31."""
 
 Kind = tuple[str, str, int, int]
 """Method, selector, steps and rounds of asking: cells of a kind take about as long."""
@@ -110,7 +123,7 @@ class _Times:
         self._n_source = len(split.source)
         sample = take_sample(split)
         if cell.config.network.backbone == "none":
-            seconds, sample = embed_sample(sample, freeze_backbones(cell.backbone, runner.weights), None)
+            seconds, sample = embed_sample(sample, freeze_backbones(cell.backbone, runner.weights))
             images = sum(domain.images or 0 for domain in runner.suite.domains.values())
             self.embedding = seconds * (images or len(split.source) + len(split.target_unlabeled))
         self._sample = sample
@@ -124,6 +137,68 @@ def _kind(cell: Cell) -> Kind:
 def _without_rounds(cell: Cell) -> Cell:
     selection = replace(cell.config.selection, selector=NoneConfig())
     return replace(cell.base, selector="none", config=replace(cell.config, selection=selection))
+
+
+def take_sample(split: Split) -> Split:
+    """A few images of all parts, evenly, under labels that mean nothing."""
+    parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
+    some = [take(part, torch.linspace(0, len(part) - 1, min(len(part), _IMAGES)).long()) for part in parts]
+    labeled = [Labeled(inputs, torch.arange(len(inputs)) % split.n_classes) for inputs in some[:2]]
+    return Split(split.classes, labeled[0], labeled[1], Unlabeled(some[2]))
+
+
+def embed_sample(sample: Split, frozen: Frozen) -> tuple[float, Split]:
+    """Seconds per image, none where all are in the cache, and rows of the embeddings' width to time training on."""
+    paths = image_paths(sample)
+    embed_files(paths[:_WARM_UP], frozen)  # the first images are slower
+    found = embed_files(paths, frozen)
+    seconds = found.seconds / max(1, len(paths) - _WARM_UP) if found.made else 0.0
+    sizes = (len(sample.source), len(sample.target_labeled), len(sample.target_unlabeled))
+    first, second, third = torch.randn(sum(sizes), frozen.width, generator=generator(0)).split(sizes)
+    rows = Split(
+        sample.classes,
+        Labeled(first, sample.source.labels),
+        Labeled(second, sample.target_labeled.labels),
+        Unlabeled(third),
+    )
+    return seconds, rows
+
+
+def seconds_per_step(sample: Split, config: RunConfig) -> float:
+    """Seconds of a training step on a sample; of several processes each is taken to need its share of them."""
+    alone = replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
+    trainer = start(sample, alone)
+    data = TrainingData.of(sample)
+    quick = isinstance(sample.source.inputs, Tensor) or trainer.fabric.device.type != "cpu"
+    steps = _STEPS if quick else 1
+    if quick:
+        trainer.run(data, steps=steps, seed=0)  # the first steps are slower
+    began = time.perf_counter()
+    trainer.run(data, steps=steps, seed=0)
+    return (time.perf_counter() - began) / steps / config.execution.processes
+
+
+def steps_of_rounds(config: RunConfig, n_source: int) -> float:
+    """The rounds of a run in training steps, with what the agent costs; at most, for a run may stop early."""
+    selection = config.selection
+    if selection.selector.name == "none":
+        return 0.0
+    actions = 0.0
+    if isinstance(selection.selector, DQNConfig):
+        episode = selection.selector.episode
+        epoch = math.ceil(n_source / config.training.batch_source)
+        most = episode.actions if episode.repeat_episodes else min(episode.actions, episode.candidates)
+        actions = most * max(_STEPS_PER_ACTION, episode.trial_steps or epoch)
+    return selection.rounds * (selection.round_steps + actions)
+
+
+def say_time(seconds: float) -> str:
+    """'about 40 seconds', 'about 7 minutes', 'about 3 hours'."""
+    if seconds < 90:
+        return f"about {max(10, 10 * round(seconds / 10))} seconds"
+    if seconds < 5400:
+        return f"about {round(seconds / 60)} minutes"
+    return f"about {round(seconds / 3600)} hours"
 
 
 class CellDisplay:

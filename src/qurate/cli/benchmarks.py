@@ -206,8 +206,7 @@ def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequen
 
 def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, processes: int) -> None:
     """What would run, and how long it would take."""
-    from qurate.benchmark.progress import estimate
-    from qurate.expectation import say_time
+    from qurate.benchmark.progress import estimate, say_time
 
     cells = grid.cells()
     to_run = [cell for cell in cells if not folder.is_finished(cell)]

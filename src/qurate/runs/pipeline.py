@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,13 +23,12 @@ from qurate.data.own_images import Parts, paths_of, prepare_images, read_prepare
 from qurate.data.samples import Inputs, Split
 from qurate.embedding.backbone import Frozen, FrozenBackbone, transforms_of
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
-from qurate.expectation import expect, memory_of_training, say_time
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.report.run_page import gather_record
 from qurate.run_results import RunRecord
-from qurate.runs.comparison import Plan, compare, cross_fit, plan_comparison, workers_for
+from qurate.runs.comparison import Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
     AppliedAnswers,
     PreviousRun,
@@ -59,6 +57,7 @@ from qurate.selection.callbacks import Action, Callback, RoundRecord
 from qurate.selection.crossfit import HeldOut, is_baseline
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.q_learning.memory import readable_size
+from qurate.training import memory_of_training
 
 EVERY = 10
 """Steps between two points of a curve."""
@@ -239,11 +238,10 @@ class Job:
                     f"The run was started with {before} and continues with {now} processes, so numbers are added up in "
                     "another order: its result can differ from that of an undisturbed one as with another seed."
                 )
-        if self.train == "head":
-            self._say_expected(parts)
         parts, split = self._prepare(parts)
         if self.train == "full":  # it is measured on a few images, so not before all were looked at
-            self._say_expected(parts)
+            room = readable_size(memory_of_training(parts.split, self.config))
+            self.audience.say(f"Expected memory of training: about {room} in each process.")
         with nullcontext() if self.folder is None else self.folder.begin(self._settings(parts)):
             return self._work(RunData(parts, split, self._apply_answers(parts)))
 
@@ -255,16 +253,6 @@ class Job:
     def _trained(self) -> RunConfig:
         """The run with the steps that it takes."""
         return self.config if self.previous is None else shorten(self.config)
-
-    def _say_expected(self, parts: Parts) -> None:
-        if self.folder is None or not self.folder.resumes:  # how much is left of one that resumes is not known
-            folds = len(self._plan(parts).folds)
-            turns = math.ceil(folds / workers_for(self.config, folds))
-            expected = expect(parts.split, self._trained, self.frozen, turns, self.cache)
-            self.audience.say(f"Expected time: {say_time(expected)}.")
-        if self.train == "full":
-            room = readable_size(memory_of_training(parts.split, self.config))
-            self.audience.say(f"Expected memory of training: about {room} in each process.")
 
     def _work(self, data: RunData) -> RunOutcome:
         """Train and write the results; then compare, and add the verdict."""
