@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -322,6 +323,19 @@ def test_another_number_of_processes_than_was_started_is_refused(monkeypatch: py
     assert (
         distributed.init_process_group(ExecutionConfig(device="cpu"), follow_rank_zero) is None
     )  # each of the four may do a run of its own
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp"])
+def test_the_strategy_is_passed_to_fabric_where_there_are_several_processes(
+    strategy: Literal["auto", "ddp"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(distributed, "Fabric", lambda **words: given.append(words))
+    monkeypatch.setattr(distributed, "_launch", lambda fabric: None)
+    monkeypatch.setattr(distributed, "_initialized", SimpleNamespace(environment=None))
+    for devices in (1, 2):
+        distributed.make_fabric(ExecutionConfig(device="cpu", devices=devices, strategy=strategy))
+    assert [words.get("strategy") for words in given] == [None, "ddp"]
 
 
 def test_other_machines_need_somebody_who_starts_processes_there() -> None:

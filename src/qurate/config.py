@@ -350,7 +350,7 @@ class ExecutionConfig(Checked):
     num_nodes: Positive = 1
     """Machines; more than one need torchrun or Slurm to start the processes. Our choice."""
     strategy: Literal["auto", "ddp"] = "auto"
-    """How several devices work together, as Lightning Fabric names it; 'auto' is 'ddp', which is all there is."""
+    """Strategy of Lightning Fabric for several devices: 'ddp', which is also what 'auto' is. One device has none."""
     workers: Count = 0
     """Processes that decode images. Our choice."""
     threads: Count = 0

@@ -113,7 +113,8 @@ def make_fabric(config: ExecutionConfig, precision: Precision = "32-true", *, al
     if is_shared:
         assert _initialized is not None, "the process group is initialised before training"
         plugins = [] if _initialized.environment is None else [_initialized.environment]
-        several = {"devices": config.devices, "num_nodes": config.num_nodes, "strategy": "ddp", "plugins": plugins}
+        strategy = "ddp" if config.strategy == "auto" else config.strategy
+        several = {"devices": config.devices, "num_nodes": config.num_nodes, "strategy": strategy, "plugins": plugins}
     try:
         with _quiet():
             fabric = Fabric(accelerator=config.device, precision=precision, **several)
