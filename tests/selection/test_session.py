@@ -235,6 +235,8 @@ def test_progress_survives_a_file(selector: str, tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_read_says_so_in_one_sentence() -> None:
     state = Progress().tensors()
     assert Progress.of_tensors(state).next_round == 0
+    with pytest.raises(ValueError, match="not a checkpoint of this version of qurate: 'within'"):
+        Progress.of_tensors(state | {"within.line": torch.tensor(1)})
     del state["unchanged"]
     with pytest.raises(ValueError, match="not a checkpoint of this version of qurate: 'unchanged'"):
         Progress.of_tensors(state)

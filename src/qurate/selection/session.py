@@ -172,6 +172,8 @@ class Progress:
         """
         state = {name: values.clone() for name, values in state.items()}  # the memory of a file need not be aligned
         try:
+            if strange := {name.partition(".")[0] for name in state} - {part.name for part in fields(cls)}:
+                raise KeyError(min(strange))
             columns = [below("rounds.", state)[part.name].tolist() for part in fields(RoundRecord)]
             records = zip(*columns, strict=True)
             return cls(
