@@ -21,7 +21,7 @@ from qurate.runtime.randomness import generator, stream_seed
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Unlabelled images, and what the model makes of them.
+    """Unlabelled images and the predictions of the model for them.
 
     Args:
         features: Of N images, (N, d); near means alike.
@@ -32,7 +32,7 @@ class Pool:
 
     Example:
         >>> pool = Pool(torch.eye(3), torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.6, 0.4]]))
-        >>> pool.open.tolist(), pool.doubt.argmax().item()
+        >>> pool.open.tolist(), pool.uncertainty.argmax().item()
         ([0, 1, 2], 1)
     """
 
@@ -66,9 +66,13 @@ class Pool:
         return torch.arange(len(self)) if self.closed is None else (~self.closed).nonzero().squeeze(1)
 
     @cached_property
-    def doubt(self) -> Tensor:
-        """Entropy of each prediction, (N,): 0 for a certain one, log K for one that says nothing."""
+    def uncertainty(self) -> Tensor:
+        """Entropy of each prediction, (N,): 0 for a certain one, log K for a uniform one."""
         return entropy(self.probabilities)
+
+    def most_uncertain(self) -> Tensor:
+        """Positions of the open images, the most uncertain first."""
+        return self.open[self.uncertainty[self.open].argsort(descending=True, stable=True)]
 
 
 def _shape(values: object) -> str:
@@ -79,10 +83,12 @@ def _shape(values: object) -> str:
 
 NEIGHBORS = 10
 """Images in a neighbourhood besides the one in its middle. Our choice."""
-MOST_EXACT = 10_000
-"""Of more images than this, features are first reduced to their main directions. Our choice."""
+MOST_IMAGES = 10_000
+"""Of more images than this, features are reduced to their main directions, and only the most uncertain images are
+compared with each other. Our choice."""
 _DIRECTIONS = 128
-_CELLS = 2**24  # cosines at a time: 64 MB
+_COSINES = 2**24  # at a time: 64 MB
+_LEAST_WEIGHT = 1e-6  # so that certain predictions can be clustered too
 
 
 @torch.no_grad()
@@ -100,7 +106,7 @@ def nearest(features: Tensor, rows: Tensor, count: int) -> Tensor:
     directions = main_directions(features)
     count = min(count, len(features) - 1)
     found = [torch.empty(0, count, dtype=torch.int64)]
-    for part in rows.split(max(1, _CELLS // len(features))):
+    for part in rows.split(max(1, _COSINES // len(features))):
         cosines = directions[part] @ directions.T
         cosines[torch.arange(len(part)), part] = -2.0
         found.append(cosines.topk(count, dim=1).indices)
@@ -114,12 +120,12 @@ def main_directions(features: Tensor) -> Tensor:
         features: (N, d).
 
     Returns:
-        (N, d) where N is at most `MOST_EXACT`, else (N, min(d, 128)).
+        (N, d) where N is at most `MOST_IMAGES`, else (N, min(d, 128)).
     """
     unit = F.normalize(features.float(), dim=1)
-    if len(unit) <= MOST_EXACT or unit.shape[1] <= _DIRECTIONS:
+    if len(unit) <= MOST_IMAGES or unit.shape[1] <= _DIRECTIONS:
         return unit
-    sample = unit[torch.linspace(0, len(unit) - 1, MOST_EXACT).long()]
+    sample = unit[torch.linspace(0, len(unit) - 1, MOST_IMAGES).long()]
     _, vectors = torch.linalg.eigh(sample.T @ sample)  # in rising order
     return F.normalize(unit @ vectors[:, -_DIRECTIONS:], dim=1)
 
@@ -140,10 +146,10 @@ class QueryStrategy(Protocol):
 
 
 class NamedStrategy:
-    """Base of the askers that have a name in `qurate.registry`; a subclass has its own file."""
+    """Base of the query strategies in `qurate.registry`, which also explain why they ask."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """Positions of open images, see `QueryStrategy`."""
+        """Positions of open images, see `QueryStrategy`; most strategies use no randomness."""
         raise NotImplementedError(f"{type(self).__name__} must define ask.")
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
@@ -157,24 +163,18 @@ class NamedStrategy:
         raise NotImplementedError(f"{type(self).__name__} must define explain.")
 
 
-def take_lowest(pool: Pool, scores: Tensor, count: int) -> Tensor:
-    """Positions of the open images of lowest score; of equal ones the first.
-
-    Args:
-        pool: All images.
-        scores: Of each, (N,).
-        count: How many.
-    """
-    order = scores[pool.open].argsort(stable=True)
-    return pool.open[order[:count]]
+def _lowest(pool: Pool, scores: Tensor, count: int) -> Tensor:
+    """Positions of the open images of lowest score, (N,) for all images; of equal ones the first."""
+    return pool.open[scores[pool.open].argsort(stable=True)[:count]]
 
 
-def percent(share: float) -> str:
-    """A probability for a sentence: 0.314 as '31 %'."""
-    return f"{100 * share:.0f} %"
-
-
-WHY = "Drawn at random: only such images give an honest estimate of the accuracy."
+def _explain_likeliest(pool: Pool, asked: Tensor, classes: Sequence[str], sentence: str) -> list[str]:
+    """The sentence with the most probable class of each image and its probability."""
+    values, labels = pool.probabilities[asked].max(dim=1)
+    return [
+        sentence.format(f"{classes[k]} has {100 * p:.0f} %")
+        for p, k in zip(values.tolist(), labels.tolist(), strict=True)
+    ]
 
 
 class RandomStrategy(NamedStrategy):
@@ -191,169 +191,129 @@ class RandomStrategy(NamedStrategy):
         return order[:count]
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        """The same for all."""
-        return [WHY] * len(asked)
+        return ["Drawn at random: only such images give an honest estimate of the accuracy."] * len(asked)
 
 
 class ProbabilityStrategy(NamedStrategy):
     """The images whose most probable class is least probable: max_k p_k, lowest first."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """Nothing is random here."""
-        return take_lowest(pool, pool.probabilities.amax(dim=1), count)
+        return _lowest(pool, pool.probabilities.amax(dim=1), count)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        """How sure the model is."""
-        sure, best = pool.probabilities[asked].max(dim=1)
-        return [
-            f"The model is least sure of such images: {classes[k]} has {percent(p)}, and no class has more."
-            for p, k in zip(sure.tolist(), best.tolist(), strict=True)
-        ]
+        sentence = "The model is least sure of such images: {}, and no class has more."
+        return _explain_likeliest(pool, asked, classes, sentence)
 
 
 class MarginStrategy(NamedStrategy):
     """The images whose two most probable classes are closest: p_(1) - p_(2), smallest first."""
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """Nothing is random here."""
         first, second = pool.probabilities.topk(2, dim=1).values.unbind(dim=1)
-        return take_lowest(pool, first - second, count)
+        return _lowest(pool, first - second, count)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        """Which two classes."""
         values, labels = pool.probabilities[asked].topk(2, dim=1)
         return [
-            f"The model wavers between two classes: {classes[i]} has {percent(p)} and {classes[j]} {percent(q)}."
+            f"The model wavers between two classes: {classes[i]} has {100 * p:.0f} % and {classes[j]} {100 * q:.0f} %."
             for (p, q), (i, j) in zip(values.tolist(), labels.tolist(), strict=True)
         ]
 
 
-MOST_POINTS = 10_000
-"""Of more open images than this, the most doubtful are put into groups. Our choice."""
-_LEAST_WEIGHT = 1e-6  # so that certain predictions can be grouped too
-
-
 class ClustersStrategy(NamedStrategy):
-    """K-means weighted by doubt: as many groups as questions, and of each group the image nearest to its middle.
+    """Weighted k-means with as many clusters as questions; of each cluster the image nearest to its center.
 
-    The weight of an image is the entropy of its prediction, so groups gather where doubt is, and cover all of it. The
-    group with most doubt, by the sum of its weights, is asked about first.
+    The weight of an image is the entropy of its prediction, so clusters gather where the model is uncertain, and cover
+    all of it. The cluster of the largest total weight is asked about first.
     """
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """The seed decides where the groups begin."""
-        order = pool.open[pool.doubt[pool.open].argsort(descending=True, stable=True)]
+        """The seed decides where the clusters begin."""
+        order = pool.most_uncertain()
         if count == 0 or count >= len(order):
             return order[:count]
-        points = order[: max(MOST_POINTS, count)].sort().values
+        points = order[: max(MOST_IMAGES, count)].sort().values
         rows = main_directions(pool.features)[points].double()
-        weights = pool.doubt[points].double() + _LEAST_WEIGHT
+        weights = pool.uncertainty[points].double() + _LEAST_WEIGHT
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different images than groups
-            groups = KMeans(count, n_init=1, max_iter=50, random_state=stream_seed(seed, 22) % 2**32)
-            labels = torch.from_numpy(groups.fit(rows.numpy(), sample_weight=weights.numpy()).labels_).long()
-        centers = torch.from_numpy(groups.cluster_centers_)
-        away = (rows - centers[labels]).norm(dim=1)
-        middles: dict[int, int] = {}
-        for i in away.argsort(stable=True).tolist():
-            middles.setdefault(int(labels[i]), int(points[i]))
-        doubt = torch.zeros(count, dtype=torch.float64).index_add_(0, labels, weights)
-        asked = [middles[group] for group in doubt.argsort(descending=True, stable=True).tolist() if group in middles]
-        chosen = set(asked)
-        asked += [i for i in order.tolist() if i not in chosen][: count - len(asked)]
-        return torch.tensor(asked, dtype=torch.int64)
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different images than clusters
+            clusters = KMeans(count, n_init=1, max_iter=50, random_state=stream_seed(seed, 22) % 2**32)
+            labels = torch.from_numpy(clusters.fit(rows.numpy(), sample_weight=weights.numpy()).labels_).long()
+        distances = (rows - torch.from_numpy(clusters.cluster_centers_)[labels]).norm(dim=1)
+        nearest_to: dict[int, int] = {}
+        for i in distances.argsort(stable=True).tolist():
+            nearest_to.setdefault(int(labels[i]), int(points[i]))
+        totals = torch.zeros(count, dtype=torch.float64).index_add_(0, labels, weights)
+        largest = totals.argsort(descending=True, stable=True).tolist()
+        asked = dict.fromkeys(nearest_to[cluster] for cluster in largest if cluster in nearest_to)
+        for i in order.tolist():  # where clusters are empty
+            if len(asked) == count:
+                break
+            asked.setdefault(i)
+        return torch.tensor(list(asked), dtype=torch.int64)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        """The class in doubt."""
-        sure, best = pool.probabilities[asked].max(dim=1)
-        return [
-            f"It stands in the middle of a group of doubtful images: {classes[k]} has {percent(p)}."
-            for p, k in zip(sure.tolist(), best.tolist(), strict=True)
-        ]
-
-
-MOST_MIDDLES = 10_000
-"""Of more open images than this, only the most doubtful are looked at. Our choice."""
+        return _explain_likeliest(pool, asked, classes, "It stands in the middle of a group of doubtful images: {}.")
 
 
 class DensityStrategy(NamedStrategy):
-    """The densest doubt: images in the middle of a neighbourhood that the model cannot tell.
+    """Images in the middle of a dense neighbourhood that the model is uncertain about.
 
     With S(i) the image i and its k nearest ones, H the entropy and p the predictions, the score is
 
         H(mean_{j in S(i)} p_j) * mean_{j in S(i)} H(p_j)
 
-    so the neighbourhood must be undecided as a whole, and its members in doubt themselves. The highest score is asked
-    first, then the next that is no neighbour of one asked: a label for one speaks for the others. Where all that is
-    left are neighbours of images asked, those follow.
+    so the neighbourhood must be undecided as a whole, and its members uncertain themselves. The highest score is asked
+    first, then the next that is no neighbour of one asked: a label for one informs the model about the others. Where
+    only neighbours of asked images are left, those follow.
     """
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """Nothing is random here."""
-        middles = pool.open
-        if len(middles) > MOST_MIDDLES:
-            middles = middles[pool.doubt[middles].argsort(descending=True, stable=True)[:MOST_MIDDLES]].sort().values
+        uncertain = pool.most_uncertain()
+        middles = uncertain[:MOST_IMAGES].sort().values
         around = nearest(pool.features, middles, NEIGHBORS)
-        order = density_scores(pool, middles, around).argsort(descending=True, stable=True)
-        near: list[list[int]] = around.tolist()
-        asked: list[int] = []
-        passed: list[int] = []
-        taken: set[int] = set()
+        members = torch.cat([middles.unsqueeze(1), around], dim=1)
+        scores = entropy(_mean_predictions(pool, members)) * pool.uncertainty[members].mean(dim=1)
+        neighbors: list[list[int]] = around.tolist()
+        asked: dict[int, None] = {}
+        left_out: list[int] = []
         beside: set[int] = set()
+        order = scores.argsort(descending=True, stable=True)
         for row, i in zip(order.tolist(), middles[order].tolist(), strict=True):
             if len(asked) == count:
                 break
-            if i in beside or not taken.isdisjoint(near[row]):
-                passed.append(i)
+            if i in beside or not asked.keys().isdisjoint(neighbors[row]):
+                left_out.append(i)
             else:
-                asked.append(i)
-                taken.add(i)
-                beside.update(near[row])
-        if len(asked) + len(passed) < min(count, len(pool.open)):  # more are wanted than were looked at
-            known = {*asked, *passed}
-            rest = pool.open[pool.doubt[pool.open].argsort(descending=True, stable=True)].tolist()
-            passed += [i for i in rest if i not in known]
-        return torch.tensor((asked + passed)[:count], dtype=torch.int64)
+                asked[i] = None
+                beside.update(neighbors[row])
+        chosen = dict.fromkeys([*asked, *left_out, *uncertain.tolist()])  # the last: more wanted than were compared
+        return torch.tensor(list(chosen)[:count], dtype=torch.int64)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
         """Between which classes the neighbourhood wavers."""
         around = nearest(pool.features, asked, NEIGHBORS)
-        means = _mean_predictions(pool, asked, around)
-        likely = means.topk(min(3, len(classes)), dim=1)
-        return [
-            f"Of this image and the {around.shape[1]} most like it the model cannot tell whether they are "
-            f"{_list([classes[k] for k, p in zip(labels, values, strict=True) if p >= values[0] / 5], classes)}."
-            for values, labels in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
-        ]
+        means = _mean_predictions(pool, torch.cat([asked.unsqueeze(1), around], dim=1))
+        top = means.topk(min(3, len(classes)), dim=1)
+        sentences = []
+        for values, labels in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+            likely = [classes[k] for k, p in zip(labels, values, strict=True) if p >= values[0] / 5]
+            if len(likely) == 1:
+                likely.append(f"one of the {len(classes) - 1} other classes")
+            sentences.append(
+                f"Of this image and the {around.shape[1]} most like it the model cannot tell whether they are "
+                f"{', '.join(likely[:-1])} or {likely[-1]}."
+            )
+        return sentences
 
 
-def density_scores(pool: Pool, middles: Tensor, around: Tensor) -> Tensor:
-    """Doubt of neighbourhoods, (M,).
-
-    Args:
-        pool: All images.
-        middles: Positions of those in the middle, (M,).
-        around: Of their neighbours, (M, k).
-    """
-    members = torch.cat([middles.unsqueeze(1), around], dim=1)
-    return entropy(_mean_predictions(pool, middles, around)) * pool.doubt[members].mean(dim=1)
-
-
-def _mean_predictions(pool: Pool, middles: Tensor, around: Tensor) -> Tensor:
-    total = pool.probabilities[middles].clone()
-    for column in around.unbind(dim=1):  # (M, k, K) at once would be large
+def _mean_predictions(pool: Pool, members: Tensor) -> Tensor:
+    """Mean probabilities of neighbourhoods, positions (M, k) to (M, K)."""
+    first, *others = members.unbind(dim=1)
+    total = pool.probabilities[first].clone()
+    for column in others:  # (M, k, K) at once would be large
         total += pool.probabilities[column]
-    return total / (1 + around.shape[1])
-
-
-def _list(likely: list[str], classes: Sequence[str]) -> str:
-    if len(likely) == 1:
-        return f"{likely[0]} or one of the {len(classes) - 1} other classes"
-    return f"{', '.join(likely[:-1])} or {likely[-1]}"
-
-
-MOST_SUSPECTS = 10_000
-"""Of more trusted images than this, only those that the model is least sure of are looked at. Our choice."""
+    return total / members.shape[1]
 
 
 class CheckStrategy(NamedStrategy):
@@ -364,29 +324,27 @@ class CheckStrategy(NamedStrategy):
         p_i(y(i)) * mean_{j in N(i)} p_j(y(i))
 
     and the lowest is asked first. The model was trained on its positives, so it is sure of most; their neighbours are
-    the better witnesses. Images without a trusted label are never asked about.
+    the better evidence. Images without a trusted label are never asked about.
     """
 
     def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
-        """Nothing is random here."""
         if pool.trusted is None:
             return torch.empty(0, dtype=torch.int64)
         suspects = pool.open[pool.trusted[pool.open] >= 0]
-        if len(suspects) > MOST_SUSPECTS:
+        if len(suspects) > MOST_IMAGES:  # those that the model is least sure of
             own = pool.probabilities[suspects, pool.trusted[suspects]]
-            suspects = suspects[own.argsort(stable=True)[: max(MOST_SUSPECTS, count)]].sort().values
+            suspects = suspects[own.argsort(stable=True)[: max(MOST_IMAGES, count)]].sort().values
         order = label_support(pool, suspects, pool.trusted[suspects]).argsort(stable=True)
         return suspects[order[:count]]
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        """What the neighbours say."""
         if pool.trusted is None:
             return []
         labels = pool.trusted[asked]
-        shares = neighbor_shares(pool, asked, labels).tolist()
+        shares = _neighbor_support(pool, asked, labels).tolist()
         return [
-            f"It was trusted as {classes[k]}, and the images most like it are {percent(share)} in favour of that."
-            for k, share in zip(labels.tolist(), shares, strict=True)
+            f"It was trusted as {classes[k]}, and the images most like it are {100 * p:.0f} % in favour of that."
+            for k, p in zip(labels.tolist(), shares, strict=True)
         ]
 
 
@@ -399,10 +357,10 @@ def label_support(pool: Pool, rows: Tensor, labels: Tensor) -> Tensor:
         labels: Of each, (M,).
     """
     own = pool.probabilities[rows, labels]
-    return own * neighbor_shares(pool, rows, labels)
+    return own * _neighbor_support(pool, rows, labels)
 
 
-def neighbor_shares(pool: Pool, rows: Tensor, labels: Tensor) -> Tensor:
+def _neighbor_support(pool: Pool, rows: Tensor, labels: Tensor) -> Tensor:
     """Mean probability of each label among the nearest images, (M,)."""
     around = nearest(pool.features, rows, NEIGHBORS)
     return pool.probabilities[around, labels.unsqueeze(1)].mean(dim=1)
