@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qurate.data.images import Transform, UnreadableImageError
 from qurate.embedding.backbone import FrozenBackbone
-from qurate.embedding.forward import Decoded, EmbeddingError, Passage, in_order
+from qurate.embedding.forward import BatchEncoder, DecodedBatch, EmbeddingError, in_order
 
 
 class _Means(nn.Module):
@@ -31,56 +31,56 @@ class _Means(nn.Module):
         return torch.where(means > self.largest, torch.inf, means) if self.cast[-1] else means
 
 
-def _passage(module: _Means, size: int, precision: torch.dtype = torch.float32) -> Passage:
+def _encoder(module: _Means, size: int, precision: torch.dtype = torch.float32) -> BatchEncoder:
     frozen = FrozenBackbone("means", module, 3, Transform(resize=4, crop=4))
-    return Passage(frozen, torch.device("cpu"), precision, size)
+    return BatchEncoder(frozen, torch.device("cpu"), precision, size)
 
 
-def _decoded(*values: float) -> Decoded:
+def _decoded(*values: float) -> DecodedBatch:
     images = torch.tensor(values, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 3, 4, 4)
-    return Decoded([None] * len(values), images, {})  # type: ignore[list-item]  # the files do not matter here
+    return DecodedBatch([None] * len(values), images, {})  # type: ignore[list-item]  # the files do not matter here
 
 
 def test_batches_pass_together_and_come_back_apart() -> None:
     module = _Means()
-    made = _passage(module, size=8).embed_all([_decoded(1, 2), _decoded(), _decoded(3)])
+    made = _encoder(module, size=8).encode(_decoded(1, 2), _decoded(), _decoded(3))
     assert [batch.vectors[:, 0].tolist() for batch in made] == [[1, 2], [], [3]]
     assert module.passed == [3]
 
 
 def test_a_device_that_runs_out_of_memory_gets_half_as_many_images() -> None:
     module = _Means(room=3)
-    passage = _passage(module, size=16)
-    (made,) = passage.embed_all([_decoded(*range(10))])
+    encoder = _encoder(module, size=16)
+    (made,) = encoder.encode(_decoded(*range(10)))
     assert made.vectors[:, 0].tolist() == list(range(10))
-    assert passage.size == 2
+    assert encoder.size == 2
     module.passed.clear()
-    passage.embed(_decoded(1, 2, 3))
+    encoder.encode(_decoded(1, 2, 3))
     assert module.passed == [2, 1]  # it is not tried again
 
 
 def test_a_device_without_room_for_one_image_is_an_error_that_says_so() -> None:
     with pytest.raises(EmbeddingError, match=r"memory of the device \(cpu\) does not hold the backbone and one image"):
-        _passage(_Means(room=0), size=4).embed(_decoded(1, 2))
+        _encoder(_Means(room=0), size=4).encode(_decoded(1, 2))
 
 
 def test_other_errors_of_the_network_are_not_taken_for_want_of_memory() -> None:
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        _passage(_Means(), size=4).embed_all([_decoded(1), Decoded([None], torch.ones(1, 3, 5, 4), {})])  # type: ignore[list-item]
+        _encoder(_Means(), size=4).encode(_decoded(1), DecodedBatch([None], torch.ones(1, 3, 5, 4), {}))  # type: ignore[list-item]
 
 
 def test_what_does_not_fit_into_a_short_number_is_computed_in_float32() -> None:
     module = _Means(largest=100)
-    made = _passage(module, size=2, precision=torch.bfloat16).embed(_decoded(1, 2, 3, 400))
+    (made,) = _encoder(module, size=2, precision=torch.bfloat16).encode(_decoded(1, 2, 3, 400))
     assert made.vectors[:, 0].tolist() == [1, 2, 3, 400]
     assert made.vectors.dtype == torch.float32
     assert module.cast == [True, True, False]  # the second pair overflowed
 
 
 def test_a_file_that_was_written_to_stops_the_work() -> None:
-    changed = Decoded([], torch.empty(0, 3, 4, 4), {}, "a.png: changed while it was being embedded.")
+    changed = DecodedBatch([], torch.empty(0, 3, 4, 4), {}, "a.png: changed while it was being embedded.")
     with pytest.raises(UnreadableImageError, match=r"a\.png: changed"):
-        _passage(_Means(), size=4).embed_all([_decoded(1), changed])
+        _encoder(_Means(), size=4).encode(_decoded(1), changed)
 
 
 def test_results_come_in_order_and_few_are_under_way() -> None:
@@ -112,6 +112,6 @@ def test_work_that_nobody_waits_for_any_more_is_called_off() -> None:
 
 def test_pinning_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self + 1)  # there is no GPU to pin for here
-    pinned = Decoded([], torch.zeros(1), {Path("a"): "why"}, "b").pin_memory()
+    pinned = DecodedBatch([], torch.zeros(1), {Path("a"): "why"}, "b").pin_memory()
     assert pinned.images.tolist() == [1]
     assert (pinned.unreadable, pinned.changed) == ({Path("a"): "why"}, "b")

@@ -21,7 +21,7 @@ from qurate.data.images import Transform, UnreadableImageError
 from qurate.embedding import embed as work
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.embedding.embed import embed_files
-from qurate.embedding.forward import EmbeddingError, choose_room
+from qurate.embedding.forward import EmbeddingError, choose_cluster_tasks
 from qurate.errors import ConfigError
 from qurate.runtime.cluster import start_ray, stop_ray
 
@@ -141,12 +141,12 @@ def test_the_verb_shares_the_work_and_ends_up_with_the_same_cache(
 
 
 def test_tasks_take_a_cpu_each_and_a_share_of_a_gpu() -> None:
-    assert choose_room({"CPU": 6.0}, "auto") == ("cpu", 6, 0.0)
-    assert choose_room({"CPU": 32.0, "GPU": 4.0}, "auto") == ("cuda", 32, 0.125)
-    assert choose_room({"CPU": 6.0, "GPU": 2.0}, "cuda") == ("cuda", 6, 0.3333)
-    assert choose_room({"CPU": 64.0, "GPU": 1.0}, "cuda") == ("cuda", 8, 0.125)
-    assert choose_room({"CPU": 6.0, "GPU": 2.0}, "cpu") == ("cpu", 6, 0.0)
+    assert choose_cluster_tasks({"CPU": 6.0}, "auto") == ("cpu", 6, 0.0)
+    assert choose_cluster_tasks({"CPU": 32.0, "GPU": 4.0}, "auto") == ("cuda", 32, 0.125)
+    assert choose_cluster_tasks({"CPU": 6.0, "GPU": 2.0}, "cuda") == ("cuda", 6, 0.3333)
+    assert choose_cluster_tasks({"CPU": 64.0, "GPU": 1.0}, "cuda") == ("cuda", 8, 0.125)
+    assert choose_cluster_tasks({"CPU": 6.0, "GPU": 2.0}, "cpu") == ("cpu", 6, 0.0)
     with pytest.raises(ConfigError, match="which has 2 CPUs and 0 GPUs"):
-        choose_room({"CPU": 2.0}, "cuda")
+        choose_cluster_tasks({"CPU": 2.0}, "cuda")
     with pytest.raises(ConfigError, match="device='mps'"):
-        choose_room({"CPU": 2.0, "GPU": 1.0}, "mps")
+        choose_cluster_tasks({"CPU": 2.0, "GPU": 1.0}, "mps")

@@ -21,8 +21,8 @@ from qurate.embedding import backbone as frozen
 from qurate.embedding import cache as contents
 from qurate.embedding import embed as embedding_work
 from qurate.embedding.backbone import freeze_backbone
-from qurate.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning
-from qurate.embedding.embed import default_cache, embed_files, embed_split
+from qurate.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning, default_cache
+from qurate.embedding.embed import embed_files, embed_split
 from qurate.embedding.forward import EmbeddingError
 from qurate.networks.backbone_names import BackboneError
 from qurate.networks.backbones import Backbone, build_backbone
@@ -143,7 +143,7 @@ def test_digests_are_remembered_until_the_file_changes(
 ) -> None:
     monkeypatch.setattr(contents, "_SETTLED_NS", -1)
     memory = cache / "digests.sqlite"
-    before, _ = contents.read_contents(files.paths, memory)
+    before, _ = contents.hash_files(files.paths, memory)
     read: list[Path] = []
     digest = contents._digest
 
@@ -152,10 +152,10 @@ def test_digests_are_remembered_until_the_file_changes(
         return digest(path)
 
     monkeypatch.setattr(contents, "_digest", counted)
-    assert contents.read_contents(files.paths, memory) == (before, {})
+    assert contents.hash_files(files.paths, memory) == (before, {})
     assert read == []
     _draw(files.paths[2], seed=98)
-    assert contents.read_contents(files.paths, memory)[0][files.paths[2]] != before[files.paths[2]]
+    assert contents.hash_files(files.paths, memory)[0][files.paths[2]] != before[files.paths[2]]
     assert read == [files.paths[2]]
 
 

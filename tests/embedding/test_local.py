@@ -17,9 +17,9 @@ from qurate.data.images import ImageFiles, Transform, UnreadableImageError
 from qurate.embedding import embed
 from qurate.embedding import forward as local
 from qurate.embedding.backbone import FrozenBackbone
-from qurate.embedding.cache import Content, read_contents
+from qurate.embedding.cache import HashedFile, hash_files
 from qurate.embedding.embed import embed_files
-from qurate.embedding.forward import Decoded, EmbeddingError, on_cores, on_device
+from qurate.embedding.forward import DecodedBatch, EmbeddingError, on_cores, on_device
 
 CPU = torch.device("cpu")
 
@@ -49,24 +49,22 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def _batches(files: Sequence[Path], size: int) -> list[list[Content]]:
-    contents = list(read_contents(files)[0].values())
+def _batches(files: Sequence[Path], size: int) -> list[list[HashedFile]]:
+    contents = list(hash_files(files)[0].values())
     return [contents[start : start + size] for start in range(0, len(contents), size)]
 
 
 def test_processes_decode_and_the_device_takes_their_batches_together(
     frozen: FrozenBackbone, files: list[Path]
 ) -> None:
-    with on_cores(frozen, torch.float32, 2) as plain:
-        expected = list(plain(_batches(files, 2)))
+    expected = list(on_cores(frozen, torch.float32, 2)(_batches(files, 2)))
     module = frozen.module
     assert isinstance(module, _Means)
     assert sorted(module.passed) == [1, 1, 2, 2, 2, 2]
     module.passed.clear()
-    with on_device(frozen, CPU, torch.float32, 4, workers=2) as embed:
-        found = list(embed(_batches(files, 2)))
+    found = list(on_device(frozen, CPU, torch.float32, 4, workers=2)(_batches(files, 2)))
     assert module.passed == [4, 3, 3]  # one of the third batch cannot be read
-    assert [made.contents for made in found] == [made.contents for made in expected]
+    assert [made.files for made in found] == [made.files for made in expected]
     assert [list(made.unreadable) for made in found] == [[], [], [files[4]], [], [], []]
     for one, two in zip(found, expected, strict=True):
         assert torch.equal(one.vectors, two.vectors)
@@ -95,26 +93,22 @@ def test_a_file_that_changes_meanwhile_is_named_as_it_is_by_the_cores(
 ) -> None:
     batches = _batches(files[:2], 1)
     Image.new("RGB", (30, 30)).save(files[1])
-    with on_device(frozen, CPU, torch.float32, 1, workers=1) as embed:
-        stream = embed(batches)
-        assert len(next(stream).contents) == 1
-        with pytest.raises(UnreadableImageError, match=r"^\S+01\.png: changed while it was being embedded"):
-            next(stream)
+    stream = on_device(frozen, CPU, torch.float32, 1, workers=1)(batches)
+    assert len(next(stream).files) == 1
+    with pytest.raises(UnreadableImageError, match=r"^\S+01\.png: changed while it was being embedded"):
+        next(stream)
 
 
 def test_a_process_that_is_killed_while_it_decodes_is_an_error_of_ours(
     frozen: FrozenBackbone, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(batch: Sequence[Content], transform: Transform) -> Decoded:
+    def die(batch: Sequence[HashedFile], transform: Transform) -> DecodedBatch:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("still alive")
 
     monkeypatch.setattr(local, "decode", die)
-    with (
-        on_device(frozen, CPU, torch.float32, 1, workers=1) as embed,
-        pytest.raises(EmbeddingError, match="was ended from outside"),
-    ):
-        list(embed(_batches(files, 2)))
+    with pytest.raises(EmbeddingError, match="was ended from outside"):
+        list(on_device(frozen, CPU, torch.float32, 1, workers=1)(_batches(files, 2)))
 
 
 def test_a_device_is_given_whole_batches_and_its_loader_small_ones(frozen: FrozenBackbone) -> None:

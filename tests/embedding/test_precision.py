@@ -7,7 +7,7 @@ from torch import nn
 
 from qurate.data.images import Transform
 from qurate.embedding import backbone as precision
-from qurate.embedding.backbone import FrozenBackbone, choose_precision, describe_space, has_attention
+from qurate.embedding.backbone import FrozenBackbone, choose_precision, has_attention
 from qurate.errors import ConfigError
 
 
@@ -55,7 +55,7 @@ def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cache_tells_precisions_apart() -> None:
     frozen = FrozenBackbone("one", nn.Linear(2, 2), 2, Transform())
-    one, two = (describe_space(frozen, kind) for kind in (torch.float32, torch.float16))
+    one, two = (frozen.describe_space(kind) for kind in (torch.float32, torch.float16))
     assert one != two
     assert '"precision": "float16"' in two
     assert '"decoding": "JPEG at no less than 3 times the resized side"' in two

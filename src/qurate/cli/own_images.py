@@ -152,7 +152,8 @@ def embed(
     from qurate.data.domains import list_some
     from qurate.data.own_images import find_images
     from qurate.embedding.backbone import choose_device, freeze_backbones
-    from qurate.embedding.embed import default_cache, embed_files
+    from qurate.embedding.cache import default_cache
+    from qurate.embedding.embed import embed_files
     from qurate.networks.backbone_names import find_backbone
     from qurate.runs.image_sources import BACKBONE
     from qurate.runtime.progress import PhaseBars

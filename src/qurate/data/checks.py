@@ -20,7 +20,7 @@ from qurate.data.lists import move_rows, parse_list
 from qurate.data.own_images import StrPath, match_parts, paths_of, read_labeled, read_unlabeled
 from qurate.data.samples import DataError, Split
 from qurate.data.suites import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
-from qurate.embedding.cache import read_contents
+from qurate.embedding.cache import hash_files
 
 FEW_LABELS = 3
 """Fewer labels per class than this are too few to count on; the paper has 1 or 3."""
@@ -132,7 +132,7 @@ def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[S
         warnings.simplefilter("ignore", DataWarning)
         try:
             sound = {part: leave_out(domain, broken) for part, domain in domains.items()}
-            contents, _ = read_contents(path for domain in sound.values() for path in paths_of(domain))
+            contents, _ = hash_files(path for domain in sound.values() for path in paths_of(domain))
             match_parts(sound, contents, "error")
         except DataError as error:
             return [str(error)]

@@ -30,8 +30,7 @@ from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
 from qurate.data.lists import parse_paths, place_of, read_list, read_table, read_unlabeled_list
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
-from qurate.embedding.cache import Content, read_contents, spread
-from qurate.embedding.embed import digest_memory
+from qurate.embedding.cache import HashedFile, digest_index, hash_files, with_copies
 from qurate.errors import DataError
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import IMAGE_SUFFIXES, LABELED, UNLABELED, as_path, existing, is_file, is_folder, shorten
@@ -66,7 +65,7 @@ class Parts:
     """
 
     domains: Mapping[str, Domain]
-    contents: Mapping[Path, Content]
+    contents: Mapping[Path, HashedFile]
     missing: Missing
     split: Split
     notes: tuple[str, ...]
@@ -109,7 +108,7 @@ class Parts:
         """
         if not unreadable:
             return self
-        everywhere = spread(unreadable, self.contents)
+        everywhere = with_copies(unreadable, self.contents)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # the notes say it
             domains = {name: leave_out(domain, everywhere) for name, domain in self.domains.items()}
@@ -152,7 +151,7 @@ def read_parts(
             "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
         }
         paths = [path for domain in domains.values() for path in paths_of(domain)]
-        contents, unreadable = read_contents(paths, digest_memory(cache))
+        contents, unreadable = hash_files(paths, digest_index(cache))
         domains = {name: leave_out(domain, unreadable) for name, domain in domains.items()}
     return match_parts(domains, contents, missing)
 
@@ -216,7 +215,7 @@ def paths_of(part: Domain | Labeled | Unlabeled) -> tuple[Path, ...]:
     return part.inputs.paths
 
 
-def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, Content], missing: Missing) -> Parts:
+def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, HashedFile], missing: Missing) -> Parts:
     """The parts of one split, with notes on what is no part of it.
 
     Raises:
@@ -234,7 +233,7 @@ def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, Content],
     return Parts(domains, contents, missing, split_parts(source, labeled, unlabeled), tuple(notes))
 
 
-def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, Content]) -> Domain:
+def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, HashedFile]) -> Domain:
     known = {contents[path].digest for path in paths_of(labeled)}
     kept = [i for i, path in enumerate(paths_of(unlabeled)) if contents[path].digest not in known]
     if len(kept) < 2:

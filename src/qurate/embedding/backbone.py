@@ -1,4 +1,4 @@
-"""A frozen backbone, or several side by side: its identity, device and precision."""
+"""A frozen backbone, or several concatenated: identity, device and precision."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qurate.data.images import ENOUGH, Transform
-from qurate.embedding.cache import Store
 from qurate.errors import ConfigError
 from qurate.networks.backbone_names import BackboneError, members_of, weights_of
-from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, check_backbone, join_vectors
+from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, check_backbone
 from qurate.runtime.machine import multiplies_bfloat16
 from qurate.runtime.tensors import tensor_digest
 
@@ -26,7 +25,7 @@ _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": 
 
 
 def choose_precision(module: nn.Module, device: str) -> torch.dtype:
-    """What a backbone computes in on a kind of device; embeddings are float32 in any case.
+    """The precision of a backbone's forward pass by kind of device; embeddings are float32 in any case.
 
     On a GPU float16. On a CPU that multiplies bfloat16 itself, bfloat16 for networks with attention, which are slow:
     1.7 times as fast (docs/performance.md). Convolutional ones would gain as much, but stay in float32, as in the
@@ -55,19 +54,6 @@ def has_attention(module: nn.Module) -> bool:
     return any("attention" in type(layer).__name__.lower() for layer in module.modules())
 
 
-def describe_space(frozen: FrozenBackbone, precision: torch.dtype) -> str:
-    """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings.
-
-    Beside the backbone's identity: which JPEGs are decoded smaller than they are, and the precision.
-    """
-    about = {
-        **json.loads(frozen.identity),
-        "decoding": f"JPEG at no less than {ENOUGH} times the resized side",
-        "precision": str(precision).removeprefix("torch."),
-    }
-    return json.dumps(about, sort_keys=True, indent=2) + "\n"
-
-
 @dataclass(frozen=True, eq=False)
 class FrozenBackbone:
     """A backbone that only embeds.
@@ -86,57 +72,38 @@ class FrozenBackbone:
 
     @cached_property
     def identity(self) -> str:
-        """Backbone, weights and transform, as JSON; see `embedding.precision` for what else a cache tells apart."""
+        """Backbone, weights and transform, as JSON."""
+        counts = "num_batches_tracked"  # of training steps; no output depends on it
+        weights = {name: values for name, values in self.module.state_dict().items() if not name.endswith(counts)}
         about = {
             "backbone": self.name,
-            "weights": _digest(self.module),
+            "weights": tensor_digest(weights),
             "transform": self.transform.to_dict(),
             "width": self.width,
         }
         return json.dumps(about, sort_keys=True, indent=2) + "\n"
 
+    def describe_space(self, precision: torch.dtype) -> str:
+        """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings.
 
-def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
-    """A backbone for embedding.
+        Beside the identity: which JPEGs are decoded smaller than they are, and the precision.
+        """
+        about = {
+            **json.loads(self.identity),
+            "decoding": f"JPEG at no less than {ENOUGH} times the resized side",
+            "precision": str(precision).removeprefix("torch."),
+        }
+        return json.dumps(about, sort_keys=True, indent=2) + "\n"
 
-    Raises:
-        BackboneError: If it takes no image files, would be random, or its weights cannot be obtained.
-    """
-    check_backbone(name)
-    if weights == "none":
-        raise BackboneError(
-            "`weights='none'` would embed with random weights. Pass `weights='pretrained'`, `weights='offline'` or "
-            "`weights=FILE`."
-        )
-    backbone = build_backbone(name, weights, input_width=1)
-    assert backbone.transform is not None, "a backbone of photographs says how they are prepared"
-    return FrozenBackbone(name, backbone.module.eval(), backbone.width, backbone.transform)
-
-
-def choose_device(device: str) -> torch.device:
-    """The device of that name; for 'auto' the best there is.
-
-    Raises:
-        ConfigError: If this machine has no such device.
-    """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device != "auto":
-        if not there.get(device.partition(":")[0], False):
-            raise ConfigError(f"`device={device!r}` cannot be used on this machine. Use `device='cpu'`.")
-        return torch.device(device)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _digest(module: nn.Module) -> str:
-    counts = "num_batches_tracked"  # of training steps; no output depends on it
-    return tensor_digest({name: values for name, values in module.state_dict().items() if not name.endswith(counts)})
+    @property
+    def members(self) -> tuple[FrozenBackbone, ...]:
+        """Itself alone."""
+        return (self,)
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenBackbones:
-    """Backbones that only embed, side by side.
+    """Several backbones that only embed, whose vectors are concatenated.
 
     Args:
         members: Two or more.
@@ -162,7 +129,7 @@ class FrozenBackbones:
 
     @cached_property
     def identity(self) -> str:
-        """All that decides what an image's embedding is, as JSON; see `FrozenBackbone`."""
+        """The identities of all of them, as JSON."""
         each = [json.loads(member.identity) for member in self.members]
         return json.dumps({"joined": "unit length", "members": each}, sort_keys=True, indent=2) + "\n"
 
@@ -171,15 +138,21 @@ Frozen = FrozenBackbone | FrozenBackbones
 """One backbone or several."""
 
 
-@dataclass(frozen=True, eq=False)
-class JoinedRows:
-    """Rows of several stores as one."""
+def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
+    """One backbone for embedding.
 
-    stores: tuple[Store, ...]
-
-    def take(self, keys: Sequence[bytes]) -> Tensor:
-        """The rows, (N, width) float32, in the order of the keys; none may be missing in any store."""
-        return join_vectors([store.take(keys) for store in self.stores])
+    Raises:
+        BackboneError: If it takes no image files, would be random, or its weights cannot be obtained.
+    """
+    check_backbone(name)
+    if weights == "none":
+        raise BackboneError(
+            "`weights='none'` would embed with random weights. Pass `weights='pretrained'`, `weights='offline'` or "
+            "`weights=FILE`."
+        )
+    backbone = build_backbone(name, weights, input_width=1)
+    assert backbone.transform is not None, "a backbone of photographs says how they are prepared"
+    return FrozenBackbone(name, backbone.module.eval(), backbone.width, backbone.transform)
 
 
 def freeze_backbones(name: str, weights: str) -> Frozen:
@@ -189,8 +162,8 @@ def freeze_backbones(name: str, weights: str) -> Frozen:
         BackboneError: As `freeze_backbone` does.
     """
     check_backbone(name)
-    words = zip(members_of(name), weights_of(name, weights), strict=True)
-    members = tuple(freeze_backbone(str(member), own) for member, own in words)
+    pairs = zip(members_of(name), weights_of(name, weights), strict=True)
+    members = tuple(freeze_backbone(str(member), own) for member, own in pairs)
     return members[0] if len(members) == 1 else FrozenBackbones(members)
 
 
@@ -213,5 +186,18 @@ def freeze_module(name: str, module: nn.Module, width: int, transforms: Sequence
 
 def transforms_of(frozen: Frozen) -> tuple[Transform, ...]:
     """How image files are prepared for each backbone."""
-    members = frozen.members if isinstance(frozen, FrozenBackbones) else (frozen,)
-    return tuple(member.transform for member in members)
+    return tuple(member.transform for member in frozen.members)
+
+
+def choose_device(device: str) -> torch.device:
+    """The device of that name; for 'auto' the best there is.
+
+    Raises:
+        ConfigError: If this machine has no such device.
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return torch.device(next(name for name, available in there.items() if available))
+    if not there.get(device.partition(":")[0], False):
+        raise ConfigError(f"`device={device!r}` cannot be used on this machine. Use `device='cpu'`.")
+    return torch.device(device)

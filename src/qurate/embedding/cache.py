@@ -11,6 +11,7 @@ import os
 import re
 import sqlite3
 import stat
+import tempfile
 import time
 import warnings
 import zlib
@@ -34,7 +35,7 @@ _SETTLED_NS = 2_000_000_000
 """A file younger than this may change again within one tick of its clock, so its digest is not remembered."""
 
 
-class Stamp(NamedTuple):
+class FileStatus(NamedTuple):
     """What of a file changes, as far as the system tells, when its content does."""
 
     size: int
@@ -42,16 +43,31 @@ class Stamp(NamedTuple):
     changed_ns: int
 
 
-class Content(NamedTuple):
+class HashedFile(NamedTuple):
     """One file and the SHA-256 of its bytes."""
 
     path: Path
-    stamp: Stamp
+    status: FileStatus
     digest: bytes
 
 
-def stamp_of(path: Path) -> Stamp:
-    """The file's stamp now.
+def default_cache() -> Path:
+    """The cache of this user: `QURATE_CACHE`, or `qurate/embeddings` in the user's cache folder."""
+    if named := os.environ.get("QURATE_CACHE"):
+        return Path(named)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qurate" / "embeddings"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"qurate-{os.getuid()}" / "embeddings"
+
+
+def digest_index(cache: Path | None) -> Path:
+    """The SQLite file of a cache that remembers the digests of image files."""
+    return Path(cache or default_cache()) / "digests.sqlite"
+
+
+def file_status(path: Path) -> FileStatus:
+    """The file's status now.
 
     Raises:
         UnreadableImageError: If there is no such file, or it may not be read.
@@ -62,33 +78,33 @@ def stamp_of(path: Path) -> Stamp:
         raise unreadable_image(path, error) from error
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
         raise UnreadableImageError(f"{path}: not a regular file. Remove it, or give the image itself.")
-    return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileStatus(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def read_contents(paths: Iterable[Path], memory: Path | None = None) -> tuple[dict[Path, Content], dict[Path, str]]:
-    """Digests of files by path; a file whose stamp is the remembered one is not read again.
+def hash_files(paths: Iterable[Path], index: Path | None = None) -> tuple[dict[Path, HashedFile], dict[Path, str]]:
+    """Digests of files by path; a file whose status is the remembered one is not read again.
 
     Args:
         paths: The files.
-        memory: The SQLite file that remembers; made where it is absent, replaced where it is damaged. None remembers
-            nothing.
+        index: The SQLite file that remembers digests; made where it is absent, replaced where it is damaged. None
+            remembers nothing.
 
     Returns:
-        The contents, and for files that cannot be read the reason.
+        The files, and for those that cannot be read the reason.
     """
-    stamps, unreadable = try_all(stamp_of, dict.fromkeys(paths))
-    known = {} if memory is None else _recall(memory, stamps)
-    fresh, more = try_all(_digest, [path for path in stamps if path not in known])
-    if memory is not None:
-        _remember(memory, ((path, stamps[path], digest) for path, digest in fresh.items()))
-    contents = {path: Content(path, stamps[path], digest) for path, digest in (known | fresh).items()}
-    return contents, unreadable | more
+    found, unreadable = try_all(file_status, dict.fromkeys(paths))
+    known = {} if index is None else _recall(index, found)
+    fresh, failed = try_all(_digest, [path for path in found if path not in known])
+    if index is not None:
+        _remember(index, ((path, found[path], digest) for path, digest in fresh.items()))
+    files = {path: HashedFile(path, found[path], digest) for path, digest in (known | fresh).items()}
+    return files, unreadable | failed
 
 
-def spread(reasons: Mapping[Path, str], contents: Mapping[Path, Content]) -> dict[Path, str]:
-    """Why files cannot be read, said of every file with the same content."""
-    by_digest = {contents[path].digest: (str(path), reason) for path, reason in reasons.items() if path in contents}
-    same = {path: by_digest[content.digest] for path, content in contents.items() if content.digest in by_digest}
+def with_copies(reasons: Mapping[Path, str], files: Mapping[Path, HashedFile]) -> dict[Path, str]:
+    """Why files cannot be read, repeated for every file with the same content."""
+    by_digest = {files[path].digest: (str(path), reason) for path, reason in reasons.items() if path in files}
+    same = {path: by_digest[file.digest] for path, file in files.items() if file.digest in by_digest}
     return {**reasons, **{path: reason.replace(first, str(path)) for path, (first, reason) in same.items()}}
 
 
@@ -100,39 +116,39 @@ def _digest(path: Path) -> bytes:
         raise unreadable_image(path, error) from error
 
 
-def _recall(memory: Path, stamps: dict[Path, Stamp]) -> dict[Path, bytes]:
-    if not os.path.exists(memory):  # noqa: PTH110  # no error where it may not be looked at
+def _recall(index: Path, statuses: dict[Path, FileStatus]) -> dict[Path, bytes]:
+    if not os.path.exists(index):  # noqa: PTH110  # no error where it may not be looked at
         return {}
     query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND modified_ns = ? AND changed_ns = ?"
     known: dict[Path, bytes] = {}
     try:
-        with closing(sqlite3.connect(memory, timeout=30)) as database:
-            for path, stamp in stamps.items():
-                row = database.execute(query, (_digest_name(path), *stamp)).fetchone()
+        with closing(sqlite3.connect(index, timeout=30)) as database:
+            for path, status in statuses.items():
+                row = database.execute(query, (_index_key(path), *status)).fetchone()
                 if row is not None and isinstance(row[0], bytes) and len(row[0]) == 32:
                     known[path] = row[0]
     except sqlite3.OperationalError:  # locked too long, or without its table: read the files instead
         return {}
     except sqlite3.DatabaseError:
-        warnings.warn(f"{memory}: damaged; it is replaced and all files are read again.", stacklevel=2)
+        warnings.warn(f"{index}: damaged; it is replaced and all files are read again.", stacklevel=2)
         with suppress(OSError):
-            memory.unlink(missing_ok=True)
+            index.unlink(missing_ok=True)
         return {}
     return known
 
 
-def _remember(memory: Path, digests: Iterable[tuple[Path, Stamp, bytes]]) -> None:
+def _remember(index: Path, digests: Iterable[tuple[Path, FileStatus, bytes]]) -> None:
     now = time.time_ns()
     rows = [
-        (_digest_name(path), *stamp, digest)
-        for path, stamp, digest in digests
-        if now - max(stamp.modified_ns, stamp.changed_ns) > _SETTLED_NS
+        (_index_key(path), *status, digest)
+        for path, status, digest in digests
+        if now - max(status.modified_ns, status.changed_ns) > _SETTLED_NS
     ]
     if not rows:
         return
     try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(memory, timeout=30)) as database, database:
+        index.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(index, timeout=30)) as database, database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS digests "
                 "(path TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER, changed_ns INTEGER, digest BLOB)"
@@ -142,7 +158,7 @@ def _remember(memory: Path, digests: Iterable[tuple[Path, Stamp, bytes]]) -> Non
         return
 
 
-def _digest_name(path: Path) -> bytes:
+def _index_key(path: Path) -> bytes:
     return os.fsencode(path.absolute())  # a name need not be valid text
 
 
@@ -177,15 +193,15 @@ class EmbeddingCache:
     place, so any number of processes may read and add at once; the same rows added twice do no harm.
 
     Args:
-        folder: Where the shards of this space are.
+        folder: Where the shards of this space are; None keeps rows in memory, for as long as this object is.
         space: The identity of backbone, weights and transform.
         width: Length of a row.
         about: The same identity in words, kept beside the shards for people.
-        required: Whether rows that cannot be written are an error; otherwise a warning says so, and they are kept for
-            as long as this object is.
+        required: Whether rows that cannot be written are an error; otherwise a warning says so, and they are kept in
+            memory.
     """
 
-    def __init__(self, folder: Path, space: str, width: int, about: str = "", *, required: bool = False) -> None:
+    def __init__(self, folder: Path | None, space: str, width: int, about: str = "", *, required: bool = False) -> None:
         self.folder = folder
         self.space = space
         self.width = width
@@ -194,8 +210,9 @@ class EmbeddingCache:
         self._seen: set[str] = set()
         self._shards: list[_Shard] = []
         self._sound: set[int] = set()
-        self._places: dict[bytes, tuple[int, int]] = {}
-        _remove_leftovers(folder)
+        self._rows: dict[bytes, tuple[int, int]] = {}  # shard and row
+        if folder is not None:
+            _remove_leftovers(folder)
 
     def missing(self, keys: Sequence[bytes]) -> set[bytes]:
         """The keys without a sound row, after a look at what other processes added.
@@ -203,7 +220,7 @@ class EmbeddingCache:
         Every shard that holds one of the keys is checked; a damaged one is removed with a warning.
         """
         self._find_shards()
-        used = {self._places[key][0] for key in keys if key in self._places}
+        used = {self._rows[key][0] for key in keys if key in self._rows}
         for number in used - self._sound:
             shard = self._shards[number]
             if _checksum(shard.vectors) == shard.checksum:
@@ -211,20 +228,19 @@ class EmbeddingCache:
             else:
                 self._remove_damaged(shard.path, f"its {len(shard.keys)} rows do not match their checksum")
                 for key in shard.keys:
-                    if self._places.get(key, (-1, 0))[0] == number:
-                        del self._places[key]
-        return {key for key in keys if key not in self._places}
+                    if self._rows.get(key, (-1, 0))[0] == number:
+                        del self._rows[key]
+        return {key for key in keys if key not in self._rows}
 
     def take(self, keys: Sequence[bytes]) -> Tensor:
         """Copies of the rows, (N, width) float32, in the order of the keys; none may be missing."""
-        places = torch.tensor([self._places[key] for key in keys], dtype=torch.int64).view(-1, 2)
+        positions = torch.tensor([self._rows[key] for key in keys], dtype=torch.int64).view(-1, 2)
         rows = torch.empty(len(keys), self.width)
-        by_shard = places[:, 0].argsort()
-        numbers, counts = places[by_shard, 0].unique_consecutive(return_counts=True)
+        by_shard = positions[:, 0].argsort()
+        numbers, counts = positions[by_shard, 0].unique_consecutive(return_counts=True)
         with torch_threads(1):  # copies of a few megabytes; threads would mostly wait for each other
-            for number, positions in zip(numbers.tolist(), by_shard.split(counts.tolist()), strict=True):
-                chosen = self._shards[number].vectors.index_select(0, places[positions, 1])
-                rows.index_copy_(0, positions, chosen)
+            for number, wanted in zip(numbers.tolist(), by_shard.split(counts.tolist()), strict=True):
+                rows.index_copy_(0, wanted, self._shards[number].vectors.index_select(0, positions[wanted, 1]))
         return rows
 
     def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
@@ -234,22 +250,25 @@ class EmbeddingCache:
             keys: N keys.
             vectors: (N, width) float32.
         """
-        stacked = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, _KEY_BYTES)
         vectors = vectors.contiguous()
-        about = {
-            "format": _FORMAT,
-            "space": self.space,
-            "keys": _checksum(stacked),
-            "vectors": _checksum(vectors),
-        }
-        content = _sort_header(safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=about))
+        checksum = _checksum(vectors)
+        if self.folder is None:
+            self._keep_in_memory(_Shard(Path(), list(keys), vectors, checksum))
+            return
+        stacked = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, _KEY_BYTES)
+        header = {"format": _FORMAT, "space": self.space, "keys": _checksum(stacked), "vectors": checksum}
+        content = _sort_header(safetensors.torch.save({"keys": stacked, "vectors": vectors}, metadata=header))
         path = self.folder / f"{_name(keys)}.safetensors"
         try:
             if self.about and not (self.folder / _ABOUT).exists():
                 write_atomically(self.folder / _ABOUT, self.about)
             write_atomically(path, content)
         except OSError as error:
-            self._keep(_Shard(path, list(keys), vectors, about["vectors"]), error)
+            problem = f"{self.folder}: the embedding cache cannot be written ({error.strerror})"
+            if self.required:
+                raise EmbeddingCacheError(f"{problem}. Make room, or pass another `cache`.") from error
+            _warn(f"{problem}. Embeddings are made without it, and the next run makes them again.")
+            self._keep_in_memory(_Shard(path, list(keys), vectors, checksum))
 
     @contextmanager
     def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
@@ -258,6 +277,9 @@ class EmbeddingCache:
         Yields:
             Whether the claim is ours. With `wait` it always is, once the other process has finished.
         """
+        if self.folder is None:
+            yield True
+            return
         path = self.folder / f".{_name(keys)}.lock"
         with suppress(OSError):  # what cannot be locked cannot be written either; `add` says so
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -269,23 +291,18 @@ class EmbeddingCache:
                     with suppress(OSError):
                         path.unlink(missing_ok=True)
 
-    def _keep(self, shard: _Shard, error: OSError) -> None:
-        """Do without the disk, if that is allowed."""
-        said = f"{self.folder}: the embedding cache cannot be written ({error.strerror})"
-        if self.required:
-            raise EmbeddingCacheError(f"{said}. Make room, or pass another `cache`.") from error
-        _warn(f"{said}. Embeddings are made without it, and the next run makes them again.")
+    def _keep_in_memory(self, shard: _Shard) -> None:
         self._sound.add(len(self._shards))
         self._add_shard(shard)
 
     def _add_shard(self, shard: _Shard) -> None:
         number = len(self._shards)
         self._shards.append(shard)
-        self._places.update((key, (number, row)) for row, key in enumerate(shard.keys))
+        self._rows.update((key, (number, row)) for row, key in enumerate(shard.keys))
 
     def _find_shards(self) -> None:
         try:
-            found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+            found = sorted(self.folder.iterdir()) if self.folder is not None and self.folder.is_dir() else []
         except OSError:  # a cache that may not be read holds nothing for us
             return
         for path in found:
@@ -331,35 +348,6 @@ class EmbeddingCache:
             self._seen.add(path.name)
             done = f"its images are embedded again, but it cannot be removed ({error.strerror})"
         _warn(f"{path}: damaged ({why}); {done}.")
-
-
-class EmbeddingMemory:
-    """Rows that are kept nowhere else, for a backbone that no other run will have. See `EmbeddingCache`."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self._rows: dict[bytes, Tensor] = {}
-
-    def missing(self, keys: Sequence[bytes]) -> set[bytes]:
-        """The keys without a row."""
-        return set(keys) - self._rows.keys()
-
-    def take(self, keys: Sequence[bytes]) -> Tensor:
-        """Copies of the rows, (N, width) float32, in the order of the keys."""
-        return torch.stack([self._rows[key] for key in keys]) if keys else torch.empty(0, self.width)
-
-    def add(self, keys: Sequence[bytes], vectors: Tensor) -> None:
-        """Keep rows."""
-        self._rows.update(zip(keys, vectors, strict=True))
-
-    @contextmanager
-    def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
-        """Nobody else works here."""
-        yield True
-
-
-Store = EmbeddingCache | EmbeddingMemory
-"""Where rows are looked up and put."""
 
 
 def _name(keys: Sequence[bytes]) -> str:

@@ -1,51 +1,39 @@
-"""Images through a frozen backbone once: what the cache lacks is computed, shard by shard."""
+"""Embeddings of images: what the cache lacks is computed, shard by shard."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
-from qurate.embedding.backbone import (
-    Frozen,
-    FrozenBackbone,
-    FrozenBackbones,
-    JoinedRows,
-    choose_device,
-    choose_precision,
-    describe_space,
-    freeze_backbones,
-)
-from qurate.embedding.cache import Content, EmbeddingCache, EmbeddingMemory, Store, read_contents, spread
+from qurate.embedding.backbone import Frozen, FrozenBackbone, choose_device, choose_precision, freeze_backbones
+from qurate.embedding.cache import EmbeddingCache, HashedFile, default_cache, digest_index, hash_files, with_copies
 from qurate.embedding.forward import (
     CLUSTER_BATCH,
     CPU_BATCH,
     DECODED_BATCH,
     DEVICE_BATCH,
+    ClusterTasks,
     Embed,
     EmbeddingError,
-    Made,
-    Room,
-    choose_room,
+    choose_cluster_tasks,
     on_cluster,
     on_cores,
     on_device,
 )
 from qurate.networks.backbone_names import Pooling, name_with
+from qurate.networks.backbones import join_vectors
 from qurate.runtime.paths import is_file
 
 SHARD_ROWS = 512
@@ -66,12 +54,6 @@ class _Shard:
     keys: list[bytes] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
 
-    def take(self, made: Made) -> None:
-        """A batch that came back."""
-        self.keys += [file.digest for file in made.contents]
-        self.rows.append(made.vectors)
-        self.left -= len(made.contents) + len(made.unreadable)
-
 
 class EmbeddingWork:
     """Rows that are wanted, and the making of those that are missing.
@@ -80,11 +62,11 @@ class EmbeddingWork:
         store: Where rows are looked up and put.
         wanted: A file for each row, by the digest of its content.
         size: Files per batch that is handed out.
-        on_progress: Told how many rows there are and how many are wanted: at the start and after each batch.
+        on_progress: Called with how many rows there are and how many are wanted: at the start and after each batch.
     """
 
     def __init__(
-        self, store: Store, wanted: dict[bytes, Content], size: int, on_progress: OnProgress | None = None
+        self, store: EmbeddingCache, wanted: dict[bytes, HashedFile], size: int, on_progress: OnProgress | None = None
     ) -> None:
         self.store = store
         self.wanted = wanted
@@ -93,58 +75,58 @@ class EmbeddingWork:
         self.unreadable: dict[Path, str] = {}
         self._left = 0
 
-    def missing(self) -> list[Content]:
+    def missing(self) -> list[HashedFile]:
         """Files without a row, but for those that were found unreadable."""
         missing = self.store.missing(list(self.wanted))
         return [file for key, file in self.wanted.items() if key in missing and file.path not in self.unreadable]
 
-    def complete(self, start: Callable[[], AbstractContextManager[Embed]]) -> None:
+    def complete(self, start: Callable[[], Embed]) -> None:
         """Embed what is missing, beside other processes that may be doing the same; note what cannot be read.
 
         Args:
-            start: Starts those who embed; called where there is something to do.
+            start: Prepares the forward pass; called only if something is missing.
         """
-        with ExitStack() as stack:
-            embed: Embed | None = None
-            for _ in range(3):  # once, unless a shard goes bad between being written and being read
-                files = self.missing()
-                self._report(len(files))
-                if not files:
-                    return
-                embed = embed or stack.enter_context(start())
-                self._embed(files, embed)
+        embed: Embed | None = None
+        for _ in range(3):  # once, unless a shard goes bad between being written and being read
+            files = self.missing()
+            self._report(len(files))
+            if not files:
+                return
+            embed = embed or start()
+            shards = [files[first : first + SHARD_ROWS] for first in range(0, len(files), SHARD_ROWS)]
+            others: list[list[HashedFile]] = []
+            self._embed_shards(shards, embed, others)
+            for shard in others:  # one by one: who waits for others holds nothing that others wait for
+                self._embed_shards([shard], embed, None)
         raise EmbeddingError(
             "Embeddings disappear or change after they were written to the cache. Check the disk, or pass another "
             "cache folder."
         )
 
-    def _embed(self, files: list[Content], embed: Embed) -> None:
-        """All shards that no other process is making; then, once they are done with, the others."""
-        shards = [files[start : start + SHARD_ROWS] for start in range(0, len(files), SHARD_ROWS)]
-        others: list[list[Content]] = []
-        self._embed_shards(shards, embed, others)
-        for shard in others:  # one by one: who waits for others holds nothing that others wait for
-            self._embed_shards([shard], embed, None)
-
-    def _embed_shards(self, shards: list[list[Content]], embed: Embed, others: list[list[Content]] | None) -> None:
+    def _embed_shards(
+        self, shards: list[list[HashedFile]], embed: Embed, others: list[list[HashedFile]] | None
+    ) -> None:
         """Embed shards in one stream and write each when it is whole; on an error, the rows that came before it."""
         claimed: deque[_Shard] = deque()
         try:
-            with closing(embed(self._claim(shards, claimed, others))) as stream:  # type: ignore[type-var]
-                for made in stream:
-                    claimed[0].take(made)
-                    self.unreadable |= made.unreadable
-                    self._report(self._left - len(made.contents) - len(made.unreadable))
-                    if claimed[0].left == 0:
+            with closing(embed(self._claim(shards, claimed, others))) as stream:
+                for batch in stream:
+                    shard, count = claimed[0], len(batch.files) + len(batch.unreadable)
+                    shard.keys += [file.digest for file in batch.files]
+                    shard.rows.append(batch.vectors)
+                    shard.left -= count
+                    self.unreadable |= batch.unreadable
+                    self._report(self._left - count)
+                    if shard.left == 0:
                         self._write(claimed.popleft())
         finally:
             while claimed:
                 self._write(claimed.popleft())
 
     def _claim(
-        self, shards: list[list[Content]], claimed: deque[_Shard], others: list[list[Content]] | None
-    ) -> Iterator[Sequence[Content]]:
-        """Batches of the shards that are ours to make; those of other processes are noted, or waited for."""
+        self, shards: list[list[HashedFile]], claimed: deque[_Shard], others: list[list[HashedFile]] | None
+    ) -> Iterator[Sequence[HashedFile]]:
+        """Batches of the shards that this process makes; those of other processes are noted, or waited for."""
         for shard in shards:
             keys = [file.digest for file in shard]
             with ExitStack() as stack:
@@ -172,35 +154,20 @@ class EmbeddingWork:
             self.on_progress(len(self.wanted) - left, len(self.wanted))
 
 
-def default_cache() -> Path:
-    """The cache of this user: `QURATE_CACHE`, or `qurate/embeddings` in the user's cache folder."""
-    if named := os.environ.get("QURATE_CACHE"):
-        return Path(named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qurate" / "embeddings"
-    except RuntimeError:  # a user without a home, as in some containers
-        return Path(tempfile.gettempdir()) / f"qurate-{os.getuid()}" / "embeddings"
-
-
-def digest_memory(cache: Path | None) -> Path:
-    """The file that remembers what image files contain."""
-    return Path(cache or default_cache()) / "digests.sqlite"
-
-
 @dataclass(frozen=True, eq=False)
 class Embeddings:
     """Embeddings of files.
 
     Args:
-        store: Holds the rows.
-        contents: The files that could be looked at, by path.
+        stores: The rows of each backbone.
+        files: The files that could be hashed, by path.
         unreadable: The files without an embedding, and why.
         made: How many rows were not in the store before.
         seconds: What making them took.
     """
 
-    store: Store | JoinedRows
-    contents: Mapping[Path, Content]
+    stores: tuple[EmbeddingCache, ...]
+    files: Mapping[Path, HashedFile]
     unreadable: Mapping[Path, str]
     made: int
     seconds: float
@@ -208,11 +175,13 @@ class Embeddings:
     @property
     def rows(self) -> int:
         """How many embeddings there are; equal images share one."""
-        return len({file.digest for path, file in self.contents.items() if path not in self.unreadable})
+        return len({file.digest for path, file in self.files.items() if path not in self.unreadable})
 
-    def of(self, files: ImageFiles) -> Tensor:
+    def of(self, images: ImageFiles) -> Tensor:
         """Rows of readable files, (N, width) float32, in memory."""
-        return self.store.take([self.contents[path].digest for path in files.paths])
+        keys = [self.files[path].digest for path in images.paths]
+        rows = [store.take(keys) for store in self.stores]
+        return rows[0] if len(rows) == 1 else join_vectors(rows)
 
 
 def embed_files(
@@ -232,7 +201,7 @@ def embed_files(
 
     Args:
         paths: Files, images or not. One that is in the cache is not decoded.
-        frozen: The backbone; several side by side are cached each by itself.
+        frozen: The backbone; several are cached each by itself, and progress counts an image once for each.
         cache: Folder of the cache; `default_cache()` unless given.
         cached: Whether to use the cache; not for a backbone that no other run will have.
         required: Whether a cache that cannot be written is an error; otherwise it is a warning, and the work continues.
@@ -252,62 +221,58 @@ def embed_files(
     """
     if batch_size is not None and batch_size < 1:
         raise EmbeddingError(f"batch_size must be 1 or more, got {batch_size}.")
-    if isinstance(frozen, FrozenBackbones):
-        options = {"cache": cache, "cached": cached, "required": required, "strict": strict, "device": device}
-        return _embed_with_each(paths, frozen, on_progress, batch_size=batch_size, cluster=cluster, **options)
-    place = choose_device(device) if cluster is None else choose_room(cluster, device)
-    precision = choose_precision(frozen.module, place.device if isinstance(place, Room) else place.type)
-    opened = _open_cache(Path(cache or default_cache()), frozen, precision, required) if cached else None
-    store: Store = opened or EmbeddingMemory(frozen.width)
-    contents, unreadable = read_contents(paths, digest_memory(cache))
-    wanted: dict[bytes, Content] = {}
+    root = Path(cache or default_cache())
+    if cached and required and is_file(root):
+        raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
+    target = choose_device(device) if cluster is None else choose_cluster_tasks(cluster, device)
+    files, unreadable = hash_files(paths, digest_index(root))
+    wanted: dict[bytes, HashedFile] = {}
     for path in paths:
-        if path in contents:
-            wanted.setdefault(contents[path].digest, contents[path])
-    size, start = _embedder(frozen, place, precision, batch_size)
-    work = EmbeddingWork(store, wanted, size, on_progress)
-    missing, began = work.missing(), time.perf_counter()
-    if strict:
-        _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
-    work.complete(start)
-    unreadable |= spread(work.unreadable, contents)
-    if strict:
-        _refuse(unreadable)
-    made, seconds = len(missing) - len(work.unreadable), time.perf_counter() - began
-    return Embeddings(store, contents, unreadable, made, seconds)
+        if path in files:
+            wanted.setdefault(files[path].digest, files[path])
+    stores: list[EmbeddingCache] = []
+    made, began, members = 0, time.perf_counter(), frozen.members
 
-
-def _embed_with_each(
-    paths: Sequence[Path], several: FrozenBackbones, on_progress: OnProgress | None, **options: Any
-) -> Embeddings:
-    """Embed with one backbone after another; progress counts images once for each."""
-    found: list[Embeddings] = []
-    count = len(several.members)
-
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if on_progress is not None:
-            on_progress(len(found) * total + done, count * total)
+            on_progress((len(stores) - 1) * total + done, len(members) * total)
 
-    for member in several.members:
-        found.append(embed_files(paths, member, on_progress=tell, **options))
-    stores = tuple(each.store for each in found if not isinstance(each.store, JoinedRows))
-    unreadable = {path: reason for each in found for path, reason in each.unreadable.items()}
-    made, seconds = max(each.made for each in found), sum(each.seconds for each in found)
-    return Embeddings(JoinedRows(stores), found[0].contents, unreadable, made, seconds)
+    for member in members:
+        precision = choose_precision(member.module, target.device if isinstance(target, ClusterTasks) else target.type)
+        stores.append(_open_cache(root if cached else None, member, precision, required))
+        size, start = _embedder(member, target, precision, batch_size)
+        work = EmbeddingWork(stores[-1], wanted, size, report)
+        missing = work.missing()
+        if strict:
+            _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
+        work.complete(start)
+        unreadable |= with_copies(work.unreadable, files)
+        if strict:
+            _refuse(unreadable)
+        made = max(made, len(missing) - len(work.unreadable))
+    return Embeddings(tuple(stores), files, unreadable, made, time.perf_counter() - began)
+
+
+def _open_cache(root: Path | None, frozen: FrozenBackbone, precision: torch.dtype, required: bool) -> EmbeddingCache:
+    about = frozen.describe_space(precision)
+    space = hashlib.sha256(about.encode()).hexdigest()
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
+    folder = None if root is None else root / f"{readable}-{space[:16]}"
+    return EmbeddingCache(folder, space, frozen.width, about, required=required)
 
 
 def _embedder(
-    frozen: FrozenBackbone, place: torch.device | Room, precision: torch.dtype, batch_size: int | None
-) -> tuple[int, Callable[[], AbstractContextManager[Embed]]]:
-    """Files per batch that is handed out, and what starts those who embed them."""
-    if isinstance(place, Room):
-        size = batch_size or (CPU_BATCH if place.device == "cpu" else CLUSTER_BATCH)
-        return size, partial(on_cluster, frozen, place, precision, size)
-    if place.type == "cpu":
+    frozen: FrozenBackbone, target: torch.device | ClusterTasks, precision: torch.dtype, batch_size: int | None
+) -> tuple[int, Callable[[], Embed]]:
+    """Files per batch that is handed out, and what prepares the forward pass."""
+    if isinstance(target, ClusterTasks):
+        size = batch_size or (CPU_BATCH if target.device == "cpu" else CLUSTER_BATCH)
+        return size, partial(on_cluster, frozen, target, precision, size)
+    if target.type == "cpu":
         size = batch_size or CPU_BATCH
         return size, partial(on_cores, frozen, precision, size)
     size = batch_size or DEVICE_BATCH
-    return min(size, DECODED_BATCH), partial(on_device, frozen, place, precision, size)
+    return min(size, DECODED_BATCH), partial(on_device, frozen, target, precision, size)
 
 
 def _refuse(unreadable: Mapping[Path, str]) -> None:
@@ -376,13 +341,3 @@ def put_embeddings(split: Split, found: Embeddings) -> Split:
         if isinstance(part.inputs, ImageFiles)
     }
     return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
-
-
-def _open_cache(root: Path, frozen: FrozenBackbone, precision: torch.dtype, required: bool) -> EmbeddingCache:
-    if required and is_file(root):
-        raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
-    about = describe_space(frozen, precision)
-    space = hashlib.sha256(about.encode()).hexdigest()
-    readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
-    folder = root / f"{readable}-{space[:16]}"
-    return EmbeddingCache(folder, space, frozen.width, about, required=required)
