@@ -3,22 +3,24 @@ from __future__ import annotations
 import pytest
 
 from qurate.errors import ConfigError
-from qurate.networks.backbone_names import Member, check_trainable, members_of, name_with, weights_of
+from qurate.networks.backbone_names import BackboneName, check_trainable, name_with, parse_backbones, weights_of
 
 
 @pytest.mark.parametrize(
     ("name", "members"),
     [
-        ("none", [Member("none")]),
-        ("timm/resnet34.tv_in1k", [Member("timm/resnet34.tv_in1k")]),
-        ("timm/vit@224", [Member("timm/vit", 224)]),
-        ("timm/vit@mean", [Member("timm/vit", 0, "mean")]),
-        ("timm/vit@518@both+timm/b", [Member("timm/vit", 518, "both"), Member("timm/b")]),
-        ("timm/hf-hub:owner/name@main", [Member("timm/hf-hub:owner/name@main")]),
+        ("none", [BackboneName("none")]),
+        ("timm/resnet34.tv_in1k", [BackboneName("timm/resnet34.tv_in1k")]),
+        ("timm/vit@224", [BackboneName("timm/vit", 224)]),
+        ("timm/vit@mean", [BackboneName("timm/vit", 0, "mean")]),
+        ("timm/vit@518@both+timm/b", [BackboneName("timm/vit", 518, "both"), BackboneName("timm/b")]),
+        ("timm/hf-hub:owner/name@main", [BackboneName("timm/hf-hub:owner/name@main")]),
     ],
 )
-def test_a_name_says_model_size_and_pooling_and_is_written_as_it_was_read(name: str, members: list[Member]) -> None:
-    assert list(members_of(name)) == members
+def test_a_name_says_model_size_and_pooling_and_is_written_as_it_was_read(
+    name: str, members: list[BackboneName]
+) -> None:
+    assert list(parse_backbones(name)) == members
     assert "+".join(str(member) for member in members) == name
 
 
@@ -54,5 +56,5 @@ def test_weights_are_one_for_all_or_one_for_each() -> None:
 
 def test_several_cannot_be_trained() -> None:
     check_trainable("timm/a")
-    with pytest.raises(ConfigError, match="only frozen"):
+    with pytest.raises(ConfigError, match="can only be frozen"):
         check_trainable("timm/a+timm/b")

@@ -92,7 +92,7 @@ class Bomb:
 def test_a_pickle_with_code_is_never_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hostile, victim = tmp_path / "model.pth", tmp_path / "victim"
     hostile.write_bytes(pickle.dumps(Bomb(victim)))
-    monkeypatch.setattr(offline, "_weight_file", lambda package: hostile)
+    monkeypatch.setattr(offline, "_weight_file", lambda package, file: hostile)
     with pytest.raises(BackboneError, match="not a readable weight file"):
         offline_weights()
     assert not victim.exists()

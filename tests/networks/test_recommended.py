@@ -18,8 +18,8 @@ from qurate.networks.backbone_names import (
     BackboneError,
     find_backbone,
     hub_answers,
-    hub_place,
-    members_of,
+    hub_repository,
+    parse_backbones,
 )
 from qurate.networks.backbones import build_backbone, output_shape
 
@@ -42,10 +42,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, installed: bool, online: bool, d
 
 @pytest.mark.parametrize("row", RECOMMENDED, ids=lambda row: row.name)
 def test_the_table_says_what_the_models_are(row: recommended.Recommended) -> None:
-    (member,) = members_of(row.name)
+    (member,) = parse_backbones(row.name)
     config: Any = timm.get_pretrained_cfg(member.model.removeprefix("timm/"))
     assert config.license.lower() == row.licence.lower()
-    assert hub_place(member.model) == member.model
+    assert hub_repository(member.model) == member.model
     assert member.image_size or config.input_size[-1] == row.image_size
     with torch.random.fork_rng(devices=[]):
         backbone = build_backbone(row.name)

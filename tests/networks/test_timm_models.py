@@ -11,8 +11,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from qurate.networks.backbone_names import BackboneError, Member
-from qurate.networks.backbones import _width, build_backbone, build_timm, output_shape
+from qurate.networks.backbone_names import BackboneError, BackboneName
+from qurate.networks.backbones import build_backbone, build_timm, output_shape
 from qurate.runtime.randomness import generator
 
 VIT = "vit_small_patch14_dinov2"
@@ -55,7 +55,8 @@ def build_two_layers(size: int, path: Path) -> nn.Module:
 
 @pytest.mark.parametrize(("name", "interpolation"), [(TINY, "bicubic"), ("tf_efficientnet_lite0", "bilinear")])
 def test_images_are_resized_as_the_model_was_made_with(name: str, interpolation: str) -> None:
-    _, _, transform = build_timm(Member(f"timm/{name}"), pretrained=False)
+    transform = build_timm(BackboneName(f"timm/{name}"), pretrained=False).transform
+    assert transform is not None
     data = timm.data.config.resolve_model_data_config(timm.create_model(name))
     assert data["interpolation"] == "bicubic"
     assert transform.interpolation == interpolation  # the published tables are of bilinear
@@ -69,11 +70,12 @@ def test_tokens_are_pooled_three_ways() -> None:
     size = 160
     pooled = {}
     for pooling in ("class", "mean", "both"):
-        module, width, _ = build_timm(Member(f"timm/{TINY}", 0, pooling), pretrained=False)
-        module.model.load_state_dict(model.state_dict())  # type: ignore[union-attr]
+        backbone = build_timm(BackboneName(f"timm/{TINY}", 0, pooling), pretrained=False)
+        module: Any = backbone.module
+        module.model.load_state_dict(model.state_dict())
         with torch.no_grad():
             pooled[pooling] = module.eval()(images(size))
-        assert pooled[pooling].shape == (2, width)
+        assert pooled[pooling].shape == (2, backbone.width)
     with torch.no_grad():
         tokens = model.forward_features(images(size))
         assert torch.allclose(pooled["class"], tokens[:, 0], atol=1e-6)
@@ -116,7 +118,9 @@ def test_the_width_is_that_of_the_vectors() -> None:
     assert backbone.width == 1024
 
 
-def test_a_model_without_a_vector_is_refused() -> None:
-    maps = nn.Sequential(nn.Conv2d(3, 4, 1))
+def test_a_model_without_a_vector_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    maps: Any = nn.Sequential(nn.Conv2d(3, 4, 1))
+    maps.pretrained_cfg = {"input_size": (3, 8, 8)}
+    monkeypatch.setattr("timm.create_model", lambda name, **options: maps)
     with pytest.raises(BackboneError, match=r"timm/maps gives no vector for an image but numbers of shape \(4, 8, 8\)"):
-        _width("maps", maps, 8)
+        build_backbone("timm/maps")

