@@ -26,14 +26,14 @@ from qurate.selection.pseudo_labels import Positives, Round, find_neighbors
 from qurate.selection.selectors import NoneSelector, Selector, build_selector
 from qurate.training import OnStep, Trainer, start
 
-State: TypeAlias = dict[str, Tensor]
+StateDict: TypeAlias = dict[str, Tensor]
 
 
 @runtime_checkable
 class Stateful(Protocol):
     """A selector that carries something from round to round, as torch's stateful objects do."""
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """All it carries."""
         ...
 
@@ -90,7 +90,7 @@ class MidTraining:
     random: Tensor
     selected: Positives | None = None
 
-    def tensors(self) -> State:
+    def tensors(self) -> StateDict:
         """All of it as one flat dictionary."""
         state = {"line": torch.tensor(self.line), "steps": torch.tensor(self.steps), "random": self.random}
         return state if self.selected is None else state | _prefixed("selected.", vars(self.selected))
@@ -123,8 +123,8 @@ class Progress:
     neighbors: Tensor | None = None
     rounds: tuple[RoundRecord, ...] = ()
     unchanged: int = 0
-    trainer: State = field(default_factory=dict)
-    selector: State = field(default_factory=dict)
+    trainer: StateDict = field(default_factory=dict)
+    selector: StateDict = field(default_factory=dict)
     mid_training: MidTraining | None = None
 
     @property
@@ -150,7 +150,7 @@ class Progress:
         rounds = (*self.rounds, record)
         return replace(self, positives=positives, rounds=rounds, unchanged=unchanged, mid_training=None)
 
-    def tensors(self) -> State:
+    def tensors(self) -> StateDict:
         """All of it as one flat dictionary, for a file."""
         columns = {part.name: [getattr(each, part.name) for each in self.rounds] for part in fields(RoundRecord)}
         state = {"unchanged": torch.tensor(self.unchanged)}
@@ -514,7 +514,7 @@ def _is_none(selector: Selector) -> bool:
     return isinstance(selector, NoneSelector)
 
 
-def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> StateDict:
     return {f"{prefix}{name}": values for name, values in state.items()}
 
 

@@ -43,12 +43,12 @@ class Transitions(NamedTuple):
     terminated: Tensor
 
 
-class Places(NamedTuple):
+class TransitionSlots(NamedTuple):
     """The same batch with the slots of its observations instead of copies of them.
 
     Attributes:
         slots: Of s, (B,) int64.
-        following: Of s', (B,) int64.
+        next_slots: Of s', (B,) int64.
         actions: See `Transitions`.
         rewards: See `Transitions`.
         next_masks: See `Transitions`.
@@ -56,7 +56,7 @@ class Places(NamedTuple):
     """
 
     slots: Tensor
-    following: Tensor
+    next_slots: Tensor
     actions: Tensor
     rewards: Tensor
     next_masks: Tensor
@@ -188,20 +188,20 @@ class ExperiencePool:
             observations=self._observations[drawn.slots],
             actions=drawn.actions,
             rewards=drawn.rewards,
-            next_observations=self._observations[drawn.following],
+            next_observations=self._observations[drawn.next_slots],
             next_masks=drawn.next_masks,
             terminated=drawn.terminated,
         )
 
-    def draw(self, batch_size: int, rng: torch.Generator) -> Places:
-        """The places of what `sample` would give."""
+    def draw(self, batch_size: int, rng: torch.Generator) -> TransitionSlots:
+        """What `sample` would give, by its slots."""
         if len(self) == 0:
             raise ValueError("ExperiencePool.sample: the pool is empty; add a transition first.")
         records = torch.randint(self._oldest, self._added, (batch_size,), generator=rng) % self.slots
         where = self._where[records]
-        return Places(
+        return TransitionSlots(
             slots=where,
-            following=(where + 1) % self.slots,
+            next_slots=(where + 1) % self.slots,
             actions=self._actions[records],
             rewards=self._rewards[records],
             next_masks=self._next_masks[records],

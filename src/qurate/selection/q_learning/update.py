@@ -15,7 +15,7 @@ from torch import Tensor
 from qurate.config import QLearningConfig
 from qurate.errors import QurateError
 from qurate.selection.q_learning.networks import PooledNetwork, QNetwork
-from qurate.selection.q_learning.pool import Places, Transitions
+from qurate.selection.q_learning.pool import Transitions, TransitionSlots
 
 
 class DivergedError(QurateError, FloatingPointError):
@@ -138,14 +138,14 @@ def update_q_network(
     return value
 
 
-def update_pooled(q: PooledNetwork, batch: Places, config: QLearningConfig) -> float:
+def update_pooled(q: PooledNetwork, batch: TransitionSlots, config: QLearningConfig) -> float:
     """The same step, of plain gradient descent, for a network whose first layer is kept as products with the pool.
 
     Paper: Eq. (9) and (10); Algorithm 1, line 15.
 
     Args:
         q: Q.
-        batch: Sampled transitions, by their places in the pool.
+        batch: Sampled transitions, by their slots in the pool.
         config: Discount, step size, largest gradient.
 
     Returns:
@@ -153,7 +153,7 @@ def update_pooled(q: PooledNetwork, batch: Places, config: QLearningConfig) -> f
     """
     network = q.network
     with torch.no_grad():
-        next_q = network.of_products(q.products(batch.following))
+        next_q = network.of_products(q.products(batch.next_slots))
     targets = bellman_targets(batch.rewards, next_q, batch.next_masks, batch.terminated, config.discount)
     products = q.products(batch.slots).requires_grad_()
     values = network.of_products(products).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
