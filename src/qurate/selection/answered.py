@@ -16,7 +16,7 @@ from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback, Callbacks
 from qurate.selection.dqn import DQNSelector
 from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
-from qurate.selection.selectors import build_selector
+from qurate.selection.selectors import Selector, build_selector
 from qurate.selection.session import Adaptation, Checkpoint, RunArguments, check_arguments
 from qurate.training import Trainer, start
 
@@ -150,13 +150,23 @@ def fit_with_answers(
     _check_previous(previous, split)
     config, selector = shorten(config), None
     if isinstance(config.selection.selector, DQNConfig) and previous.true_rewards and previous.answered:
-        trainer = start(split, _in_one_process(config))
-        network, size = trainer.method.network, len(split.target_unlabeled)
-        selector = build_selector(config, network, size, Callbacks(callbacks), answers=previous.answered)
-        assert isinstance(selector, DQNSelector)
-        if checkpoint is None or checkpoint.load() is None:  # else the agent has learned from them before
-            selector.learn_from_answers(*label_before_answers(trainer, TrainingData.of(split), config, previous))
+        resumes = checkpoint is not None and checkpoint.load() is not None
+        selector = _taught_selector(split, config, previous, Callbacks(callbacks), resumes=resumes)
     return fit(split, config, selector=selector, callbacks=callbacks, checkpoint=checkpoint)
+
+
+def _taught_selector(
+    split: Split, config: RunConfig, previous: Previous, callbacks: Callback, *, resumes: bool
+) -> Selector:
+    """The agent of a run, rewarded by the answers; one that resumes has learned from them before."""
+    alone = replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
+    trainer, n_unlabeled = start(split, alone), len(split.target_unlabeled)
+    network = trainer.method.network
+    selector = build_selector(config, network, n_unlabeled, callbacks, answers=previous.answered)
+    assert isinstance(selector, DQNSelector)
+    if not resumes:
+        selector.learn_from_answers(*label_before_answers(trainer, TrainingData.of(split), config, previous))
+    return selector
 
 
 def label_before_answers(
@@ -196,10 +206,6 @@ def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Ten
         unlabeled=join(take(target.inputs, torch.arange(n, len(target))), data.unlabeled),
     )
     return former, torch.cat([target.labels[n:].cpu(), torch.full((len(data.unlabeled),), -1)])
-
-
-def _in_one_process(config: RunConfig) -> RunConfig:
-    return replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
 
 
 def _check_previous(previous: object, split: Split) -> None:
