@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from qurate.runs.adapt import adapt as adapt
     from qurate.runs.model import AdaptedModel as AdaptedModel
     from qurate.runs.model import load as load
+    from qurate.runs.options import AdaptOptions as AdaptOptions
     from qurate.selection.algorithm import Adaptation as Adaptation
     from qurate.selection.algorithm import fit as fit
     from qurate.selection.answered import Answered as Answered
@@ -94,6 +95,7 @@ _HOMES = {
     "registry": ("QUERY_STRATEGIES", "METHODS", "SELECTORS"),
     "runs.adapt": ("adapt",),
     "runs.model": ("AdaptedModel", "load"),
+    "runs.options": ("AdaptOptions",),
     "selection.algorithm": ("Adaptation", "fit"),
     "selection.callbacks": ("Callback",),
     "selection.answered": ("Answered", "Previous", "answer", "fit_with_answers"),

@@ -149,7 +149,7 @@ def test_runs_to_go_on_from(name: str, data: st.DataObject, finished: Path) -> N
         previous.understand({})
         previous.trusted([Path(file) for file in previous.predicted])
         assert previous.learned is not None
-        choose_places(previous.settings, None, None, None, "error")
+        choose_places(previous.settings, {})
 
     path = finished / name
     sound = path.read_bytes()

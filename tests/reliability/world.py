@@ -77,15 +77,12 @@ def _make_lists(root: Path) -> None:
 
 def _interrupt(out: str, phase: str) -> None:
     """A run that was stopped as a phase began."""
-    from qurate.cli.options import understand
     from qurate.runs.adapt import run_adaptation
-    from qurate.runs.image_sources import Places
 
-    given = {"backbone": BACKBONE, "weights": "w.safetensors", "device": "cpu"}
-    places = Places("source", "labeled", "unlabeled", "error")
-    run = understand({**given, "steps": 4, "rounds": 1, "selector": "balanced"}, None, places)
+    given = {"source": "source", "labeled": "labeled", "unlabeled": "unlabeled", "out": out, "device": "cpu"}
+    given |= {"backbone": BACKBONE, "weights": "w.safetensors", "selector": "balanced"}
     with pytest.raises(KeyboardInterrupt):
-        run_adaptation(Path("source"), Path("labeled"), Path("unlabeled"), out=Path(out), audience=_Stop(phase), **run)
+        run_adaptation({**given, "steps": 4, "rounds": 1}, _Stop(phase))
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from qurate.errors import ConfigError
 from qurate.networks.backbone_names import find_weights
 from qurate.networks.backbones import build_backbone
 from qurate.runs.adapt import run_adaptation, trained_network
-from qurate.runs.image_sources import BACKBONE as DEFAULT_BACKBONE
 from qurate.runs.model_json import ModelError
+from qurate.runs.options import BACKBONE as DEFAULT_BACKBONE
 from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.tables import read_csv
 
@@ -64,7 +64,8 @@ def place(tmp_path: Path) -> dict[str, Path]:
 def adapt(weights: str, cache: Path) -> Adapt:
     def run(place: dict[str, Any], **arguments: Any) -> RunOutcome:
         given = {"cache": cache, **FAST, **arguments}
-        return run_adaptation(**place, backbone=BACKBONE, weights=weights, **given)
+        audience = given.pop("audience", None)
+        return run_adaptation({**place, "backbone": BACKBONE, "weights": weights, **given}, audience)
 
     return run
 
@@ -282,7 +283,7 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
     for change, words in (
         ({"source": empty}, "must hold one folder for each class, got none"),
         ({"unlabeled": empty}, "at least one readable image"),
-        ({"unlabeled": tmp_path / "nowhere"}, "unlabeled must be a folder, .*does not exist"),
+        ({"unlabeled": tmp_path / "nowhere"}, "`unlabeled` must be a folder, .*does not exist"),
         ({"source": tmp_path / "one", "labeled": tmp_path / "one"}, "at least two classes, got 'blue'"),
         ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*`missing='drop'`"),
         ({"unlabeled": place["labeled"]}, "at least two images that labeled .* does not, got 0 among 9"),
@@ -423,7 +424,7 @@ def test_a_run_by_two_processes(
         outcome = adapt(place, config=config, out=tmp_path / "run", compare=False)
     finally:
         distributed.shutdown()
-    assert outcome.leads
+    assert outcome.is_rank_zero
     assert outcome.record is not None
     assert len(qurate.load(tmp_path / "run").predict(place["unlabeled"])) == len(outcome.record.predictions)
     monkeypatch.setenv("LOCAL_RANK", "0")
@@ -467,13 +468,15 @@ def test_offline_weights_are_taken_where_they_are_installed(
     assert find_weights(BACKBONE, Path(weights).name) == weights
 
 
-def test_unknown_settings_list_what_is_allowed() -> None:
-    with pytest.raises(ConfigError, match=r"train must be one of head, full, got 'best'"):
-        trained_network("best", BACKBONE, "none")  # type: ignore[arg-type]
+def test_unknown_settings_list_what_is_allowed(place: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"`train` must be one of 'head', 'full', got 'best'"):
+        qurate.adapt(**place, train="best")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"'trian'. Did you mean 'train'?"):
+        qurate.adapt(**place, trian="full")  # type: ignore[call-arg]
 
 
 def test_words_beside_a_config_are_refused(place: dict[str, Any], weights: str) -> None:
-    with pytest.raises(ConfigError, match="method, seed cannot be combined with config"):
+    with pytest.raises(ConfigError, match="`method`, `seed` cannot be given beside `config`"):
         qurate.adapt(**place, config=small_config("none"), method="mme", seed=3, weights=weights)
 
 

@@ -18,7 +18,6 @@ from qurate.active.answers import AnswerLog
 from qurate.config import RunConfig
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.runs.adapt import run_adaptation
-from qurate.runs.continue_from import read_previous
 from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.tables import read_csv, to_csv
 
@@ -60,22 +59,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def begin(root: Path, out: Path, config: RunConfig | None = None, **arguments: Any) -> RunOutcome:
     given: dict[str, Any] = {"compare": False, "audience": Watcher(), "cache": root / "cache", **arguments}
-    return run_adaptation(
-        root / "source",
-        root / "labeled",
-        root / "unlabeled",
-        config or small_config(),
-        backbone=BACKBONE,
-        weights=str(root / "w.safetensors"),
-        out=out,
-        **given,
-    )
+    parts = {part: root / part for part in ("source", "labeled", "unlabeled")}
+    network = {"backbone": BACKBONE, "weights": str(root / "w.safetensors")}
+    audience = given.pop("audience")
+    return run_adaptation({**parts, **network, "config": config or small_config(), "out": out, **given}, audience)
 
 
 def go_on(root: Path, run: Path, out: Path | None, **arguments: Any) -> RunOutcome:
-    previous = read_previous(run)
     given: dict[str, Any] = {"audience": Watcher(), "cache": root / "cache", **arguments}
-    return run_adaptation(None, None, None, **previous.understand({}), out=out, previous=previous, **given)
+    audience = given.pop("audience")
+    return run_adaptation({"previous": run, "out": out, **given}, audience)
 
 
 @pytest.fixture
@@ -161,7 +154,8 @@ def test_it_is_as_sure_as_the_run_before_whose_verdict_is_named(world: Path, run
     assert "How often it is right after the answers was not" in page
     answer(tmp_path / "next", {files_of(run)[4]: truth_of(files_of(run)[4])})
     go_on(world, tmp_path / "next", tmp_path / "third", audience=watcher)
-    assert f"{run / 'report.html'} says" in watcher.lines[-2], "the comparison is still that of the first run"
+    lines = [line for line in watcher.lines if line.startswith("No comparison was made")]
+    assert f"{run / 'report.html'} says" in lines[-1], "the comparison is still that of the first run"
 
 
 def test_only_new_answers_are_counted_when_a_run_goes_on_twice(world: Path, run: Path, tmp_path: Path) -> None:
@@ -269,17 +263,8 @@ def test_images_are_found_however_their_paths_are_written(
     monkeypatch.chdir(world)
     files = files_of(run)
     answer(run, {file: truth_of(file) for file in files[:2]})
-    previous = read_previous(run)
-    outcome = run_adaptation(
-        Path("source"),
-        Path("labeled"),
-        Path("unlabeled"),
-        **previous.understand({}),
-        previous=previous,
-        out=tmp_path / "next",
-        cache=world / "cache",
-        audience=Watcher(),
-    )
+    parts = {part: Path(part) for part in ("source", "labeled", "unlabeled")}
+    outcome = go_on(world, run, tmp_path / "next", **parts)
     assert outcome.record is not None
     assert len(outcome.record.labeled) == 11
     names = list(AnswerLog(tmp_path / "next" / "labels.csv").current())
@@ -372,7 +357,7 @@ def _with_everything_answered(run: Path) -> None:
     [
         (_without_labels, r"labels\.csv: there is no such file, so there are no answers"),
         (_without_config, r"has no config\.json, so it is a model without its run"),
-        (_without_places, r"`source`, `labeled`, `unlabeled` must be given\. The previous run does not say"),
+        (_without_places, r"`source`, `labeled`, `unlabeled` must be given\. The settings of the earlier"),
         (_with_other_weights, r"must have its backbone, timm/test_resnet, with the same weights"),
         (_with_bad_positives, r"positives\.csv: damaged"),
         (_with_answers_about_nothing, r"none of the 2 answers of .* is about an unlabelled image of this run"),
@@ -404,16 +389,8 @@ def test_other_classes_are_refused(world: Path, run: Path, tmp_path: Path) -> No
     places = make_folders(root)
     for part in ("source", "labeled"):
         paint(places[part] / "fourth" / "0.png", (9, 9, 9), seed=1)
-    previous = read_previous(run)
     with pytest.raises(DataError, match=r"must have its 3 classes, and these differ: 'fourth'"):
-        run_adaptation(
-            places["source"],
-            places["labeled"],
-            places["unlabeled"],
-            **previous.understand({}),
-            previous=previous,
-            audience=Watcher(),
-        )
+        go_on(world, run, None, **places)
 
 
 def test_a_model_that_was_not_written_cannot_be_gone_on_from(world: Path) -> None:

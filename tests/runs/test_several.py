@@ -21,7 +21,6 @@ from qurate.embedding.backbone import FrozenBackbones, freeze_backbones
 from qurate.embedding.embed import embed_files
 from qurate.errors import ConfigError
 from qurate.networks.backbones import join_vectors
-from qurate.runs.adapt import run_adaptation
 from qurate.runtime.randomness import generator, seeded
 
 SECOND = "timm/test_vit@96@both"
@@ -81,7 +80,7 @@ def test_a_run_with_two_backbones_predicts_and_is_exported(place: dict[str, Any]
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra: pip install 'qurate[onnx]'")
     run = tmp_path / "run"
     config = small_config("none")
-    run_adaptation(
+    qurate.adapt(
         **place, config=config, backbone=BOTH, weights=weights, out=run, cache=tmp_path / "cache", compare=False
     )
     model = qurate.load(run)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.selection.problem import blobs, config
 
-from qurate.runs.pipeline import EVERY, Tracker
+from qurate.runs.pipeline import EVERY, TensorBoardCurves
 from qurate.selection.algorithm import fit
 
 
@@ -14,9 +14,9 @@ def test_a_run_leaves_its_curves(tmp_path: Path) -> None:
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
     )
-    tracker = Tracker(tmp_path)
-    result = fit(blobs(), config(rounds=2), callbacks=[tracker])
-    tracker.close()
+    curves = TensorBoardCurves(tmp_path)
+    result = fit(blobs(), config(rounds=2), callbacks=[curves])
+    curves.close()
     events = accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
     assert len(events.Scalars("training/loss")) == (60 + 2 * 10) // EVERY
@@ -28,7 +28,7 @@ def test_a_run_leaves_its_curves(tmp_path: Path) -> None:
 
 def test_without_the_extra_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qurate.runs.pipeline.find_spec", lambda name: None)
-    tracker = Tracker(tmp_path / "logs")
-    tracker.on_step(1, {"loss": 1.0})
-    tracker.close()
+    curves = TensorBoardCurves(tmp_path / "logs")
+    curves.on_step(1, {"loss": 1.0})
+    curves.close()
     assert not (tmp_path / "logs").exists()

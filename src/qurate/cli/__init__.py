@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import io
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import tyro
 
 import qurate
-from qurate.cli import adapting, asking, benchmarks, own_images
+from qurate.cli import asking, benchmarks, own_images
 from qurate.cli.terminal import Stopped, ignore_signals, say, stoppable, tell
 from qurate.errors import ConfigError, QurateError
+from qurate.runtime.validation import Allowed, show
 
 VERBS: dict[str, Callable[..., Any]] = {
     "check": own_images.check,
-    "adapt": adapting.adapt,
+    "adapt": own_images.adapt,
     "predict": own_images.predict,
     "evaluate": own_images.evaluate,
     "suggest": asking.suggest,
@@ -58,9 +61,26 @@ def run_verb() -> None:
         warnings.showwarning = _Warner()
         try:
             _refuse_empty(words)
-            tyro.extras.subcommand_cli_from_dict(VERBS, args=words, prog="qurate", description=_DESCRIPTION)
+            verbs = {name: _checked(verb) for name, verb in VERBS.items()}
+            tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
         except BaseException as error:
             sys.exit(_explain(error, stopped))
+
+
+def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb, which judges its arguments by the rules in their annotations before it begins."""
+
+    @functools.wraps(verb)
+    def run(*positional: Any, **named: Any) -> None:
+        kinds = get_type_hints(verb, include_extras=True)
+        for name, value in inspect.signature(verb).bind(*positional, **named).arguments.items():
+            rules = [rule for rule in getattr(kinds[name], "__metadata__", ()) if isinstance(rule, Allowed)]
+            for rule in rules:
+                if not rule.test(value):
+                    raise ConfigError(f"--{name.replace('_', '-')} must be {rule.words}, got {show(value)}.")
+        verb(*positional, **named)
+
+    return run
 
 
 def _explain(error: BaseException, stopped: Stopped) -> int:

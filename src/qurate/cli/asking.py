@@ -11,18 +11,20 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.options import check_count, check_seed
 from qurate.cli.terminal import begin, check_output, on_stop, say, tell, write
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
-from qurate.runs.image_sources import DEFAULT_QUERY_STRATEGY
 from qurate.runs.model_json import read_about
-from qurate.runtime.validation import show
+from qurate.runs.options import DEFAULT_QUERY_STRATEGY, between
+from qurate.runtime.validation import LARGEST_SEED, MOST
 
 if TYPE_CHECKING:
     from qurate.runs.suggestions import Inquiry, RunImages
 
 
+Count = Annotated[int, tyro.conf.arg(metavar="INT"), between(1, MOST)]
+Share = Annotated[float, between(0, 1)]
+Seed = Annotated[int, between(0, LARGEST_SEED)]
 QueryStrategyName = Annotated[
     str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}.")
 ]
@@ -30,11 +32,11 @@ QueryStrategyName = Annotated[
 
 def suggest(
     run: options.RunDir,
-    count: Annotated[int, tyro.conf.arg(metavar="INT")],
+    count: Count,
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
     asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
-    random_share: float = 0.0,
-    seed: int = 0,
+    random_share: Share = 0.0,
+    seed: Seed = 0,
     force: options.Flag = False,
 ) -> None:
     """Say which unlabelled images to label next, and why.
@@ -48,7 +50,7 @@ def suggest(
         seed: Decides everything random.
         force: Overwrite FILE if it exists.
     """
-    check_wish_words(count, asker, random_share, seed)
+    _check_strategy(asker)
     check_output(out, "--out", force=force)
     read_about(run)
     on_stop(lambda: "Nothing was written. Re-run the command to start again.")
@@ -69,11 +71,11 @@ def suggest(
 
 def review(
     run: options.RunDir,
-    count: int = 50,
+    count: Count = 50,
     asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
-    random_share: float = 0.2,
-    seed: int = 0,
-    port: int = 0,
+    random_share: Share = 0.2,
+    seed: Seed = 0,
+    port: Annotated[int, between(0, 65535)] = 0,
     browser: options.Switch = True,
 ) -> None:
     """Answer on a page on this machine: which classes images have, and which pseudo-labels are wrong.
@@ -87,9 +89,7 @@ def review(
         port: Of the server, which only this machine can reach; 0 takes any that is free.
         browser: Open the page in a browser.
     """
-    check_wish_words(count, asker, random_share, seed)
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port must be between 0 and 65535, got {show(port)}.")
+    _check_strategy(asker)
     read_about(run)
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise ConfigError("review needs the extra 'review': pip install 'qurate[review]'.")
@@ -125,16 +125,7 @@ def look_at(run: Path, images: RunImages) -> Inquiry:
     return inquiry
 
 
-def check_wish_words(count: int, asker: str, random_share: float, seed: int) -> None:
-    """Judge the options that say what to ask, before anything heavy is loaded.
-
-    Raises:
-        ConfigError: If one is not allowed.
-    """
-    check_count("count", count)
-    check_seed("seed", seed)
-    if not 0 <= random_share <= 1:
-        raise ConfigError(f"--random-share must be between 0 and 1, got {show(random_share)}.")
+def _check_strategy(asker: str) -> None:
     try:
         QUERY_STRATEGIES.find(asker)
     except ConfigError as error:

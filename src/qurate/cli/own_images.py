@@ -1,4 +1,4 @@
-"""The verbs for your own images: check, predict, evaluate, export, embed, backbones."""
+"""The verbs for your own images: check, adapt, predict, evaluate, export, embed, backbones."""
 
 from __future__ import annotations
 
@@ -7,20 +7,84 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
+from tyro.conf import OmitArgPrefixes
 
 from qurate.cli import options
 from qurate.cli.terminal import begin, check_output, on_stop, print_metrics, say, tell, write
 from qurate.errors import ConfigError, DataError
 from qurate.runs.files import EXPORT_FILE
 from qurate.runs.model_json import read_about
+from qurate.runs.options import (
+    BACKBONE,
+    AnswerOptions,
+    BackboneOptions,
+    HardwareOptions,
+    ImageOptions,
+    OutputOptions,
+    TrainingOptions,
+    check_options,
+)
 from qurate.runtime.paths import LABELED, existing, is_file
 
-if TYPE_CHECKING:
-    pass
+
+def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, data: options.AnyFolder = None) -> None:
+    """Check images before training, your own or those of a benchmark; the exit code is 1 if there is a problem.
+
+    Args:
+        images: Of your own.
+        suite: A benchmark to check instead: digits, office31, office_home, domainnet126, or a TOML file.
+        data: Folder of the suite's images.
+    """
+    if len(images) != (3 if suite is None else 0) or (suite is None and data is not None):
+        raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
+    on_stop(lambda: "Nothing was changed.")
+    begin()
+    from qurate.data.checks import check_data, check_suite
+    from qurate.data.suites import load_suite
+    from qurate.runtime.progress import PhaseBars
+
+    if suite is not None:
+        report = check_suite(load_suite(suite), data)
+    else:
+        with PhaseBars(Console()) as bars:
+            report = check_data(**images, on_progress=functools.partial(bars.show, "checking images"))
+    for line in report.lines():
+        say(line)
+    if not report.ok:
+        sys.exit(1)
+
+
+def adapt(
+    images: OmitArgPrefixes[ImageOptions],
+    answers: OmitArgPrefixes[AnswerOptions],
+    model: OmitArgPrefixes[BackboneOptions],
+    training: OmitArgPrefixes[TrainingOptions] = {"frozen_norms": False},  # noqa: B006  # tyro needs it, and copies
+    hardware: OmitArgPrefixes[HardwareOptions] = {"activation_checkpointing": False},  # noqa: B006
+    output: OmitArgPrefixes[OutputOptions] = {"resume": False, "force": False},  # noqa: B006
+) -> None:
+    """Adapt an image classifier to your own images, and see whether it helped."""
+    given: dict[str, Any] = {**images, **answers, **model, **training, **hardware, **output}
+    given = {
+        name: value for name, value in given.items() if value is not False or name == "compare"
+    }  # no flag, no word
+    if "out" not in given:
+        raise ConfigError("adapt needs --out, the folder for the run.")
+    check_options(given)
+    on_stop(functools.partial(_standing, Path(given["out"])))
+    begin()
+    import qurate
+
+    qurate.adapt(**given)
+
+
+def _standing(out: Path) -> str:
+    """How far a stopped run is; its code may be half loaded."""
+    folder = getattr(sys.modules.get("qurate.runs.folder"), "RunFolder", None)
+    return "Nothing was started. Re-run the command to start." if folder is None else str(folder(out).standing())
 
 
 def predict(
@@ -122,10 +186,7 @@ def export(
 
 def embed(
     images: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES", help_behavior_hint="")],
-    backbone: options.Backbone = None,
-    weights: options.Weights = None,
-    image_size: options.ImageSize = None,
-    pooling: options.Pooling = None,
+    model: OmitArgPrefixes[BackboneOptions],
     cache: options.AnyFolder = None,
     device: options.Device = None,
     ray: options.Ray = None,
@@ -134,11 +195,7 @@ def embed(
 
     Args:
         images: One or more folders, globs (in quotes), list files or images.
-        backbone: timm/NAME.TAG, torchvision/vgg16 or torchvision/resnet34; several side by side as A+B; or fast, good,
-            best, auto, which `qurate backbones` lists.
-        weights: 'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'.
-        image_size: Side in pixels of the images that a backbone of timm sees.
-        pooling: What becomes of the tokens of a transformer: class token, mean of the patches, or both.
+        model: The backbone.
         cache: Folder of the cache; QURATE_CACHE or the user's cache folder unless given.
         device: Where to compute.
         ray: Share the work on Ray: 'local', or the address of a cluster.
@@ -155,17 +212,16 @@ def embed(
     from qurate.embedding.cache import default_cache
     from qurate.embedding.embed import embed_files
     from qurate.networks.backbone_names import find_backbone
-    from qurate.runs.image_sources import BACKBONE
     from qurate.runtime.progress import PhaseBars
 
     with _on_ray(ray) as cluster, PhaseBars(Console()) as bars:
         bars.say("Reading the images ...")
         found = [file for place in images for file in find_images(place)]
         name, chosen, message = find_backbone(
-            backbone or BACKBONE,
-            weights or "auto",
-            image_size,
-            pooling,
+            model.get("backbone", BACKBONE),
+            model.get("weights", "auto"),
+            model.get("image_size"),
+            model.get("pooling"),
             look=lambda: (len(found), choose_device(device or "auto")),
         )
         if message:
@@ -201,42 +257,6 @@ def _on_ray(address: str | None) -> Iterator[Mapping[str, float] | None]:
         yield start_ray(address, available_cores())
     finally:
         stop_ray()
-
-
-def check(
-    source: options.AnyFolder = None,
-    labeled: options.AnyFolder = None,
-    unlabeled: options.AnyFolder = None,
-    suite: options.AnyName = None,
-    data: options.AnyFolder = None,
-) -> None:
-    """Check images before training, your own or those of a benchmark; the exit code is 1 if there is a problem.
-
-    Args:
-        source: Labelled source images: class folders, a list file or a CSV table.
-        labeled: The few labelled target images, likewise.
-        unlabeled: Unlabelled target images: any folder, a list or a table.
-        suite: A benchmark to check instead: digits, office31, office_home, domainnet126, or a TOML file.
-        data: Folder of the suite's images.
-    """
-    parts = [part for part in (source, labeled, unlabeled) if part is not None]
-    if len(parts) != (3 if suite is None else 0) or (suite is None and data is not None):
-        raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
-    on_stop(lambda: "Nothing was changed.")
-    begin()
-    from qurate.data.checks import check_data, check_suite
-    from qurate.data.suites import load_suite
-    from qurate.runtime.progress import PhaseBars
-
-    if suite is not None:
-        report = check_suite(load_suite(suite), data)
-    else:
-        with PhaseBars(Console()) as bars:
-            report = check_data(*parts, on_progress=functools.partial(bars.show, "checking images"))
-    for line in report.lines():
-        say(line)
-    if not report.ok:
-        sys.exit(1)
 
 
 def backbones() -> None:

@@ -19,10 +19,7 @@ from qurate.runtime.files import why_not_writable, write_atomically
 from qurate.runtime.paths import is_file, is_folder, shorten
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from qurate.evaluation import Metrics
-    from qurate.run_results import BaselineComparison
 
 
 _OPTIONS = {"previous": "from"}
@@ -162,32 +159,6 @@ def ignore_signals() -> None:
     """At the end of the process: what comes now comes too late."""
     for each in CODES:
         signal.signal(each, signal.SIG_IGN)
-
-
-def helping(found: BaselineComparison, out: Path) -> str:
-    """Whether adaptation helps, what that rests on and what to do.
-
-    Args:
-        found: The comparison.
-        out: Folder of the run.
-    """
-    from qurate.report.run_text import BASELINE, smallest_in_words
-
-    verdict = {
-        "helps": "Adaptation helps.",
-        "unclear": f"It is not clear whether adaptation helps. {smallest_in_words(found)}",
-        "harms": f"Adaptation made it worse here. Use the plain model (S+T) in {out / BASELINE} instead.",
-    }[found.verdict]
-    accuracy, balanced = (
-        f"{100 * gain.estimate:+.1f} points (likely {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-        for gain in (found.gain, found.balanced)
-    )
-    return (
-        f"{verdict} Estimated gain over S+T (trained on the labelled images alone): accuracy {accuracy}, balanced "
-        f"accuracy {balanced}. On {found.images} labelled target images that neither model saw ({found.how}): adapted "
-        f"{found.adapted:.1%}, S+T {found.baseline:.1%}. They disagree on {found.disagreement:.1%} of the unlabelled "
-        "images."
-    )
 
 
 def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:

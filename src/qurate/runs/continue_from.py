@@ -29,9 +29,10 @@ from qurate.networks.backbone_names import find_weights
 from qurate.networks.heads import Network
 from qurate.run_results import Corrections, RunAnswers
 from qurate.runs.files import CONFIG_FILE, POSITIVES_FILE, PREDICTIONS_FILE
-from qurate.runs.image_sources import check_beside_previous, is_text, read_settings_of
+from qurate.runs.image_sources import is_text, read_settings_of
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.model_json import file_of, read_about
+from qurate.runs.model_json import file_of
+from qurate.runs.options import run_folder
 from qurate.runs.suggestions import read_run_table
 from qurate.runtime.paths import StrPath
 from qurate.runtime.tables import to_csv
@@ -110,18 +111,12 @@ class PreviousRun:
         """Config, backbone and weights of a run that learns from answers about it.
 
         Args:
-            given: Words and numbers that were given beside it.
+            given: Options beside it; of these, `weights` counts.
 
         Raises:
-            ConfigError: If they say anything but where the weights are and where to train.
             RunError: If its own settings are damaged.
         """
-        check_beside_previous(given)
         config = self.config
-        if "device" in given:
-            config = dataclasses.replace(
-                config, execution=dataclasses.replace(config.execution, device=given["device"])
-            )
         backbone, weights = self.settings.get("backbone"), given.get("weights") or self.settings.get("weights")
         if not isinstance(backbone, str) or not isinstance(weights, str):
             raise RunError(f"{self.folder / CONFIG_FILE}: damaged (it does not name the backbone and its weights).")
@@ -201,15 +196,8 @@ def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
         ModelError: If the run is not finished, or its model is damaged.
         RunError: If its tables are missing or damaged.
     """
-    if isinstance(run, AdaptedModel):
-        if run.folder is None:
-            raise ConfigError(
-                "previous: this model was not written as a run. Adapt with `out`, or give a run's folder."
-            )
-        run = run.folder
-    read_about(run)  # which judges what was given
-    folder = Path(run)
-    settings = read_settings_of(folder)
+    settings = read_settings_of(run_folder(run))
+    folder = Path(run_folder(run))
     config = RunConfig.from_file(file_of(folder, CONFIG_FILE))
     predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "label")
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label", "round", *_NUMBERS)

@@ -28,8 +28,8 @@ from qurate.evaluation import Metrics, calibration_error, measure
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import infer
-from qurate.runs.image_sources import DEFAULT_QUERY_STRATEGY
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, file_of, read_about
+from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import as_path, shorten
 from qurate.runtime.tensors import not_finite, tensor_digest

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
-from qurate.errors import ConfigError, DataError
+from qurate.errors import DataError
 
 StrPath: TypeAlias = Path | str
 
@@ -37,28 +37,6 @@ def existing(where: StrPath, argument: str, allowed: str) -> Path:
     if not is_file(path) and not is_folder(path):
         raise DataError(f"{argument} must be {allowed}, got {shorten(path)} (does not exist). Check the path.")
     return path
-
-
-def check_places(
-    source: StrPath, labeled: StrPath, unlabeled: StrPath, missing: str = "error", prefix: str = ""
-) -> None:
-    """Judge the places of the three parts, before anything is read.
-
-    Args:
-        source: See `parts.read_parts`, as for the next three.
-        labeled: Likewise.
-        unlabeled: Likewise.
-        missing: Likewise.
-        prefix: What stands before their names in messages: '--' on the command line.
-
-    Raises:
-        DataError: If one leads nowhere.
-    """
-    existing(source, f"{prefix}source", LABELED)
-    existing(labeled, f"{prefix}labeled", LABELED)
-    existing(unlabeled, f"{prefix}unlabeled", UNLABELED)
-    if missing not in ("error", "drop"):
-        raise ConfigError(f"{prefix}missing must be one of 'error', 'drop', got {missing!r}.")
 
 
 def as_path(where: object, argument: str, allowed: str) -> Path:

@@ -57,7 +57,7 @@ class Checked:
     def __post_init__(self) -> None:
         cls: Any = type(self)
         for name, kind in _kinds(cls).items():
-            if (problem := _problem(getattr(self, name), kind)) is not None:
+            if (problem := find_problem(getattr(self, name), kind)) is not None:
                 raise ConfigError(f"{cls.__name__}.{name} must be {problem}, got {show(getattr(self, name))}.")
             object.__setattr__(self, name, _plain(getattr(self, name), kind))
 
@@ -98,28 +98,28 @@ def _read(kind: Any, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _problem(value: Any, kind: Any) -> str | None:
-    """What a value of that kind must be, where it is not; else None."""
+def find_problem(value: Any, kind: Any) -> str | None:
+    """What a value must be to be of a kind, in words; None if it is. Rules of `Annotated` kinds count."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         plain, *rules = arguments
-        problem = _problem(value, plain)
-        broken = (rule.words for rule in rules if not rule.test(value)) if problem is None else iter(())
+        problem = find_problem(value, plain)
+        broken = (rule.words for rule in rules if isinstance(rule, Allowed) and not rule.test(value))
         return problem or next(broken, None)
     if origin is Literal:
         return None if type(value) is str and value in arguments else f"one of {', '.join(map(repr, arguments))}"
     if origin in (Union, types.UnionType):
-        problems = [_problem(value, option) for option in arguments]
+        problems = [find_problem(value, option) for option in arguments]
         return None if None in problems else " or ".join(text for text in problems if text)
     if origin is tuple:
         if not isinstance(value, tuple):
             return "a tuple"
-        problems = [_problem(item, arguments[0]) for item in value]
+        problems = [find_problem(item, arguments[0]) for item in value]
         return next((f"a tuple in which each is {problem}" for problem in problems if problem), None)
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             return "a table"
-        problems = [_problem(item, arguments[1]) for item in value.values()]
+        problems = [find_problem(item, arguments[1]) for item in value.values()]
         return next((f"a table in which each is {problem}" for problem in problems if problem), None)
     return None if _is(value, kind) else _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
 

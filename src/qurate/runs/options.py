@@ -1,0 +1,291 @@
+"""The options of `qurate.adapt` and of `qurate adapt`, stated once: names, types, help and checks. Loads no torch.
+
+Each group is a `TypedDict`, which mypy reads as the keywords of `qurate.adapt` and tyro as flags of the command line. A
+key that is absent was not given, so no default is needed to tell the two apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypedDict, get_type_hints
+
+import tyro
+
+from qurate.config import Device, Precision, RunConfig, TrainingConfig, read_settings
+from qurate.errors import ConfigError, DataError, RunError
+from qurate.presets import Preset
+from qurate.registry import DEFAULT_SELECTOR, METHODS, SELECTORS, nearest, resolve_pair
+from qurate.runs.image_sources import Places, choose_places, read_settings_of
+from qurate.runtime.files import why_not_writable
+from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, shorten
+from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, Allowed, find_problem, show
+
+BACKBONE = "timm/tf_efficientnet_lite0.in1k"
+"""Default backbone: 4.7 million weights, about 64 images per second on two idle cores. Our choice."""
+
+DEFAULT_QUERY_STRATEGY = "density"
+"""How images to label are chosen. Our choice: the best query strategy on Office-31 (docs/asking.md)."""
+
+Train = Literal["head", "full"]
+Pooling = Literal["class", "mean", "both"]
+
+
+def option(metavar: str | None = None, default: str = "", **more: Any) -> Any:
+    """How the help shows an option: `--name METAVAR ... (default: DEFAULT)`."""
+    hint = default if default == "required" else default and f"default: {default}"
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint and f"({hint})", **more)
+
+
+def between(least: float, most: float) -> Allowed:
+    """A number within these bounds, or none."""
+    return Allowed(f"between {least} and {most}", lambda number: number is None or least <= number <= most)
+
+
+Flag = Annotated[tyro.conf.FlagCreatePairsOff[bool], option()]
+Switch = Annotated[bool, option(default="yes")]
+Count = Annotated[int | None, option("INT"), between(1, MOST)]
+
+
+class ModelInFolder(Protocol):
+    """A model that may have been written as a run, as `AdaptedModel` is one."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run."""
+        ...
+
+
+class ImageOptions(TypedDict, total=False):
+    """Where the images are."""
+
+    source: Annotated[StrPath, option("DIR")]
+    """Labelled source images: class folders, a list file ('path class' per line) or a CSV table."""
+    labeled: Annotated[StrPath, option("DIR")]
+    """The few labelled target images, likewise, of the same classes."""
+    unlabeled: Annotated[StrPath, option("DIR")]
+    """Unlabelled target images: any folder, nested or flat, a list or a table."""
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Learning from what people answered about a finished run."""
+
+    previous: Annotated[StrPath | ModelInFolder | None, option("RUN", name="from", constructor=Path)]
+    """A finished run to learn on from, with its images and settings, in a third of its steps; it is left as it is."""
+    labels: Annotated[StrPath | None, option("FILE")]
+    """Answers: labels.csv of qurate review, or a filled-in table of qurate suggest, beside those in the earlier run."""
+
+
+class BackboneOptions(TypedDict, total=False):
+    """The pretrained network."""
+
+    backbone: Annotated[str, option("NAME", f"fast, {BACKBONE}")]
+    """timm/NAME.TAG, torchvision/vgg16, torchvision/resnet34, several as A+B; or fast, good, best, auto: see `qurate
+    backbones`."""
+    weights: Annotated[str, option("FILE", "auto")]
+    """'pretrained' (download), 'offline' (from the extra qurate[offline]), a weight file, or 'auto'."""
+    image_size: Annotated[int | None, option("PIXELS", "the model's own")]
+    """Side in pixels of the images that a backbone of timm sees."""
+    pooling: Annotated[Pooling | None, option("{class,mean,both}", "the model's own")]
+    """What becomes of the tokens of a transformer: class token, mean of the patches, or both."""
+
+
+_METHODS = f"How the network learns: {', '.join(METHODS)}; or a row of the paper's tables such as TML_SPL."
+_SELECTORS = f"Which pseudo-labels to trust: {', '.join(SELECTORS)}."
+
+
+class TrainingOptions(TypedDict, total=False):
+    """What is trained, and how."""
+
+    method: Annotated[str, option("NAME", "tml", help=_METHODS)]
+    """How the network learns: one of `qurate.METHODS`, or a row of the paper's tables such as TML_SPL."""
+    selector: Annotated[str | None, option("NAME", DEFAULT_SELECTOR, help=_SELECTORS)]
+    """Which pseudo-labels to trust: one of `qurate.SELECTORS`."""
+    preset: Annotated[Preset, option("{qurate,paper}", "qurate")]
+    """Settings of selector dqn: 'qurate', our own, or 'paper', the published algorithm as printed."""
+    config: Annotated[RunConfig | StrPath | None, option("FILE", constructor=Path)]
+    """JSON or TOML file with all settings; the config.json of a run repeats it, on the same images unless given."""
+    train: Annotated[Train, option("{head,full}", "head")]
+    """'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly."""
+    steps: Annotated[int | None, option("INT", str(TrainingConfig.steps)), between(1, MOST_STEPS)]
+    """Training steps before selection."""
+    rounds: Annotated[int | None, option("INT", "that of the preset"), between(1, MOST_STEPS)]
+    """Most rounds of selection."""
+    seed: Annotated[int, option("INT", "0"), between(0, LARGEST_SEED)]
+    """Decides everything random; the same seed gives the same result on CPU."""
+    missing: Annotated[Literal["error", "drop"], option("{error,drop}", "error")]
+    """What to do with a class that source or labelled target lacks."""
+    compare: Switch
+    """Also train without adaptation and compare on held-out labelled target images."""
+    frozen_norms: Flag
+    """Batch norms of the backbone keep their statistics, where all layers are trained."""
+
+
+class HardwareOptions(TypedDict, total=False):
+    """Where and how it is computed."""
+
+    device: Annotated[Device, option("{auto,cpu,cuda,mps}", "auto")]
+    """Where to train."""
+    devices: Count
+    """Devices of each machine that train together, or processes on CPUs; 1 unless given."""
+    num_nodes: Count
+    """Machines that train together; start the command on each by torchrun. 1 unless given."""
+    strategy: Annotated[Literal["auto", "ddp"] | None, option("{auto,ddp}", "auto")]
+    """How they work together, as Lightning Fabric names it."""
+    precision: Annotated[Precision | None, option("{32-true,16-mixed,bf16-mixed}", "32-true")]
+    """Precision of floating-point numbers, as Lightning Fabric names it."""
+    workers: Annotated[int | None, option("INT"), between(0, 1024)]
+    """Processes that decode images beside the training; none unless given, a few where a GPU trains."""
+    prepare: Annotated[StrPath | None, option("DIR")]
+    """Store the images here at training size, once, where all layers are trained."""
+    micro_batch: Count
+    """Rows of a batch that pass through the network at a time, to save memory; all unless given."""
+    activation_checkpointing: Flag
+    """Recompute activations in the backward pass, to save memory, where the backbone can."""
+    checkpoint_steps: Count
+    """Training steps between two checkpoints."""
+    checkpoint_minutes: Annotated[float | None, option("FLOAT"), between(0, 1_000_000)]
+    """Minutes between two checkpoints; 10 unless given. SIGTERM and Ctrl-C write one in any case."""
+
+
+class OutputOptions(TypedDict, total=False):
+    """What is written."""
+
+    out: Annotated[StrPath | None, option("RUN", "required")]
+    """Run folder for the model, predictions.csv, positives.csv, metrics.csv and report.html."""
+    resume: Flag
+    """Continue an interrupted run in the run folder; a finished one is loaded."""
+    force: Flag
+    """Replace a run in the run folder, when the new one is finished."""
+
+
+class AdaptOptions(AnswerOptions, BackboneOptions, TrainingOptions, HardwareOptions, OutputOptions, total=False):
+    """Keywords of `qurate.adapt` beside the images; each has the name of a flag of `qurate adapt`."""
+
+    cache: StrPath | None
+    """Folder of the embedding cache; QURATE_CACHE or the user's cache folder unless given."""
+    progress: bool
+    """Show progress: bars in a terminal and in a notebook, elsewhere a line for each phase. Yes unless given."""
+
+
+TRAINING_NUMBERS = ("precision", "frozen_norms", "micro_batch")
+"""Options that change the training of a run whichever way its config was made, as those of `ExecutionConfig` do."""
+
+_PATHS = {
+    "source": LABELED,
+    "labeled": LABELED,
+    "unlabeled": UNLABELED,
+    "labels": "a file of answers",
+    "prepare": "a folder",
+    "out": "a run folder",
+    "cache": "a folder",
+}
+_BESIDE_FILE = ("method", "selector", "preset", "train")
+_BESIDE_CONFIG = (*_BESIDE_FILE, "steps", "rounds", "seed", "device")
+_BESIDE_PREVIOUS = (
+    *("method", "selector", "preset", "config", "train", "steps", "rounds", "seed"),
+    *("backbone", "image_size", "pooling"),
+)
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, judged before anything heavy is loaded.
+
+    Args:
+        options: Of `ImageOptions` and `AdaptOptions`; None stands for one that was not given, where it may be.
+
+    Raises:
+        QurateError: If one is not allowed, contradicts another, or names a place where nothing is or can be written.
+        TypeError: If there is no such option.
+    """
+    kinds = _kinds()
+    for name, value in options.items():
+        if name not in kinds:
+            raise TypeError(f"adapt() got an unexpected keyword argument {name!r}.{nearest(name, kinds)}")
+        if name in _PATHS and value is not None:
+            as_path(value, f"`{name}`", _PATHS[name])
+        elif name not in (*_PATHS, "config", "previous") and (problem := find_problem(value, kinds[name])):
+            raise ConfigError(f"`{name}` must be {problem}, got {show(value)}.")
+    given = {name: value for name, value in options.items() if value is not None}
+    _check_combination(given)
+    if "method" in given:
+        resolve_pair(given["method"])
+    if "selector" in given:
+        SELECTORS.find(given["selector"])
+    for name in ("out", "prepare"):
+        if name in given and (reason := why_not_writable(Path(given[name]))):
+            raise RunError(
+                f"`{name}` must be a folder, got {shorten(given[name])}, where nothing can be written: {reason}. "
+                "Choose another."
+            )
+    places = find_places(given)
+    for name in ("source", "labeled", "unlabeled"):
+        existing(getattr(places, name), f"`{name}`", _PATHS[name])
+    if "labels" in given and not is_file(Path(given["labels"])):
+        raise DataError(
+            f"`labels` must be a file, got {shorten(given['labels'])}, which is none. 'qurate review' writes "
+            "RUN/labels.csv."
+        )
+    return given
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    return {name: kind for group in (ImageOptions, AdaptOptions) for name, kind in _hints(group).items()}
+
+
+def _hints(group: Any) -> dict[str, Any]:
+    return get_type_hints(group, include_extras=True)
+
+
+def _check_combination(given: Mapping[str, Any]) -> None:
+    """Options that exclude each other."""
+    config = given.get("config")
+    if not isinstance(config, RunConfig | str | os.PathLike | None):
+        raise ConfigError(
+            f"`config` must be a RunConfig or a file of settings, got {type(config).__name__}. `qurate.make_config` "
+            "makes one."
+        )
+    if "previous" in given and (other := _listed(given, _BESIDE_PREVIOUS)):
+        raise ConfigError(
+            f"{other} cannot be given beside `previous`: a run that learns from answers has the settings of the one "
+            "that they are about. Leave them out, or give `labels` without `previous`."
+        )
+    if isinstance(config, RunConfig) and (other := _listed(given, _BESIDE_CONFIG)):
+        raise ConfigError(f"{other} cannot be given beside `config`: change the config instead.")
+    if config is not None and (other := _listed(given, _BESIDE_FILE)):
+        raise ConfigError(
+            f"{other} cannot be given beside `config`: edit {shorten(config)} instead, or leave `config` out."
+        )
+    is_head = given.get("train") == "head" or not {"train", "config", "previous"} & given.keys()
+    if "prepare" in given and is_head:
+        raise ConfigError("`prepare` is for `train='full'`: the head is trained on embeddings, which are kept anyway.")
+
+
+def _listed(given: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names if name in given)
+
+
+def find_places(given: Mapping[str, Any]) -> Places:
+    """Where the images are: as given, else where the previous run, or the run of a config.json, had them."""
+    settings, config = None, given.get("config")
+    if "previous" in given:
+        settings = read_settings_of(run_folder(given["previous"]))
+    elif config is not None and not isinstance(config, RunConfig):
+        settings = read_settings(config)
+    return choose_places(settings, given)
+
+
+def run_folder(run: StrPath | ModelInFolder) -> StrPath:
+    """The folder of a run that is given by it, or by its model.
+
+    Raises:
+        ConfigError: If the model was not written as a run.
+    """
+    folder: Any = getattr(run, "folder", run)  # what is neither a model nor a path is refused when it is read
+    if folder is None:
+        raise ConfigError("`previous`: this model was not written as a run. Adapt with `out`, or give a run's folder.")
+    place: StrPath = folder
+    return place
