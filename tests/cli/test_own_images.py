@@ -122,12 +122,15 @@ def test_embed_ahead_then_no_verb_embeds_again(
 def test_the_config_of_a_run_repeats_it(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, again, other = (tmp_path / name for name in ("first", "again", "other"))
+    first, again, alone, other = (tmp_path / name for name in ("first", "again", "alone", "other"))
     assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", str(first)) == 0
     parts, settings = ADAPT[:7], ("--config", str(first / "config.json"))
     assert command(place, monkeypatch, *parts, *settings, "--out", str(again)) == 0
     assert json.loads((again / "config.json").read_text()) == json.loads((first / "config.json").read_text())
     assert (again / "predictions.csv").read_bytes() == (first / "predictions.csv").read_bytes()
+    assert command(place, monkeypatch, "adapt", *settings, "--out", str(alone)) == 0  # it knows where its images are
+    assert (alone / "config.json").read_bytes() == (first / "config.json").read_bytes()
+    assert (alone / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
     changed = ("--seed", "3", "--steps", "7", "--rounds", "1")
     assert command(place, monkeypatch, *parts, *settings, *changed, "--out", str(other)) == 0
     run = json.loads((other / "config.json").read_text())["run"]
