@@ -9,7 +9,9 @@ import pytest
 from tests.cli.test_own_images import ADAPT, command
 from tests.cli.test_own_images import place as place
 
+import qurate
 from qurate.active.answers import AnswerLog
+from qurate.runs.suggestions import make_inquiry, read_run_images
 
 
 def test_suggest_answer_and_go_on(
@@ -49,3 +51,28 @@ def test_suggest_answer_and_go_on(
     assert "--force" in capsys.readouterr().err
     assert command(place, monkeypatch, "adapt", "--from", better, "--out", better, "--force") == 2
     assert "--out must be another folder than --from" in capsys.readouterr().err
+
+
+def test_a_run_with_relative_paths_can_be_used_from_any_folder(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, better, again = (str(tmp_path / name) for name in ("run", "better", "again"))
+    monkeypatch.chdir(place)
+    here = [word.replace("PLACE/", "") for word in ADAPT]
+    assert command(place, monkeypatch, *here, "--no-compare", "--out", run) == 0
+    named = list(pd.read_csv(f"{run}/predictions.csv")["file"])
+    assert all(file.startswith("unlabeled/") for file in named), "as they were given"
+    monkeypatch.chdir(tmp_path)
+    assert command(place, monkeypatch, "suggest", run, "--count", "3", "--out", "to_label.csv") == 0
+    table = pd.read_csv("to_label.csv", dtype=str)
+    assert set(table["file"]) < set(named)
+    inquiry = make_inquiry(qurate.load(run), read_run_images(Path(run)))
+    assert all(path.is_file() for path in inquiry.paths)
+    assert list(inquiry.files) == named
+    table.assign(label=table["predicted"]).to_csv("to_label.csv", index=False)
+    assert command(place, monkeypatch, "adapt", "--from", run, "--labels", "to_label.csv", "--out", better) == 0
+    assert "3 answers to learn from, 3 with a class." in capsys.readouterr().out
+    assert command(place, monkeypatch, "adapt", "--config", f"{run}/config.json", "--out", again) == 0
+    assert Path(again, "model.safetensors").read_bytes() == Path(run, "model.safetensors").read_bytes()
+    server = pytest.importorskip("qurate.review.server", reason="needs the extra: pip install 'qurate[review]'")
+    assert all(example.file.is_file() for example in server.read_examples(Path(run)))

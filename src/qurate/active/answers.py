@@ -226,6 +226,13 @@ class AnswersFile:
         before = {file: row for file, row in earlier.current.items() if file not in self.current}
         return AnswersFile(self.path, {**before, **self.current}, earlier.damaged + self.damaged)
 
+    def start_from(self, base: Path) -> AnswersFile:
+        """The same with paths that are relative to a folder; unchanged where that is the current one."""
+        if base == Path():
+            return self
+        rows = [row._replace(file=str(base / row.file)) for row in self.current.values()]
+        return AnswersFile(self.path, {row.file: row for row in rows}, self.damaged)
+
     @property
     def fingerprint(self) -> dict[str, Any]:
         """How many answers count, and a digest of what they say."""

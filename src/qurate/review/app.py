@@ -96,7 +96,7 @@ class ReviewPage:
     def __init__(self, title: str, session: Session, examples: list[Example]) -> None:
         self._title, self._session, self._examples = title, session, examples
         self._pictures = {
-            "images": Pictures([Path(file) for file in session.inquiry.files]),
+            "images": Pictures(session.inquiry.paths),
             "examples": Pictures([example.file for example in examples]),
         }
         self._lock = threading.Lock()  # one request at a time changes or reads the session

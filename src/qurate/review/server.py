@@ -14,6 +14,7 @@ from qurate.data.domains import list_some
 from qurate.errors import ConfigError
 from qurate.review.app import Example, ReviewPage
 from qurate.runs.files import EXAMPLES_FILE
+from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model_json import file_of
 from qurate.runtime.tables import TableError, read_csv
 
@@ -85,4 +86,5 @@ def read_examples(folder: Path) -> list[Example]:
     if missing := [name for name in ("file", "label", "part") if name not in table.columns]:
         raise ConfigError(f"{path}: must have the column '{missing[0]}', got {list_some(table.columns)}.")
     rows = zip(table["file"], table["label"], table["part"], strict=True)
-    return [Example(Path(file), label, part) for file, label, part in rows]
+    base = start_folder_of(folder)
+    return [Example(base / file, label, part) for file, label, part in rows]

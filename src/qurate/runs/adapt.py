@@ -18,7 +18,7 @@ from qurate.networks.backbone_names import check_trainable, find_backbone
 from qurate.presets import make_config
 from qurate.runs.continue_from import PreviousRun, read_previous
 from qurate.runs.folder import RunFolder
-from qurate.runs.image_sources import Places
+from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.options import BACKBONE, TRAINING_NUMBERS, AdaptOptions, Train, check_options, find_places
 from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeline
@@ -174,11 +174,13 @@ def find_answers(labels: StrPath | None, previous: PreviousRun | None) -> Answer
     given = None if labels is None else read_answers(labels)
     if previous is None:
         return given
+    base = start_folder(previous.settings)
     if given is not None:
-        return given.after(read_answers(previous.labels, allow_empty=True)) if is_file(previous.labels) else given
+        before = read_answers(previous.labels, allow_empty=True) if is_file(previous.labels) else None
+        return (given if before is None else given.after(before)).start_from(base)
     if not is_file(previous.labels):
         raise DataError(
             f"{previous.labels}: there is no such file, so there are no answers to learn from. Answer on the page of "
             f"'qurate review {previous.folder}', or pass `labels=FILE`."
         )
-    return read_answers(previous.labels)
+    return read_answers(previous.labels).start_from(base)

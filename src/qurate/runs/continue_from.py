@@ -29,7 +29,7 @@ from qurate.networks.backbone_names import find_weights
 from qurate.networks.heads import Network
 from qurate.run_results import Corrections, RunAnswers
 from qurate.runs.files import CONFIG_FILE, POSITIVES_FILE, PREDICTIONS_FILE
-from qurate.runs.image_sources import is_text, read_settings_of
+from qurate.runs.image_sources import is_text, read_settings_of, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
@@ -201,6 +201,10 @@ def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
     config = RunConfig.from_file(file_of(folder, CONFIG_FILE))
     predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "label")
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label", "round", *_NUMBERS)
+    if (base := start_folder(settings)) != Path():
+        predictions, positives = (
+            table.assign(file=[str(base / file) for file in table["file"]]) for table in (predictions, positives)
+        )
     return PreviousRun(folder, settings, config, load(folder), predictions, positives)
 
 

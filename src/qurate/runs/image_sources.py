@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from qurate.config import read_settings
-from qurate.errors import DataError, RunError
+from qurate.errors import ConfigError, DataError, RunError
 from qurate.runs.files import CONFIG_FILE
 from qurate.runs.model_json import file_of, read_about
 from qurate.runtime.paths import StrPath, is_file, is_folder, shorten
@@ -37,6 +37,25 @@ def is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def start_folder(settings: Mapping[str, Any]) -> Path:
+    """What relative paths of a run begin with, by its config.json: the folder that it was started in.
+
+    Nothing where that is the current folder, or is not known, or is gone, as after a move to another machine.
+    """
+    started = settings.get("started_in")
+    if not isinstance(started, str) or not is_folder(Path(started)) or Path(started) == Path.cwd():
+        return Path()
+    return Path(started)
+
+
+def start_folder_of(run: Path) -> Path:
+    """The same for a run folder, whose config.json may be missing or damaged."""
+    try:
+        return start_folder(read_settings(file_of(run, CONFIG_FILE)))
+    except ConfigError:
+        return Path()
 
 
 def read_settings_of(run: StrPath) -> dict[str, Any]:
@@ -72,6 +91,8 @@ def choose_places(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) 
         for name, value in (stored if isinstance(stored, dict) else {}).items()
         if isinstance(value, str) and value
     }
+    if settings is not None and (base := start_folder(settings)) != Path():
+        known |= {name: str(base / known[name]) for name in PARTS if name in known}
     if absent := [name for name in PARTS if given.get(name) is None and name not in known]:
         is_run = settings is not None and "qurate" in settings
         why = " The settings of the earlier run do not say where its images are." if is_run else ""
@@ -80,7 +101,7 @@ def choose_places(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) 
         if given.get(name) is None and not (is_file(Path(known[name])) or is_folder(Path(known[name]))):
             raise DataError(
                 f"`{name}` must be given: the earlier run had these images at {shorten(known[name])}, where nothing "
-                "is now. Where that is a relative path, you can also run from the folder that it was started in."
+                "is now."
             )
     source, labeled, unlabeled = (known[name] if given.get(name) is None else given[name] for name in PARTS)
     stays: Literal["error", "drop"] = "drop" if known.get("missing") == "drop" else "error"

@@ -39,7 +39,7 @@ from qurate.runs.continue_from import (
 )
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.folder import RunFolder
-from qurate.runs.image_sources import Places
+from qurate.runs.image_sources import Places, is_text
 from qurate.runs.model import AdaptedModel
 from qurate.runs.options import Train
 from qurate.runs.predictions import (
@@ -203,6 +203,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "labels": None if setup.answers is None else setup.answers.fingerprint,
         "previous": None if setup.previous is None else setup.previous.fingerprint,
         "places": setup.places.stored(),
+        "started_in": str(Path.cwd()) if is_text(str(Path.cwd())) else None,
         "compared_in": None if setup.previous is None else setup.previous.compared_in,
         "run": to_dict(setup.config),
     }

@@ -22,6 +22,7 @@ from qurate.data.samples import check_positions
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import BASELINE_FOLDER, POSITIVES_FILE, PREDICTIONS_FILE
+from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE, file_of
 from qurate.runtime.paths import is_file
@@ -62,6 +63,12 @@ class Inquiry:
     pool: Pool
     unreadable: Mapping[Path, str]
     learned: Mapping[str, str] = field(default_factory=dict)
+    base: Path = Path()
+
+    @property
+    def paths(self) -> list[Path]:
+        """Where each file is."""
+        return [self.base / file for file in self.files]
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -177,11 +184,13 @@ class RunImages(NamedTuple):
         files: The images.
         trusted: Pseudo-labels of the run, by file.
         learned: What the run was told of some of them, by file: 'label', 'none' or 'wrong'.
+        base: The folder that relative ones are in, if it is not the current one.
     """
 
     files: Sequence[Path]
     trusted: Mapping[str, str] = {}
     learned: Mapping[str, str] = {}
+    base: Path = Path()
 
 
 def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress | None = None) -> Inquiry:
@@ -195,17 +204,18 @@ def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress
     Raises:
         DataError: If none can be read.
     """
-    files, trusted, learned = images
-    seen = model.look(files, on_progress)
+    files, trusted, learned, base = images
+    name_of = {base / file: str(file) for file in files}
+    seen = model.look(list(name_of), on_progress)
     if not seen.files:
         raise DataError(
-            f"none of the {len(files)} unlabelled images can be read: {list_some(seen.unreadable.values(), 3)}. Where "
-            "the run's paths are relative, run from the folder that it was started in."
+            f"none of the {len(files)} unlabelled images can be read: {list_some(seen.unreadable.values(), 3)}."
         )
-    names = tuple(str(file) for file in seen.files)
+    names = tuple(name_of[file] for file in seen.files)
     number = {name: i for i, name in enumerate(model.classes)}
     labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names])
-    return Inquiry(names, model.classes, Pool(seen.embeddings, seen.probabilities, labels), seen.unreadable, learned)
+    pool = Pool(seen.embeddings, seen.probabilities, labels)
+    return Inquiry(names, model.classes, pool, seen.unreadable, learned, base)
 
 
 def read_run_images(folder: Path) -> RunImages:
@@ -219,7 +229,8 @@ def read_run_images(folder: Path) -> RunImages:
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label")
     told = zip(predictions["file"], predictions["answer"], strict=True) if "answer" in predictions else ()
     learned = {file: kind for file, kind in told if kind}
-    return RunImages(files, dict(zip(positives["file"], positives["label"], strict=True)), learned)
+    trusted = dict(zip(positives["file"], positives["label"], strict=True))
+    return RunImages(files, trusted, learned, start_folder_of(folder))
 
 
 def read_run_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
