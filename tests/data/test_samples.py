@@ -69,3 +69,13 @@ def test_split_refuses_labels_without_class() -> None:
     assert Split(("a", "b"), good, good, unlabeled).n_classes == 2
     with pytest.raises(ValueError, match="validation has label 2 but there are only 2"):
         Split(("a", "b"), good, good, unlabeled, bad)
+
+
+def test_a_part_is_printed_in_a_line() -> None:
+    files = image_files([f"folder/{number}.png" for number in range(5000)])
+    assert repr(files) == "ImageFiles(5000 files, first 'folder/0.png')"
+    assert repr(ImageFiles(())) == "ImageFiles(0 files)"
+    assert repr(Labeled(files, torch.zeros(5000).long())) == "Labeled(5000 image files, 5000 labels)"
+    sealed = SealedLabels(torch.zeros(5000).long())
+    assert repr(Unlabeled(files, sealed)) == "Unlabeled(5000 image files, SealedLabels(5000 hidden))"
+    assert repr(Unlabeled(torch.zeros(2, 3))) == "Unlabeled(a tensor (2, 3) of float32, no labels)"

@@ -43,6 +43,10 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __repr__(self) -> str:
+        first = f", first {str(self.paths[0])!r}" if self.paths else ""
+        return f"ImageFiles({len(self)} files{first})"
+
 
 @dataclass(frozen=True)
 class Transform:

@@ -63,6 +63,9 @@ class Labeled:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"Labeled({describe(self.inputs)}, {len(self)} labels)"
+
     def to(self, device: torch.device) -> Labeled:
         """The samples on a device; image files stay files."""
         return Labeled(move(self.inputs, device), self.labels.to(device))
@@ -118,6 +121,9 @@ class Unlabeled:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def __repr__(self) -> str:
+        return f"Unlabeled({describe(self.inputs)}, {'no labels' if self.sealed is None else repr(self.sealed)})"
 
 
 @dataclass(frozen=True, eq=False)
