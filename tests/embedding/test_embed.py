@@ -24,6 +24,7 @@ from qurate.embedding.backbone import freeze_backbone
 from qurate.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning, default_cache
 from qurate.embedding.embed import embed_files, embed_split
 from qurate.embedding.forward import EmbeddingError
+from qurate.networks import backbone_names as names
 from qurate.networks.backbone_names import BackboneError
 from qurate.networks.backbones import Backbone, build_backbone
 
@@ -498,3 +499,35 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert default_cache().name == "embeddings"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"backbone": "fast"}, ("timm/tf_efficientnet_lite0.in1k", "offline")),
+        ({"backbone": "auto", "image_size": 192}, ("timm/tf_efficientnet_lite2.in1k@192", "offline")),
+        ({"backbone": "timm/tf_efficientnet_lite1"}, ("timm/tf_efficientnet_lite1", "offline")),
+        ({"backbone": "timm/test_resnet"}, ("timm/test_resnet", "pretrained")),
+        (
+            {"backbone": "timm/tf_efficientnet_lite0", "weights": "pretrained"},
+            ("timm/tf_efficientnet_lite0", "pretrained"),
+        ),
+    ],
+)
+def test_a_split_knows_the_words_and_weights_of_the_command_line(
+    given: dict[str, Any], expected: tuple[str, str], files: ImageFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AskedError(Exception):
+        pass
+
+    def freeze(name: str, weights: str) -> None:
+        raise AskedError(name, weights)
+
+    monkeypatch.setattr(names, "find_spec", lambda name: object())  # the offline weights are installed
+    monkeypatch.setattr(names, "is_downloaded", lambda name: False)
+    monkeypatch.setattr(names, "hub_answers", lambda: False)
+    monkeypatch.setattr(names, "seconds_per_image", lambda device: 0.01)
+    monkeypatch.setattr(embedding_work, "freeze_backbones", freeze)
+    with pytest.raises(AskedError) as caught:
+        embed_split(_split(files), **given)
+    assert caught.value.args == expected

@@ -32,7 +32,7 @@ from qurate.embedding.forward import (
     on_cores,
     on_device,
 )
-from qurate.networks.backbone_names import Pooling, name_with
+from qurate.networks.backbone_names import Pooling, find_backbone
 from qurate.networks.backbones import join_vectors
 from qurate.runtime.paths import is_file
 
@@ -284,7 +284,7 @@ def _refuse(unreadable: Mapping[Path, str]) -> None:
 def embed_split(
     split: Split,
     backbone: Frozen | str,
-    weights: str = "pretrained",
+    weights: str = "auto",
     *,
     image_size: int | None = None,
     pooling: Pooling | None = None,
@@ -299,9 +299,10 @@ def embed_split(
 
     Args:
         split: Image files in some or all of its parts.
-        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', several with '+' between them, or one
-            that was built already.
-        weights: Of a backbone given by name: 'pretrained', 'offline', or the path of a weight file.
+        backbone: 'timm/NAME.TAG', 'torchvision/vgg16' or 'torchvision/resnet34', several with '+' between them, one of
+            the words 'fast', 'good', 'best' and 'auto', or one that was built already.
+        weights: Of a backbone given by name: 'pretrained', 'offline', the path of a weight file, or 'auto', which is
+            'offline' where those weights are installed, else 'pretrained'.
         image_size: Of a backbone given by name: the side of its images in pixels; the model's own unless given.
         pooling: Likewise: what becomes of a transformer's tokens; what the model was made for unless given.
         cache: See `embed_files`.
@@ -320,7 +321,10 @@ def embed_split(
         return split
     frozen = backbone
     if isinstance(frozen, str):
-        frozen = freeze_backbones(name_with(frozen, image_size, pooling), weights)
+        name, found_weights, _ = find_backbone(
+            frozen, weights, image_size, pooling, look=lambda: (len(paths), choose_device(device))
+        )
+        frozen = freeze_backbones(name, found_weights)
     found = embed_files(
         paths, frozen, strict=True, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress
     )
