@@ -122,3 +122,17 @@ def test_a_hub_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     began = time.perf_counter()
     assert not hub_answers(0.5)
     assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_nobody_is_advised_to_install_what_is_installed(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qurate.cli.own_images import backbones
+
+    machine(monkeypatch, installed=installed, online=False)
+    backbones()
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("pip install" in said) is not installed
+    assert "The hub does not answer." in said
+    assert "put its model.safetensors anywhere and pass --weights FILE." in said

