@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from qurate.data.domains import DataWarning
 from qurate.data.own_images import find_images, read_unlabeled
 from qurate.data.samples import DataError
 
@@ -39,3 +40,10 @@ def test_nothing_found_says_what_is_allowed(folder: Path) -> None:
     (folder / "lost.txt").write_text("nowhere.jpg mug\n")
     with pytest.raises(DataError, match=r"1 of 1 listed files do not exist"):
         read_unlabeled(folder / "lost.txt", "unlabeled")
+
+
+def test_images_of_a_kind_that_is_not_read_are_mentioned(folder: Path) -> None:
+    for name in ("c.avif", "deep/d.HEIC", "notes.txt", ".hidden.avif"):
+        (folder / name).write_bytes(b"content")
+    with pytest.warns(DataWarning, match=r"2 images of a kind that qurate does not read .*'c.avif', 'deep/d.HEIC'"):
+        assert len(find_images(folder)) == 3

@@ -40,6 +40,13 @@ Missing = Literal["error", "drop"]
 """What is done with a class that one side lacks."""
 
 
+_FOREIGN_SUFFIXES = frozenset(
+    {".arw", ".avif", ".cr2", ".dng", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".nef", ".psd", ".svg"}
+)
+"""Kinds of images that are not read, but are not passed over in silence either."""
+_KINDS = IMAGE_SUFFIXES | _FOREIGN_SUFFIXES
+
+
 def count_images(*places: StrPath) -> int:
     """About how many images there are at some places: files of folders by their names, lines of lists and tables."""
     count = 0
@@ -191,10 +198,18 @@ def find_images(images: StrPath | Sequence[StrPath]) -> list[Path]:
 
 def _images_below(root: Path) -> list[Path]:
     try:
-        below = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and not file.is_dir())
+        below = sorted(file for file in root.rglob("*") if file.suffix.lower() in _KINDS and not file.is_dir())
     except OSError as error:
         raise DataError(f"{root} cannot be listed ({error.strerror}). Check who may read it.") from error
-    return [file for file in below if not any(part.startswith(".") for part in file.relative_to(root).parts)]
+    below = [file for file in below if not any(part.startswith(".") for part in file.relative_to(root).parts)]
+    if foreign := [file for file in below if file.suffix.lower() in _FOREIGN_SUFFIXES]:
+        warnings.warn(
+            f"{root}: {len(foreign)} images of a kind that qurate does not read are left out: "
+            f"{list_some((file.relative_to(root) for file in foreign), 3)}. Save them as PNG or JPEG.",
+            DataWarning,
+            stacklevel=3,
+        )
+    return [file for file in below if file.suffix.lower() in IMAGE_SUFFIXES]
 
 
 def _images_named(place: Path) -> list[Path]:
