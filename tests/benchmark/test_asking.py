@@ -67,6 +67,7 @@ def plain(rows: tuple[Row, ...]) -> list[Row]:
 def test_every_asker_asks_as_often_as_it_may_and_nothing_twice(split: Split, base: BaseRun, asker: str) -> None:
     result, _ = run_query_cell(split, cell_of(asker), cell_of(asker).config, base=base, commit="c")
     assert [(row.asker, row.asked) for row in result.rows] == [(asker, 0), (asker, 4), (asker, 8)]
+    assert {row.device for row in result.rows} == {"cpu"}
     states, person = follow(split, base, asker, 4, 2)
     count = 0 if asker == "none" else 4
     assert [len(asked) for asked in person.questions] == ([0] if asker == "none" else [count, count])

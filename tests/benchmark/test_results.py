@@ -16,29 +16,30 @@ def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None
     header, *lines = path.read_text().splitlines()
     assert header == (
         "scenario,method,selector,shots,seed,model_selection,accuracy,balanced_accuracy,positives,positives_accuracy,"
-        "seconds,config,commit,steps,imbalance,ece,ece_calibrated,temperature,asker,asked"
+        "seconds,config,commit,steps,imbalance,ece,ece_calibrated,temperature,asker,asked,device"
     )
-    assert lines[0] == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,,,,,0"
-    assert lines[1] == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125,,,,0"
+    assert lines[0] == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,,,,,0,"
+    assert lines[1] == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125,,,,0,"
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
     assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it on_the_way like
 
 
-@pytest.mark.parametrize("lacking", [0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("lacking", range(9))
 def test_a_table_of_before_columns_were_added_is_read(lacking: int, tmp_path: Path) -> None:
-    assert COLUMNS[-7:] == ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked")
+    assert COLUMNS[-8:] == ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device")
     path = tmp_path / "results.csv"
-    row = "a:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5,1500,1,0.1,0.05,4.2,density,31"
+    row = "a:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5,1500,1,0.1,0.05,4.2,density,31,cuda"
     path.write_text(",".join(COLUMNS[: len(COLUMNS) - lacking]) + "\n" + row.rsplit(",", lacking)[0] + "\n")
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
-    assert list(table["steps"].isna()) == [lacking == 7]
+    assert list(table["steps"].isna()) == [lacking == 8]
     assert list(table["imbalance"]) == [1]
-    assert list(table["ece"].isna()) == [lacking >= 5]
-    assert list(table["temperature"].isna()) == [lacking >= 3]
-    assert list(table["asker"]) == ["density" if lacking < 2 else ""]
-    assert list(table["asked"]) == [31 if lacking < 1 else 0]
+    assert list(table["ece"].isna()) == [lacking >= 6]
+    assert list(table["temperature"].isna()) == [lacking >= 4]
+    assert list(table["asker"]) == ["density" if lacking < 3 else ""]
+    assert list(table["asked"]) == [31 if lacking < 2 else 0]
+    assert list(table["device"]) == ["cuda" if lacking < 1 else ""]
 
 
 def test_a_round_without_positives_has_no_accuracy_of_them() -> None:

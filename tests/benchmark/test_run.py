@@ -53,6 +53,7 @@ def test_one_row_a_cell_and_one_a_round_in_the_order_of_the_grid(whole: Path) ->
         ("ent", "random"),
     ]
     assert list(table["positives"].isna()) == [True, False, True, False]
+    assert set(table["device"]) == {"cpu"}
     header, *rounds = (whole / "rounds.csv").read_text().splitlines()
     assert header == (
         "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage,imbalance"
@@ -112,7 +113,7 @@ def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole:
     shutil.copytree(whole, tmp_path / "bench")
     cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
     rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
-    rows.write_text("".join(line.rsplit(",", 7)[0] + "\n" for line in rows.read_text().splitlines()))
+    rows.write_text("".join(line.rsplit(",", 8)[0] + "\n" for line in rows.read_text().splitlines()))
     assert rows.read_text().splitlines()[0].endswith(",commit")
     folder.write_tables(cells)
     table = read_results(tmp_path / "bench" / "results.csv")

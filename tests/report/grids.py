@@ -57,7 +57,7 @@ def write_grid(
     folder.mkdir(parents=True, exist_ok=True)
     added = [
         name
-        for name in ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked")
+        for name in ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device")
         if any(name in result for result in results)
     ]
     columns = [*COLUMNS, *added]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qurate.active.strategies import Pool, QueryStrategy
-from qurate.benchmark.cell import Cell, CellResult, Pretrained, shared_pretraining
+from qurate.benchmark.cell import Cell, CellResult, Pretrained, device_of, shared_pretraining
 from qurate.benchmark.folder import ASKED_AT, SAMPLE, right_at
 from qurate.benchmark.options import NOBODY
 from qurate.benchmark.results import BenchmarkError, Row
@@ -238,4 +238,5 @@ def _row(split: Split, cell: Cell, state: QueryState, count: int, commit: str) -
         ece=calibration_error(known, truth),
         asker=cell.asker,
         asked=count,
+        device=device_of(state.method),
     )

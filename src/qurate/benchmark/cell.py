@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 import torch
@@ -305,17 +306,22 @@ def run_cell(
     temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
     monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, temperature=temperature)
     listeners = (monitor, *callbacks)
-    shared = shared_pretraining(cell, None if on_the_way else before)  # models on the way must be seen
+    usable = None if on_the_way else before  # snapshots on the way need a training of their own
+    shared = shared_pretraining(cell, usable)
     began = time.perf_counter() - shared.seconds  # 0 until it is done
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
     done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared)
     seconds = time.perf_counter() - began
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
-    result = CellResult(
-        _rows(cell, monitor, seconds, commit, steps), _rounds(cell, monitor, len(split.target_unlabeled))
-    )
-    return result, shared
+    made = {"seconds": seconds, "commit": commit, "steps": steps, "device": device_of(done.method)}
+    rows = tuple(_row(cell, monitor, rule, made) for rule in cell.rules)
+    return CellResult(rows, _rounds(cell, monitor, len(split.target_unlabeled))), shared
+
+
+def device_of(method: Method) -> str:
+    """The kind of device that a method was trained on, whatever was asked for: 'cpu', 'cuda' or 'mps'."""
+    return next(method.parameters()).device.type
 
 
 def shared_pretraining(cell: Cell, before: Pretrained | None) -> Pretrained:
@@ -329,33 +335,26 @@ def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
     folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
     if not folds:
         return None
-    said = torch.cat([fit_without(split, config, images) for images in folds])
-    return fit_temperature(said, labels[torch.cat(folds)])
+    log_probs = torch.cat([fit_without(split, config, images) for images in folds])
+    return fit_temperature(log_probs, labels[torch.cat(folds)])
 
 
-def _rows(cell: Cell, monitor: SnapshotMonitor, seconds: float, commit: str, steps: int) -> tuple[Row, ...]:
-    rows = []
-    for rule in cell.rules:
-        snapshot = monitor.chosen(rule)
-        rows.append(
-            Row(
-                *cell.key(),
-                model_selection=rule,
-                accuracy=snapshot.accuracy,
-                balanced_accuracy=snapshot.balanced_accuracy,
-                positives=None if cell.selector in PLAIN else snapshot.positives,
-                positives_accuracy=snapshot.positives_accuracy,
-                seconds=seconds,
-                config=cell.name,
-                commit=commit,
-                steps=steps,
-                imbalance=cell.imbalance,
-                ece=snapshot.ece,
-                ece_calibrated=snapshot.ece_calibrated,
-                temperature=monitor.temperature,
-            )
-        )
-    return tuple(rows)
+def _row(cell: Cell, monitor: SnapshotMonitor, rule: str, made: dict[str, Any]) -> Row:
+    snapshot = monitor.chosen(rule)
+    return Row(
+        *cell.key(),
+        model_selection=rule,
+        accuracy=snapshot.accuracy,
+        balanced_accuracy=snapshot.balanced_accuracy,
+        positives=None if cell.selector in PLAIN else snapshot.positives,
+        positives_accuracy=snapshot.positives_accuracy,
+        config=cell.name,
+        imbalance=cell.imbalance,
+        ece=snapshot.ece,
+        ece_calibrated=snapshot.ece_calibrated,
+        temperature=monitor.temperature,
+        **made,
+    )
 
 
 def _rounds(cell: Cell, monitor: SnapshotMonitor, n_unlabeled: int) -> tuple[RoundRow, ...]:

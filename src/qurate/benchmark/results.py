@@ -50,6 +50,7 @@ class Row:
         asker: Who chose the images that people labelled; empty where nobody was asked.
         asked: How many labels were asked for by then; of asker 'none', how many the others had. Accuracy counts the
             images that were labelled as right, and so do all measures of D_u.
+        device: That trained the run: 'cpu', 'cuda' or 'mps'; empty in older results, which lack it.
     """
 
     scenario: str
@@ -72,6 +73,7 @@ class Row:
     temperature: float | None = None
     asker: str = ""
     asked: int = 0
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class RoundRow:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_ADDED = ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked")
+_ADDED = ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device")
 """Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
@@ -242,7 +244,7 @@ _KINDS = {
     "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
     "imbalance": _Kind("a whole number from 1 on, or empty", _or_number(1, _number(int, 1, _MOST)), "int64"),
     "asked": _Kind("a whole number from 0 on, or empty", _or_number(0, _number(int, 0, _MOST)), "int64"),
-    "asker": _Kind("text, or empty", str, "str"),
+    **dict.fromkeys(("asker", "device"), _Kind("text, or empty", str, "str")),
     **dict.fromkeys(
         ("positives", "steps"), _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64")
     ),
