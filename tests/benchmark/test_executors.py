@@ -18,10 +18,12 @@ from qurate.benchmark.executors import (
     ProcessExecutor,
     RayExecutor,
     executors_that_fit,
+    gpus_per_cell,
     share_gpus,
 )
 from qurate.benchmark.results import BenchmarkError
 from qurate.cli import run_verb
+from qurate.config import ExecutionConfig
 from qurate.runtime.cluster import nodes, start_ray, stop_ray
 
 GRID = tiny_grid(methods=("source_target",))
@@ -124,6 +126,18 @@ def test_a_cluster_has_no_more_executors_than_cpus_and_gpus_for_them() -> None:
     assert executors_that_fit(machines, processes=0, gpus=2, cpus=2) == 3  # not 9 // 2: both on one machine
     with pytest.raises(BenchmarkError, match=r"needs 9 CPUs on one machine"):
         executors_that_fit(machines, processes=0, gpus=0, cpus=9)
+
+
+def test_whether_a_cell_on_a_cluster_needs_gpus_depends_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus, without = [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}], [{"CPU": 4.0}]
+    for here in (True, False):  # whatever the machine that starts the cells has
+        monkeypatch.setattr("torch.cuda.is_available", lambda here=here: here)
+        assert gpus_per_cell(ExecutionConfig(), with_gpus) == 1
+        assert gpus_per_cell(ExecutionConfig(devices=2), with_gpus) == 2
+        assert gpus_per_cell(ExecutionConfig(devices=3), with_gpus) == 0  # no machine has three
+        assert gpus_per_cell(ExecutionConfig(), without) == 0
+        assert gpus_per_cell(ExecutionConfig(device="cpu"), with_gpus) == 0
+        assert gpus_per_cell(ExecutionConfig(device="cuda"), without) == 1  # and `executors_that_fit` refuses it
 
 
 def test_executors_of_this_machine_share_its_gpus() -> None:

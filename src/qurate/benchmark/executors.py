@@ -23,7 +23,7 @@ from qurate.benchmark.asking import BaseRun, run_query_cell
 from qurate.benchmark.cell import Cell, CellResult, Pretrained, run_cell
 from qurate.benchmark.folder import BenchmarkFolder, current_commit
 from qurate.benchmark.results import BenchmarkError
-from qurate.config import RunConfig
+from qurate.config import ExecutionConfig, RunConfig
 from qurate.data.domains import DataWarning
 from qurate.data.images import OnProgress
 from qurate.data.samples import Split
@@ -219,6 +219,18 @@ class _Actor:
 
     def run(self, cell: Cell) -> CellResult:
         return self._runner.run(cell)
+
+
+def gpus_per_cell(execution: ExecutionConfig, machines: Sequence[Mapping[str, float]]) -> int:
+    """How many GPUs each cell needs on a cluster; with device 'auto' as many as its devices, where a machine has them.
+
+    Args:
+        execution: Of the cells.
+        machines: What each machine of the cluster has, by Ray's names. The one that starts the cells may be none of
+            them, so what it has does not matter.
+    """
+    there = any(machine.get("GPU", 0) >= execution.devices for machine in machines)
+    return execution.devices if execution.device == "cuda" or (execution.device == "auto" and there) else 0
 
 
 def executors_that_fit(machines: Sequence[Mapping[str, float]], processes: int, gpus: int, cpus: int = 1) -> int:

@@ -124,11 +124,11 @@ def _make_grid(options: GridOptions, execution: ExecutionOptions) -> Grid:
 
 def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: ExecutionOptions) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
-    from qurate.benchmark.executors import executors_that_fit
+    from qurate.benchmark.executors import executors_that_fit, gpus_per_cell
     from qurate.embedding.backbone import choose_device
     from qurate.runtime.cluster import nodes, start_ray, stop_ray
 
-    cells, gpus = grid.cells(), execution.cell_gpus or _gpus(grid)
+    cells, gpus = grid.cells(), _gpus(grid)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     say(f"{grid.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
     on_stop(functools.partial(_how_far, cells, folder))
@@ -140,6 +140,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
         if uses_ray:
             wanted = processes if execution.ray == "local" else execution.processes or 0
             start_ray(execution.ray or "", processes * grid.execution.devices)
+            gpus = execution.cell_gpus or gpus_per_cell(grid.execution, nodes())
             processes = executors_that_fit(nodes(), wanted, gpus, grid.execution.devices)
         _embed(runner, to_run)
         folder.write_facts(_facts(grid, cells))
@@ -252,7 +253,7 @@ def _count(cells: Sequence[Cell]) -> str:
 
 
 def _gpus(grid: Grid) -> int:
-    """GPUs that a cell needs."""
+    """GPUs that a cell needs on this machine."""
     import torch
 
     uses = grid.execution.device == "cuda" or (grid.execution.device == "auto" and torch.cuda.is_available())
