@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,14 @@ def by_enumeration(thousandths: list[int]) -> float:
 @given(FEW)
 def test_the_p_value_equals_the_plain_enumeration(thousandths: list[int]) -> None:
     assert sign_flip_p_value([d / 1000 for d in thousandths]) == by_enumeration(thousandths)
+
+
+@given(st.lists(THOUSANDTHS, min_size=2, max_size=9))
+def test_the_p_value_equals_that_of_scipy(thousandths: list[int]) -> None:
+    test = scipy.stats.permutation_test(
+        (np.array(thousandths),), np.sum, permutation_type="samples", vectorized=True, n_resamples=2**9
+    )
+    assert sign_flip_p_value([d / 1000 for d in thousandths]) == pytest.approx(float(test.pvalue))
 
 
 @given(FEW, st.integers(0, 5))

@@ -26,6 +26,9 @@ Numbers = NDArray[np.float64]
 def sign_flip_p_value(differences: Sequence[float]) -> float:
     """Two-sided p-value of the mean of paired differences; exact for up to 20 pairs, else from a fixed sample of flips.
 
+    `scipy.stats.permutation_test` gives the same exact values; the interval below needs the subsets themselves, and the
+    two must agree on what is larger than chance in a sample, too.
+
     p = #{signs s : |sum_i s_i d_i| >= |sum_i d_i|} / 2^n
 
     Example:
@@ -33,7 +36,7 @@ def sign_flip_p_value(differences: Sequence[float]) -> float:
         0.03125
     """
     values = _checked(differences)
-    total, tolerance = values.sum(), _tolerance(values)
+    total, tolerance = values.sum(), 1e-9 * float(np.abs(values).sum())  # sums that differ by rounding are equal
     if abs(total) <= tolerance:
         return 1.0
     sums, _ = _subsets(values * np.sign(total))
@@ -99,11 +102,6 @@ def _checked(differences: Sequence[float]) -> Numbers:
     if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
         raise ValueError(f"differences must be a list of one or more finite numbers, got {differences!r}.")
     return values
-
-
-def _tolerance(values: Numbers) -> float:
-    """Sums that differ by rounding alone are equal."""
-    return 1e-9 * float(np.abs(values).sum())
 
 
 REFERENCE = "TML_DQNPL*"
@@ -240,7 +238,9 @@ def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None)
     if not by_row:
         return None
     best = reference is None and REFERENCE not in by_row
-    name = max(by_row, key=lambda title: _rank(by_row[title])) if best else reference or REFERENCE
+    name = reference or REFERENCE
+    if best:
+        name = max(by_row, key=lambda title: (len(by_row[title]), float(by_row[title].mean())))
     differences = {
         title: (by_row[name] - accuracies).dropna().tolist() for title, accuracies in by_row.items() if title != name
     }
@@ -250,23 +250,19 @@ def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None)
 
 def _judge(differences: dict[str, list[float]]) -> tuple[Comparison, ...]:
     p_values = [sign_flip_p_value(values) for values in differences.values()]
-    rows = []
-    for (title, values), p_value, corrected in zip(
-        differences.items(), p_values, correct_for_many(p_values), strict=True
-    ):
-        mean = sum(values) / len(values)
-        rows.append(
-            Comparison(
-                title,
-                len(values),
-                mean,
-                sign_flip_interval(values),
-                p_value,
-                corrected,
-                _verdict(len(values), p_value, corrected),
-            )
+    judged = zip(differences.items(), p_values, correct_for_many(p_values), strict=True)
+    return tuple(
+        Comparison(
+            other=title,
+            pairs=len(values),
+            difference=sum(values) / len(values),
+            interval=sign_flip_interval(values),
+            p_value=p_value,
+            corrected=corrected,
+            verdict=_verdict(len(values), p_value, corrected),
         )
-    return tuple(rows)
+        for (title, values), p_value, corrected in judged
+    )
 
 
 def _verdict(pairs: int, p_value: float, corrected: float) -> str:
@@ -287,10 +283,6 @@ def _short(p_value: float) -> str:
     if p_value < 0.0001:
         return "<\u00a00.0001"
     return f"{p_value:.2g}" if p_value < 0.1 else f"{p_value:.2f}"
-
-
-def _rank(accuracies: pd.Series) -> tuple[int, float]:
-    return len(accuracies), float(accuracies.mean())
 
 
 def _listed(names: list[str]) -> str:

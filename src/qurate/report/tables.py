@@ -168,26 +168,37 @@ def order_scenarios(suite: str, scenarios: list[str]) -> list[str]:
 
 def _make_table(outcome: Outcome, results: pd.DataFrame, measure: str) -> Table:
     shots, rule = int(results["shots"].iloc[0]), str(results["model_selection"].iloc[0])
+    published = Published(outcome.facts.suite, shots if measure == ACCURACY else 0)  # of accuracy alone
+    table, titles = _fill_table(outcome, results, measure, published)
+    return replace(
+        table,
+        title=f"{table.title}{count(shots, 'label')} per class, model selection: {rule}{_TITLES.get(measure, '')}",
+        notes=tuple(table_notes(outcome.facts, results, titles, published, measure)),
+    )
+
+
+def _fill_table(
+    outcome: Outcome, results: pd.DataFrame, measure: str, published: Published
+) -> tuple[Table, dict[str, str]]:
+    """The numbers of a table, without notes and under the title of the suite alone; and the titles of the scenarios."""
     facts = outcome.facts
     scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
     columns, names, titles = name_columns(results, scenarios)
-    published = Published(facts.suite, shots if measure == ACCURACY else 0)  # nobody published balanced ones
     rows = [
         make_row(str(title), of_title, columns, published, measure)
         for title, of_title in results.groupby("title", sort=False)
     ]
-    seeds = tuple(sorted(int(seed) for seed in results["seed"].unique()))
-    what = _TITLES.get(measure, "")
-    return Table(
-        title=f"{facts.suite_title or facts.suite}: {count(shots, 'label')} per class, model selection: {rule}{what}",
-        shots=shots,
-        model_selection=rule,
+    table = Table(
+        title=f"{facts.suite_title or facts.suite}: ",
+        shots=int(results["shots"].iloc[0]),
+        model_selection=str(results["model_selection"].iloc[0]),
         columns=(*names, *([MEAN] if len(columns) > 1 else [])),
-        rows=tuple(mark_best(rows, max if measure in (ACCURACY, BALANCED) else min)),
-        seeds=seeds,
-        notes=tuple(table_notes(facts, results, titles, published, measure)),
+        rows=tuple(mark_best(rows, min if measure in (BEFORE, AFTER) else max)),
+        seeds=tuple(sorted(int(seed) for seed in results["seed"].unique())),
+        notes=(),
         measure=measure,
     )
+    return table, titles
 
 
 def name_columns(
@@ -336,25 +347,15 @@ def _by_query_strategy(asked: pd.DataFrame) -> pd.DataFrame:
 
 
 def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about: str, number: int) -> Table:
-    facts, shots = outcome.facts, int(results["shots"].iloc[0])
-    scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
-    columns, names, titles = name_columns(results, scenarios)
-    rows = [
-        make_row(str(title), of_title, columns, Published(facts.suite, 0), measure)
-        for title, of_title in results.groupby("title", sort=False)
-    ]
-    asked = f"{number} labels asked{_STRATEGY_TITLES[measure]}"
-    return Table(
-        title=f"{facts.suite_title or facts.suite}: {about}, {asked}",
-        shots=shots,
-        model_selection=str(results["model_selection"].iloc[0]),
-        columns=(*names, *([MEAN] if len(columns) > 1 else [])),
-        rows=tuple(_only_best(row) for row in mark_best(rows, max)),
-        seeds=tuple(sorted(int(seed) for seed in results["seed"].unique())),
-        notes=tuple(query_strategy_notes(facts, results, titles, measure, number)),
-        measure=measure,
+    table, titles = _fill_table(outcome, results, measure, Published(outcome.facts.suite, 0))
+    short = f"{about}: {number} labels asked{_STRATEGY_TITLES[measure]}"
+    return replace(
+        table,
+        title=f"{table.title}{about}, {number} labels asked{_STRATEGY_TITLES[measure]}",
+        rows=tuple(_only_best(row) for row in table.rows),
+        notes=tuple(query_strategy_notes(outcome.facts, results, titles, measure, number)),
         heading="asker",
-        short=f"{about}: {asked}",
+        short=short,
     )
 
 
