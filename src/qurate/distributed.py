@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from qurate.embedding.backbone import choose_device
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.machine import available_cores, keep_freed_memory
 from qurate.runtime.process_group import ProcessGroup, external_world_size, use_group
-from qurate.runtime.signals import STOPS, ignored
+from qurate.runtime.signals import ignore_signals, signals_ignored
 
 Follow = Callable[[ProcessGroup], object]
 """A function of a module: what the other ranks do, until rank 0 ends it. Worker processes import it by its name."""
@@ -216,7 +215,7 @@ def run_in_group(group: ProcessGroup | None) -> Iterator[None]:
             yield
         return
     try:
-        with use_group(group), nullcontext() if group.is_rank_zero else ignored():
+        with use_group(group), nullcontext() if group.is_rank_zero else signals_ignored():
             yield
     except BaseException as error:
         workers = None if _initialized is None else _initialized.workers
@@ -299,8 +298,7 @@ class WorkerProcesses:
 
 def run_worker(follow: Follow, rank: int, port: int, device: Any, devices: int) -> None:
     """The body of a worker process: join the group of rank 0 and follow it, until it has ended."""
-    for stop in STOPS:  # rank 0 handles them, and this process ends with it
-        signal.signal(stop, signal.SIG_IGN)
+    ignore_signals()  # rank 0 handles them, and this process ends with it
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     keep_freed_memory()
     if choose_device(device).type == "cuda":

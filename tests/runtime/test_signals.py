@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from qurate.runtime.signals import held_back
+from qurate.runtime.signals import defer_signals
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -19,7 +19,7 @@ def test_a_stop_waits_for_the_end_of_the_block(stop: signal.Signals) -> None:
         raise Stop
 
     def stop_within(reached: list[int]) -> None:
-        with held_back():
+        with defer_signals():
             os.kill(os.getpid(), stop)
             reached.append(1)
 
@@ -36,7 +36,7 @@ def test_a_stop_waits_for_the_end_of_the_block(stop: signal.Signals) -> None:
 
 def test_a_process_that_is_started_in_the_block_does_not_hear_control_c_but_hears_sigterm() -> None:
     sleep = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(30)"]
-    with held_back():
+    with defer_signals():
         child = subprocess.Popen(sleep, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     with child.stdout:

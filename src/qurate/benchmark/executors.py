@@ -31,7 +31,7 @@ from qurate.data.suites import Suite, read_suite_split, thin_to_tail
 from qurate.embedding.embed import embed_split
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.machine import keep_freed_memory
-from qurate.runtime.signals import held_back
+from qurate.runtime.signals import defer_signals
 
 
 class CellRunner:
@@ -126,7 +126,7 @@ class ProcessExecutor:
 
     def submit(self, cell: Cell) -> Future[CellResult]:
         """Start a cell in the process."""
-        with held_back():  # the first cell starts the process
+        with defer_signals():  # the first cell starts the process
             try:
                 return self._pool.submit(_run, cell)
             except BrokenProcessPool:

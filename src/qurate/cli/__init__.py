@@ -14,8 +14,9 @@ import tyro
 
 import qurate
 from qurate.cli import asking, benchmarks, own_images
-from qurate.cli.terminal import Stopped, ignore_signals, say, stoppable, tell
+from qurate.cli.terminal import on_stop, say, stop_advice, tell
 from qurate.errors import ConfigError, QurateError
+from qurate.runtime.signals import ReceivedSignal, ignore_signals, raise_on_signal
 from qurate.runtime.validation import Allowed, show
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -57,14 +58,15 @@ def run_verb() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name need not be valid text
-    with stoppable() as stopped, warnings.catch_warnings():
+    on_stop(str)  # nothing to say yet
+    with raise_on_signal() as received, warnings.catch_warnings():
         warnings.showwarning = _Warner()
         try:
             _refuse_empty(words)
             verbs = {name: _checked(verb) for name, verb in VERBS.items()}
             tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
         except BaseException as error:
-            sys.exit(_explain(error, stopped))
+            sys.exit(_explain(error, received))
 
 
 def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +85,7 @@ def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _explain(error: BaseException, stopped: Stopped) -> int:
+def _explain(error: BaseException, received: ReceivedSignal) -> int:
     """Say in a line what happened, for people.
 
     Returns:
@@ -92,10 +94,10 @@ def _explain(error: BaseException, stopped: Stopped) -> int:
     Raises:
         BaseException: If it is none of ours, or no error at all.
     """
-    if stopped.by is not None or isinstance(error, KeyboardInterrupt):
+    if received.signal is not None or isinstance(error, KeyboardInterrupt):
         said = [str(word) for word in error.args] if isinstance(error, KeyboardInterrupt) else []
-        tell(" ".join(["stopped.", *(said or [stopped.advice])]), "red")
-        return stopped.code
+        tell(" ".join(["stopped.", *(said or [stop_advice()])]), "red")
+        return received.exit_code
     if isinstance(error, QurateError):
         tell(str(error), "red")
         return 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, t
 from qurate.errors import ConfigError
 from qurate.runtime.process_group import ProcessGroup, current_group
 from qurate.runtime.randomness import generator
-from qurate.runtime.signals import STOPS
+from qurate.runtime.signals import ignore_signals
 
 _TEST_DRAW = -1
 
@@ -286,5 +285,4 @@ def _load_images(
 
 def _end_with_parent(number: int) -> None:
     """A worker does not obey what stops all processes at once: the one that trains needs it until it has been kept."""
-    for stop in STOPS:
-        signal.signal(stop, signal.SIG_IGN)
+    ignore_signals()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qurate.errors import QurateError
-from qurate.runtime.signals import held_back
+from qurate.runtime.signals import defer_signals
 
 RETRIES = 3
 """How often a piece of work is tried again when its worker was lost. Our choice."""
@@ -38,7 +38,7 @@ def start_ray(address: str, processes: int) -> Mapping[str, float]:
         raise ClusterError(f"--ray needs Ray, which is not installed ({error}): pip install 'qurate[ray]'.") from error
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        with held_back():  # Ray leaves a handler of its own for SIGTERM behind, which ours replaces again
+        with defer_signals():  # Ray leaves a handler of its own for SIGTERM behind, which ours replaces again
             if address == "local":
                 ray.init(address="local", num_cpus=processes, include_dashboard=False, **quiet)
             else:

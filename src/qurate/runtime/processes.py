@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from qurate.runtime.signals import held_back
+from qurate.runtime.signals import defer_signals
 
 
 class WorkerProcess:
@@ -66,7 +66,7 @@ class WorkerProcess:
         if multiprocessing.current_process().daemon:
             raise OSError("a daemonic process must not start processes")
         self._progress.value = 0
-        with held_back():  # the first call starts the process
+        with defer_signals():  # the first call starts the process
             try:
                 return self._pool.submit(_call, argument)
             except BrokenProcessPool:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: deferred while something must not be interrupted."""
+"""SIGINT and SIGTERM: stop a verb, be deferred where an interruption would do harm, or be ignored."""
 
 from __future__ import annotations
 
@@ -8,115 +8,164 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from types import FrameType
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class StopSignal(KeyboardInterrupt):
+    """Raised by a signal within `raise_on_signal`.
+
+    It is not Python's own class: one of those that passes through the import of an extension module decides the exit
+    code, whatever is done about it later.
+    """
+
+
+class ReceivedSignal:
+    """Which signal came within `raise_on_signal`, if any.
+
+    A signal breaks in anywhere, also where a library turns it into an error of its own, so whatever is raised after it
+    is raised because of it.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """130 for SIGINT, 143 for SIGTERM."""
+        return EXIT_CODES[self.signal or signal.SIGINT]
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Raise `StopSignal`; a second signal ends the process at once."""
+        self.signal = signal.Signals(number)
+        _set_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_DFL))
+        raise StopSignal
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """What would stop this process within the block stops it at the end of the block.
+def raise_on_signal() -> Iterator[ReceivedSignal]:
+    """Raise `StopSignal` on SIGINT and SIGTERM within the block; one that is ignored stays ignored."""
+    received = ReceivedSignal()
+    before = _handlers() if _in_main_thread() else {}
+    _set_handlers({each: received.receive for each, handler in before.items() if handler is not signal.SIG_IGN})
+    try:
+        yield received
+    finally:
+        _set_handlers(before)
 
-    So no process is left half started. One that is started within the block does not hear Ctrl-C, which a terminal
-    sends to all of them: it is for the process that started them.
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Defer SIGINT and SIGTERM until the block exits, so that no process is left half started.
+
+    A process that is started in the block does not receive Ctrl-C, which a terminal sends to all of them: it is for the
+    process that started them.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
-    came: list[int] = []
-    before = {stop: signal.signal(stop, lambda number, _: came.append(number)) for stop in STOPS}
-    _start_tracker()
-    mask = _block({signal.SIGINT})
+    received: list[int] = []
+    before = _handlers()
+    _set_handlers(dict.fromkeys(STOP_SIGNALS, lambda number, _: received.append(number)))
+    if hasattr(resource_tracker, "ensure_running"):  # Python 3.11 resets the mask when it starts the tracker
+        resource_tracker.ensure_running()
+    can_mask = hasattr(signal, "pthread_sigmask")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_mask else set()
     try:
         yield
     finally:
-        if mask is not None:
+        if can_mask:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for stop, handler in before.items():
-            signal.signal(stop, handler)
-        for number in came[:1]:
-            deliver(number, before[signal.Signals(number)])
+        _set_handlers(before)
+        for number in received[:1]:
+            _deliver(number, before[signal.Signals(number)])
 
 
-def _start_tracker() -> None:
-    """Before the mask is set: Python 3.11 lets go of it when it starts the tracker of shared resources."""
-    if hasattr(resource_tracker, "ensure_running"):
-        resource_tracker.ensure_running()
-
-
-def _block(signals: set[signal.Signals]) -> set[int | signal.Signals] | None:
-    return signal.pthread_sigmask(signal.SIG_BLOCK, signals) if hasattr(signal, "pthread_sigmask") else None
-
-
-STOPS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Stops:
-    """Whether this process was asked to stop, as long as it holds that back."""
+class DeferredSignals:
+    """Defers SIGINT and SIGTERM until `deliver`, so that a step can be finished and a checkpoint written before."""
 
     def __init__(self) -> None:
-        self._came: list[int] = []
-        self._before: dict[signal.Signals, object] = {}
+        self._received: list[int] = []
+        self._before: dict[signal.Signals, Any] = {}
 
     @property
-    def asked(self) -> bool:
-        """Whether it was."""
-        return bool(self._came)
+    def received(self) -> bool:
+        """Whether a signal waits to be delivered."""
+        return bool(self._received)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """A block in which the first signal waits for `let_through`, or for the end; a second one does not wait."""
-        if threading.current_thread() is not threading.main_thread():  # nobody else may ask for signals
+    def defer(self) -> Iterator[None]:
+        """Defer the first signal until `deliver` or the end of the block; a second one is not deferred."""
+        if not _in_main_thread():
             yield
             return
-        self._hold()
+        self._start()
         try:
             yield
         finally:
-            self.let_through()
-            self._release()
+            self.deliver()
+            self._end()
 
-    def let_through(self) -> None:
-        """Do what the signal that came would have done; what is to be kept was kept."""
-        came, self._came = self._came, []
-        for number in came[:1]:
+    def deliver(self) -> None:
+        """Call the handler that the deferred signal would have called, if there is one."""
+        received, self._received = self._received, []
+        for number in received[:1]:
             before = self._before
-            self._release()
-            deliver(number, before[signal.Signals(number)])
-            self._hold()  # whoever was asked goes on nevertheless
+            self._end()
+            _deliver(number, before[signal.Signals(number)])
+            self._start()  # the handler returned
 
-    def _hold(self) -> None:
-        handlers = {stop: signal.getsignal(stop) for stop in STOPS}
-        self._before = {stop: handler for stop, handler in handlers.items() if handler is not signal.SIG_IGN}
-        for stop in self._before:
-            signal.signal(stop, self._receive)
+    def _start(self) -> None:
+        self._before = {each: handler for each, handler in _handlers().items() if handler is not signal.SIG_IGN}
+        _set_handlers(dict.fromkeys(self._before, self._receive))
 
-    def _release(self) -> None:
+    def _end(self) -> None:
         before, self._before = self._before, {}
-        for stop, handler in before.items():
-            signal.signal(stop, handler)  # type: ignore[arg-type]  # it came from there
+        _set_handlers(before)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._came.append(number)
-        if len(self._came) > 1:
-            self.let_through()
+        self._received.append(number)
+        if len(self._received) > 1:
+            self.deliver()
+
+
+def ignore_signals() -> None:
+    """Ignore SIGINT and SIGTERM from here on: in a process that another one ends, or at the very end of one."""
+    _set_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN))
 
 
 @contextmanager
-def ignored() -> Iterator[None]:
-    """A block in which neither stops this process; another one is asked, and this one ends with it."""
-    if threading.current_thread() is not threading.main_thread():
+def signals_ignored() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM within the block, in a process that ends with another one."""
+    if not _in_main_thread():
         yield
         return
-    before = {stop: signal.signal(stop, signal.SIG_IGN) for stop in STOPS}
+    before = _handlers()
+    ignore_signals()
     try:
         yield
     finally:
-        for stop, handler in before.items():
-            signal.signal(stop, handler)
+        _set_handlers(before)
 
 
-def deliver(number: int, handler: object) -> None:
-    """Do with a signal what a handler of before would have done."""
-    frame: FrameType | None = None
+def _in_main_thread() -> bool:
+    """Python sets handlers in the main thread only."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    return {each: signal.getsignal(each) for each in STOP_SIGNALS}
+
+
+def _set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+
+
+def _deliver(number: int, handler: Any) -> None:
     if callable(handler):
-        handler(number, frame)
+        handler(number, None)
     elif handler == signal.SIG_DFL:
         signal.raise_signal(number)

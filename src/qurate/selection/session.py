@@ -19,7 +19,7 @@ from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method
 from qurate.runtime.process_group import ProcessGroup, current_group, use_group
 from qurate.runtime.randomness import random_state, stream_seed
-from qurate.runtime.signals import Stops
+from qurate.runtime.signals import DeferredSignals
 from qurate.runtime.tensors import below
 from qurate.selection.callbacks import Callback, Callbacks, RoundRecord
 from qurate.selection.pseudo_labels import Positives, Round, find_neighbors
@@ -215,7 +215,7 @@ class Checkpointer:
         self, checkpoint: Checkpoint | None, config: ExecutionConfig, trainer: Trainer, selector: Selector
     ) -> None:
         self._checkpoint, self._config, self._trainer, self._selector = checkpoint, config, trainer, selector
-        self._stops = Stops()
+        self._signals = DeferredSignals()
         self._saved = time.monotonic()
 
     def restore(self) -> Progress | None:
@@ -252,16 +252,16 @@ class Checkpointer:
 
         def on_step_and_save(step: int, terms: dict[str, float]) -> None:
             on_step(step, terms)
-            if self._stops.asked or self._is_due(step):
+            if self._signals.received or self._is_due(step):
                 random = random_state(self._trainer.fabric.device)
                 self.save(replace(progress, mid_training=MidTraining(line, step, random, selected)))
-            if self._stops.asked:
-                self._stops.let_through()
+            if self._signals.received:
+                self._signals.deliver()
 
         if self._checkpoint is None:
             yield on_step
             return
-        with self._stops.held():
+        with self._signals.defer():
             yield on_step_and_save
 
     def _is_due(self, step: int) -> bool:
