@@ -1,4 +1,4 @@
-"""What a finished run found out, as plain records: the gain over plain training, answers, numbers of the run."""
+"""Results of a run as plain records: the gain over S+T, what answers changed, and what the page shows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pandas as pd
 from qurate.calibration import Calibration
 
 HELD_OUT = ["probability", "uncalibrated", "right"]
-"""Columns on held-out images: how sure the model is of each, with and without calibration, and whether it is right."""
+"""Columns on held-out images: the probability of the prediction, calibrated and not, and whether it is right."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Accuracy of the adapted model less that of S+T, and how sure it is; from -1 to 1.
+    """Accuracy of the adapted model minus that of S+T, from -1 to 1, and its uncertainty.
 
     Args:
         estimate: The most probable value.
         low: Lower end of the interval that should hold it with 95 %; docs/verdict.md counts how often it does.
         high: Upper end of it.
         chance: Probability that it is above 0.
-        smallest: A true gain of this size is seen half of the time, a larger one more often; infinite where none is.
+        smallest: A true gain of this size gets a verdict half of the time; infinite where none does.
     """
 
     estimate: float
@@ -34,7 +34,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """Is it helping? The adapted model against S+T, by labelled images that neither saw and by all unlabelled ones.
+    """The adapted model compared with S+T, on labelled images that neither was trained on and on all unlabelled ones.
 
     Args:
         adapted: Share of the held-out labelled images on which the adapted model is right.
@@ -47,7 +47,7 @@ class BaselineComparison:
         balanced: With all classes counted alike.
         verdict: By `gain`: which sign it has, if that is sure enough.
         wanted: A gain worth seeing, where it is unclear; else None.
-        more: How many more labelled images would show it; None where it is not asked or no number would do.
+        more: How many more labelled images would show it; None where no number would.
     """
 
     adapted: float
@@ -65,7 +65,7 @@ class BaselineComparison:
 
 @dataclass(frozen=True, eq=False)
 class Corrections:
-    """What answers changed of the run that another goes on from.
+    """What answers changed since the run that another one continues from.
 
     Args:
         run: Its folder.
@@ -73,7 +73,7 @@ class Corrections:
         confirmed: How many of them people confirmed.
         left: Those that people rejected; columns file, label (as it was trusted) and answer (the class, 'none' or
             'wrong').
-        open: Images without an answer of which both models say something.
+        open: Images without an answer that both models have a prediction for.
         changed: How many of these have another class now.
     """
 
@@ -87,21 +87,21 @@ class Corrections:
 
 @dataclass(frozen=True, eq=False)
 class RunAnswers:
-    """What people said that a run learned from.
+    """The answers that a run learned from.
 
     Args:
         labeled: Images that got a class.
         none: Images of no class of the run.
-        wrong: Images of which was said only that the prediction is wrong.
+        wrong: Images whose prediction was called wrong, without a class.
         earlier: Answers besides, from which the previous run had learned already.
         judged: Images of which it is known whether the model that was asked was right.
         right: On how many of them it was.
-        right_now: To how many of the labelled ones the new model gives the class that it was told.
+        right_now: For how many of the labelled ones the new model predicts the class of the answer.
         random: Those of the judged images that were drawn at random.
         random_right: On how many of these the model that was asked was right.
         random_low: Lower end of the 95 % interval of its accuracy.
         random_high: Upper end.
-        confusions: What it had said, what it is, and how often; the most frequent first.
+        confusions: Predicted class, true class and count; the most frequent first.
         corrections: What changed since the previous run; None where the run began anew.
     """
 
@@ -144,10 +144,9 @@ class RunRecord:
         config: The run's configuration as nested dictionaries.
         notes: Sentences on what was skipped or assumed.
         no_comparison: Why `comparison` is None, as a sentence; empty where there were too few labelled images.
-        calibration: What the probabilities of `predictions` were divided by, before the softmax.
-        held_out: What the adapted models said of labelled target images that they were not trained on; columns
-            as `HELD_OUT` says; empty where there are none.
-        answers: What people said that the run learned from; None where it was told nothing.
+        calibration: Of the probabilities of `predictions`.
+        held_out: Predictions for labelled target images by models that were not trained on them; columns `HELD_OUT`.
+        answers: The answers that the run learned from; None where there are none.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Answers are on the disk when they were given, and nothing that anybody said is lost."""
+"""Answers: labels.csv that only grows, tables of answers, and the accuracy that a random sample shows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qurate.active.answers import Answer, AnswerLog, parse_answers
-from qurate.errors import RunError
-from qurate.runtime.tables import read_csv
+from qurate.active.answers import (
+    Answer,
+    AnswerLog,
+    count_right,
+    estimate_accuracy,
+    parse_answers,
+    read_answers,
+    wilson_interval,
+)
+from qurate.errors import DataError, RunError
+from qurate.runtime.tables import TableError, read_csv
 
 HEADER = ",".join(Answer._fields)
 
@@ -170,3 +178,103 @@ def test_answers_that_are_brought_along_overrule_neither_later_ones_nor_what_was
     assert new.current()["a"].label == "pen"
     new.keep([Answer(id="elsewhere", time="2120-01-01T00:00:00+00:00", **outdated)])
     assert new.current()["a"].label == "cup"
+
+
+def log_of(path: Path, **labels: str) -> AnswerLog:
+    log = AnswerLog(path)
+    for file, label in labels.items():
+        log.add([{"file": file, "answer": "label", "label": label, "predicted": "x", "asked": "margin"}])
+    return log
+
+
+def test_only_answers_that_count_are_given(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "labels.csv", a="cat", b="dog")
+    log.undo(log.rows()[0].id)
+    found = read_answers(tmp_path / "labels.csv")
+    assert found.current == {"b": log.rows()[1]}
+    assert found.damaged == 0
+
+
+def test_rows_of_a_table_that_have_a_label_are_answers(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("asker,file,label,predicted\nrandom,a.png,cat,dog\nmargin,b.png,,dog\nmargin,'=c,'-d,dog\n")
+    rows = read_answers(path).current
+    said = {file: (row.answer, row.label, row.predicted, row.asked) for file, row in rows.items()}
+    assert said == {"a.png": ("label", "cat", "dog", "random"), "=c": ("label", "-d", "dog", "margin")}
+    path.write_text("file,label\na.png,cat \nb.png, \n")  # blanks are no class, and no part of one
+    assert list(read_answers(path).current) == ["a.png"]
+    assert read_answers(path).current["a.png"][3:] == ("label", "cat", "", "")
+    AnswerLog(tmp_path / "labels.csv").keep(read_answers(path).current.values())
+    assert read_answers(tmp_path / "labels.csv").current == read_answers(path).current
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "holds none that counts"),
+        ("file,label\na.png,\n", "holds none that counts"),
+        ("no,table\nof,ours\n", "holds none that counts. 2 rows cannot be understood"),
+    ],
+)
+def test_a_file_without_answers_says_so(content: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text(content)
+    with pytest.raises(DataError, match=says):
+        read_answers(tmp_path / "l.csv")
+
+
+def test_a_broken_table_is_told_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("file,label\na.png\n")
+    with pytest.raises(TableError, match="row 1 has 1 field"):
+        read_answers(tmp_path / "l.csv")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_answers(tmp_path / "absent.csv")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_answers(tmp_path)
+
+
+def test_the_fingerprint_is_of_what_is_said_and_not_of_when(tmp_path: Path) -> None:
+    first = read_answers(log_of(tmp_path / "1.csv", a="cat", b="dog").path)
+    second = read_answers(log_of(tmp_path / "2.csv", b="dog", a="cat").path)
+    third = read_answers(log_of(tmp_path / "3.csv", a="cat", b="cat").path)
+    assert first.fingerprint == second.fingerprint
+    assert first.fingerprint["answers"] == 2
+    assert first.fingerprint != third.fingerprint
+
+
+def test_of_two_answers_about_an_image_the_later_file_counts(tmp_path: Path) -> None:
+    earlier = read_answers(log_of(tmp_path / "1.csv", a="cat", b="dog").path)
+    later = read_answers(log_of(tmp_path / "2.csv", a="pig").path)
+    both = later.after(earlier).current
+    assert {file: row.label for file, row in both.items()} == {"b": "dog", "a": "pig"}
+
+
+def answers(**kinds: str) -> dict[str, Answer]:
+    return {
+        file: Answer("1", "t", file, kind if kind in ("none", "wrong") else "label", kind, "a", "random")
+        for file, kind in kinds.items()
+    }
+
+
+def test_the_estimate_stops_at_the_first_gap_and_leaves_out_what_is_no_class() -> None:
+    predicted = dict.fromkeys("vwxyz", "a")
+    found = estimate_accuracy("vwxyz", answers(v="a", w="none", x="b", z="a"), predicted)
+    assert (found.images, found.right, found.none) == (2, 1, 1)
+    assert estimate_accuracy("vw", answers(v="wrong", w="a"), predicted)[:2] == (2, 1)
+    assert estimate_accuracy("vw", {}, predicted) == (0, 0, 0, 0.0, 1.0)
+
+
+@given(st.integers(1, 400), st.floats(0, 1))
+def test_the_interval_holds_the_share_and_is_the_root_of_its_equation(total: int, share: float) -> None:
+    right = round(share * total)
+    low, high = wilson_interval(right, total)
+    assert 0 <= low <= right / total <= high <= 1
+    for end in (low, high):  # |p - x| = z sqrt(x (1 - x) / n), or the end of the scale
+        is_root = abs(abs(right / total - end) - 1.959964 * (end * (1 - end) / total) ** 0.5) < 1e-6
+        assert is_root or end in (0.0, 1.0)
+
+
+def test_what_was_predicted_when_it_was_asked_is_what_counts() -> None:
+    given = answers(v="a", w="none", x="b", y="wrong", z="a")
+    found = count_right(given.values())
+    assert (found.images, found.right, found.none) == (4, 2, 1)
+    assert (found.low, found.high) == wilson_interval(2, 4)
