@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from qurate.config import RunConfig
@@ -25,7 +23,7 @@ from qurate.runs.verdict import estimate_gain, images_needed, verdict_of
 from qurate.runtime.machine import available_cores
 from qurate.runtime.processes import WorkerProcess, report_progress
 from qurate.runtime.progress import Audience
-from qurate.runtime.tensors import tensor_digest
+from qurate.runtime.tensors import pack_tensors, read_tensors
 from qurate.selection.callbacks import Callback, StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold, shuffle_classes
 
@@ -33,7 +31,7 @@ from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold
 def pack_folds(folds: Mapping[int, HeldOut]) -> bytes:
     """Folds that are done, by their place, as the content of a file."""
     tensors = {f"{number} {name}": each for number in folds for name, each in folds[number].tensors().items()}
-    return safetensors.torch.save(tensors, metadata={"sha256": tensor_digest(tensors)})
+    return pack_tensors(tensors)
 
 
 def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
@@ -45,12 +43,8 @@ def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int,
         folds: Positions in D_t of the images that each holds out.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-        if about["sha256"] != tensor_digest(tensors):
-            return None
         parts: dict[int, dict[str, Tensor]] = {}
-        for name, each in tensors.items():
+        for name, each in read_tensors(path).items():
             number, _, part = name.partition(" ")
             parts.setdefault(int(number), {})[part] = each
         found = {number: HeldOut.of_tensors(each) for number, each in parts.items()}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import safetensors.torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -42,7 +41,7 @@ from qurate.runs.model_json import ABOUT_FILE
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import is_file
 from qurate.runtime.tables import to_csv
-from qurate.runtime.tensors import not_finite, tensor_digest
+from qurate.runtime.tensors import not_finite, pack_tensors, read_tensors
 from qurate.selection.crossfit import HeldOut
 from qurate.selection.session import Progress
 
@@ -79,10 +78,10 @@ def load_newest(folder: Path) -> Progress | None:
 def write_newest(folder: Path, progress: Progress) -> None:
     """Write a checkpoint, and keep the one before it."""
     tensors = progress.tensors()
-    about = {"sha256": tensor_digest(tensors), "rounds": str(len(progress.rounds))}
+    about = {"rounds": str(len(progress.rounds))}
     if (mid := progress.mid_training) is not None:
         about |= {"line": str(mid.line), "steps": str(mid.steps)}
-    content, newest = safetensors.torch.save(tensors, metadata=about), folder / CHECKPOINT_FILE
+    content, newest = pack_tensors(tensors, **about), folder / CHECKPOINT_FILE
     if newest.is_file():
         newest.replace(folder / CHECKPOINT_BEFORE)
     write_atomically(newest, content)
@@ -94,10 +93,7 @@ def read_checkpoint(path: Path) -> Progress:
     Raises:
         Exception: Of many kinds, if it is damaged.
     """
-    with safe_open(path, framework="pt") as file:
-        about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-    if about.get("sha256") != tensor_digest(tensors):
-        raise ValueError("its numbers are not those that were written")
+    tensors = read_tensors(path)
     if strange := not_finite({name: tensors[name] for name in tensors if name.startswith("trainer.")}):
         raise ValueError(f"NaN in {strange[0]}")
     return Progress.of_tensors(tensors)

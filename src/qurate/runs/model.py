@@ -35,20 +35,20 @@ from qurate.runtime.paths import as_path, shorten
 from qurate.runtime.tensors import not_finite, tensor_digest
 
 
-def transforms_of(network: Network) -> tuple[Transform, ...]:
-    """How image files are prepared for each backbone of a network that takes them; none if it does not."""
+def network_transforms(network: Network) -> tuple[Transform, ...]:
+    """How image files are prepared for each backbone of a network; none if it takes no files."""
     if isinstance(network.backbone, ConcatenatedBackbones):
         return network.backbone.transforms
     return () if network.transform is None else (network.transform,)
 
 
-def put_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
-    """Prepare image files in these ways.
+def set_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
+    """Set how image files are prepared for each backbone.
 
     Raises:
         ValueError: If the network has more backbones or fewer, or takes no image files.
     """
-    wanted = len(transforms_of(network))
+    wanted = len(network_transforms(network))
     if not wanted:
         raise ValueError("its backbone takes no image files")
     if len(transforms) != wanted:
@@ -59,8 +59,8 @@ def put_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
         (network.transform,) = transforms
 
 
-def how_to_prepare(transforms: Sequence[Transform]) -> list[str]:
-    """What to do with an image, in words."""
+def describe_preparation(transforms: Sequence[Transform]) -> list[str]:
+    """How an image becomes an input, in sentences."""
     lines = []
     for number, transform in enumerate(transforms, start=1):
         size, crop = transform.resize, transform.crop
@@ -190,7 +190,7 @@ class AdaptedModel:
     @property
     def transforms(self) -> tuple[Transform, ...]:
         """How image files are prepared for each backbone; most models have one."""
-        return transforms_of(self.network)
+        return network_transforms(self.network)
 
     def predict(self, images: StrPath | Sequence[StrPath], on_progress: OnProgress | None = None) -> pd.DataFrame:
         """The most probable class of each image.
@@ -328,7 +328,7 @@ class AdaptedModel:
             "transform": prepared[0] if len(prepared) == 1 else prepared,
             "calibration": asdict(self.calibration),
             "how to use": [
-                *how_to_prepare(self.transforms),
+                *describe_preparation(self.transforms),
                 "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; "
                 "softmax(logits / temperature) gives probabilities, in the order of classes.",
                 "Python: qurate.load(FOLDER).predict(IMAGES).",
@@ -377,7 +377,7 @@ def load(folder: StrPath) -> AdaptedModel:
         transforms = tuple(read_transform(each) for each in stored_transforms)
         calibration = Calibration.of(about.get("calibration"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
-        put_transforms(network, transforms)
+        set_transforms(network, transforms)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))

@@ -1,4 +1,4 @@
-"""What to label next: the unlabelled images of a run, what its model makes of them, and whom an asker chooses."""
+"""What to label next: the unlabelled images of a run, and those that a query strategy chooses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Question(NamedTuple):
 
     Args:
         image: Its position among those of the inquiry.
-        asker: Who chose it; 'random' for the honest part.
+        asker: The query strategy that chose it; 'random' for the random part.
         why: In a sentence.
     """
 
@@ -55,7 +55,7 @@ class Inquiry:
         classes: Names of the K classes.
         pool: The same images as the model sees them; nothing in it is answered.
         unreadable: Images that cannot be asked about, and why.
-        learned: What the model was told of images, 'label', 'none' or 'wrong'; they cannot tell how often it is right.
+        learned: Kinds of the answers that the model has learned from, by file; they cannot show how often it is right.
     """
 
     files: tuple[str, ...]
@@ -108,33 +108,33 @@ class Inquiry:
 
         Args:
             count: How many.
-            asker: Who chooses.
+            asker: The query strategy.
             random_share: Part of them that is drawn at random.
             seed: Decides everything random.
             answers: What was answered already, by file.
         """
-        check_wish(count, asker, random_share, seed)
+        check_query(count, asker, random_share, seed)
         name, chooser = (
             (asker, QUERY_STRATEGIES.find(asker).load()()) if isinstance(asker, str) else (type(asker).__name__, asker)
         )
         pool = self.after(answers or {})
-        honest = RandomStrategy().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
+        random = RandomStrategy().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
         assert pool.closed is not None
         closed = pool.closed.clone()
-        closed[honest] = True
-        others = chooser.ask(replace(pool, closed=closed), count - len(honest), seed)
+        closed[random] = True
+        others = chooser.ask(replace(pool, closed=closed), count - len(random), seed)
         _check_asked(others, closed, name)
-        chosen = [*self._explain(RandomStrategy(), RANDOM, pool, honest), *self._explain(chooser, name, pool, others)]
-        place = [(i + 0.5) / len(part) for part in (honest, others) for i in range(len(part))]
+        chosen = [*self._explain(RandomStrategy(), RANDOM, pool, random), *self._explain(chooser, name, pool, others)]
+        place = [(i + 0.5) / len(part) for part in (random, others) for i in range(len(part))]
         return [chosen[i] for i in sorted(range(len(chosen)), key=lambda i: place[i])]
 
     def _explain(self, asker: QueryStrategy, name: str, pool: Pool, asked: Tensor) -> list[Question]:
-        said = (
+        reasons = (
             asker.explain(pool, asked, self.classes)
             if isinstance(asker, NamedStrategy)
             else [f"Chosen by {name}."] * len(asked)
         )
-        return [Question(i, name, why) for i, why in zip(asked.tolist(), said, strict=True)]
+        return [Question(i, name, why) for i, why in zip(asked.tolist(), reasons, strict=True)]
 
     def table(self, questions: Sequence[Question]) -> pd.DataFrame:
         """Questions as a table: file, label (empty), predicted, probability, runner_up, asker, why."""
@@ -153,8 +153,8 @@ class Inquiry:
         return pd.DataFrame(rows, columns=["file", "label", "predicted", "probability", "runner_up", "asker", "why"])
 
 
-def check_wish(count: object, asker: object, random_share: object, seed: object) -> None:
-    """Judge what is asked for before any work.
+def check_query(count: object, asker: object, random_share: object, seed: object) -> None:
+    """Check the arguments of a query before any work.
 
     Raises:
         ConfigError: If a number is out of its range, or the query strategy is none.
@@ -183,7 +183,7 @@ class RunImages(NamedTuple):
     Args:
         files: The images.
         trusted: Pseudo-labels of the run, by file.
-        learned: What the run was told of some of them, by file: 'label', 'none' or 'wrong'.
+        learned: Kinds of the answers that the run has learned from, by file: 'label', 'none' or 'wrong'.
         base: The folder that relative ones are in, if it is not the current one.
     """
 
@@ -227,8 +227,8 @@ def read_run_images(folder: Path) -> RunImages:
     predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "problem")
     files = [Path(file) for file in predictions.loc[predictions["problem"] == "", "file"]]
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label")
-    told = zip(predictions["file"], predictions["answer"], strict=True) if "answer" in predictions else ()
-    learned = {file: kind for file, kind in told if kind}
+    answers = zip(predictions["file"], predictions["answer"], strict=True) if "answer" in predictions else ()
+    learned = {file: kind for file, kind in answers if kind}
     trusted = dict(zip(positives["file"], positives["label"], strict=True))
     return RunImages(files, trusted, learned, start_folder_of(folder))
 
@@ -263,7 +263,7 @@ def suggest_images(
     on_progress: OnProgress | None = None,
 ) -> pd.DataFrame:
     """See `AdaptedModel.suggest`."""
-    check_wish(count, asker, random_share, seed)
+    check_query(count, asker, random_share, seed)
     answers: dict[str, Answer] = {}
     if images is not None:
         chosen = RunImages(find_images(images))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
+import safetensors.torch
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -18,6 +21,29 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
         flat = values.detach().cpu().contiguous().view(-1).view(torch.uint8)
         digest.update(flat.numpy())  # type: ignore[arg-type]  # an array is a buffer
     return digest.hexdigest()
+
+
+def pack_tensors(tensors: Mapping[str, Tensor], **about: str) -> bytes:
+    """The content of a safetensors file with its checksum.
+
+    Args:
+        tensors: By name.
+        **about: Further metadata.
+    """
+    return safetensors.torch.save(dict(tensors), metadata={"sha256": tensor_digest(tensors), **about})
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read what `pack_tensors` made.
+
+    Raises:
+        Exception: Of many kinds, if the file is damaged or another one; none of them runs its code.
+    """
+    with safe_open(path, framework="pt") as file:
+        about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+    if about.get("sha256") != tensor_digest(tensors):
+        raise ValueError("its numbers are not those that were written")
+    return tensors
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
