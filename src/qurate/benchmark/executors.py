@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
+import copy
+import pickle
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +28,7 @@ from qurate.data.suites import Suite, read_suite_split, thin_to_tail
 from qurate.embedding.embed import embed_split
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.machine import keep_freed_memory
-from qurate.runtime.signals import defer_signals
+from qurate.runtime.processes import WorkerProcess
 
 
 class CellRunner:
@@ -121,54 +118,18 @@ class ProcessExecutor:
     """
 
     def __init__(self, runner: CellRunner, gpus: str | None = None) -> None:
-        self._runner, self._gpus = runner, gpus
-        self._pool = self._start()
+        own = copy.copy(runner)
+        own._split = None  # it reads its split from the cache: this process would hold a copy for each of them
+        environment = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
+        self._process = WorkerProcess(pickle.dumps(own.run), environment=environment)
 
     def submit(self, cell: Cell) -> Future[CellResult]:
         """Start a cell in the process."""
-        with defer_signals():  # the first cell starts the process
-            try:
-                return self._pool.submit(_run, cell)
-            except BrokenProcessPool:
-                self._pool = self._start()
-                return self._pool.submit(_run, cell)
+        return self._process.submit(cell)
 
     def close(self) -> None:
         """Kill the process."""
-        processes = list((self._pool._processes or {}).values())  # an executor offers no other way before Python 3.14
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()
-
-    def _start(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(self._runner, self._gpus))
-
-
-_runner: CellRunner | None = None
-
-
-def _begin(runner: CellRunner, gpus: str | None) -> None:
-    """In a new process: keep the runner, and end when the benchmark is killed."""
-    global _runner
-    _runner = runner
-    if gpus is not None:  # before torch looks for any
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
-    keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends its workers
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _run(cell: Cell) -> CellResult:
-    assert _runner is not None, "set by _begin"
-    return _runner.run(cell)
+        self._process.close()
 
 
 def share_gpus(visible: Sequence[str], count: int, each: int) -> list[str | None]:
