@@ -102,7 +102,7 @@ class RunAnswers:
         random_low: Lower end of the 95 % interval of its accuracy.
         random_high: Upper end.
         confusions: Predicted class, true class and count; the most frequent first.
-        corrections: What changed since the previous run; None where the run began anew.
+        corrections: What changed since the previous run; None where there is no previous run.
     """
 
     labeled: int

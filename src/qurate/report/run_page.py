@@ -360,7 +360,7 @@ def _class_rows(record: RunRecord) -> list[ClassRow]:
 
 
 def _reward_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of the configuration that says what phi was made of; empty where there is none."""
+    """The part of the configuration that defines phi; empty where there is none."""
     found: Any = config
     for name in ("selection", "reward"):
         found = found.get(name, {}) if isinstance(found, Mapping) else {}

@@ -31,7 +31,7 @@ _NOT_CALIBRATED = (
 
 @dataclass(frozen=True)
 class PageOutcome:
-    """What the page says first.
+    """The first section of the page.
 
     Args:
         tone: 'good', 'open' or 'bad'.
@@ -158,7 +158,7 @@ def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
     """What p_f of Eq. (4) compares a label with: in full for a sentence, and in short for a card.
 
     Args:
-        reward_config: Of the run; says what p_f was made of.
+        reward_config: Of the run; defines p_f.
     """
     if reward_config.get("center") == "centers":
         return "the centres of the classes", "class centres"
@@ -171,7 +171,7 @@ CONFUSIONS = 10
 
 
 def answers_in_words(found: RunAnswers) -> tuple[str, ...]:
-    """What was answered, what it says of the model that was asked, and what it changed; one sentence or two each."""
+    """The answers, how right the asked model was, and what changed; one or two sentences each."""
     sentences = [_kinds(found), _before(found), _chance(found), _now(found)]
     if found.corrections is not None:
         sentences += [_trusted(found.corrections), _changed(found.corrections)]

@@ -70,7 +70,7 @@ class PreviousRun:
 
     @property
     def compared(self) -> Path:
-        """The run whose page says whether adaptation helped: this one, or the first that it goes back to."""
+        """The run whose page shows whether adaptation helped: this one, or the first of its chain."""
         back = self.settings.get("compared_in")
         return Path(back) if isinstance(back, str) and back else self.folder
 

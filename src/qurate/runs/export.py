@@ -90,7 +90,7 @@ def describe(
 ) -> dict[str, str]:
     """The metadata of an exported file; values that are no sentences are JSON.
 
-    What is said of an input has the input's number after its name where there are several.
+    Keys about an input end with the number of the input where there are several.
     """
     inputs = input_names(len(transforms))
     about = {
@@ -101,7 +101,7 @@ def describe(
         "calibration": f"The probabilities are {calibration}.",
     }
     for name, transform in zip(inputs, transforms, strict=True):
-        about |= {key + name.removeprefix(INPUT_NAME): said for key, said in _preparation(transform).items()}
+        about |= {key + name.removeprefix(INPUT_NAME): value for key, value in _preparation(transform).items()}
     return about
 
 

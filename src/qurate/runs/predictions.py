@@ -41,7 +41,7 @@ def calibrate_record(record: RunRecord, log_probs: Tensor, calibration: Calibrat
 
 
 def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFrame:
-    """What the model says of each image, and why some were no part of training.
+    """Predictions for each image, and why some were not trained on.
 
     Args:
         record: Holds the predictions of D_u, and their calibration.
@@ -84,7 +84,7 @@ def prediction_table(rows: Mapping[str, Row], readable: Sequence[str], answers: 
 
 
 def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> dict[str, Row]:
-    """Rows of images that are labelled ones too: what the model says of those."""
+    """Rows of images that are the same as labelled ones: predictions for those."""
     twins = parts.twins()
     if not twins:
         return {}

@@ -84,7 +84,7 @@ class Inquiry:
     def after(self, answers: Mapping[str, Answer]) -> Pool:
         """The pool as it is with these answers: they are certain, and nobody is asked again.
 
-        An answer that says only that a prediction was wrong leaves its image open.
+        An answer that only calls a prediction wrong leaves its image open.
         """
         probabilities, closed = self.pool.probabilities.clone(), torch.zeros(len(self.files), dtype=torch.bool)
         for file, answer in answers.items():
@@ -166,7 +166,7 @@ def check_query(count: object, asker: object, random_share: object, seed: object
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed must be an integer between 0 and {LARGEST_SEED}, got {show(seed)}.")
     if isinstance(asker, str) or not hasattr(asker, "ask"):
-        QUERY_STRATEGIES.find(asker)  # type: ignore[arg-type]  # which says what is allowed
+        QUERY_STRATEGIES.find(asker)  # type: ignore[arg-type]  # whose error lists what is allowed
 
 
 def _check_asked(asked: Tensor, closed: Tensor, name: str) -> None:
