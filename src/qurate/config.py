@@ -89,7 +89,7 @@ class Choice(Checked):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The subclass that 'name' says; a subclass reads its own numbers."""
+        """The subclass of the entry 'name'; a subclass reads its own numbers."""
         if cls.name:
             return super().from_dict(data)
         if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
@@ -412,7 +412,7 @@ class RewardConfig(Checked):
 
 @dataclass(frozen=True)
 class SelectionConfig(Checked):
-    """The rounds of Algorithm 1, and who selects in them."""
+    """The rounds of Algorithm 1 and their selector."""
 
     selector: SelectorConfig = field(default_factory=NoneConfig)
     rounds: Positive = 8
@@ -461,7 +461,7 @@ class RunConfig(Checked):
         """A run from a JSON or TOML file: one of these fields, or the config.json of a run folder.
 
         Raises:
-            ConfigError: If the file cannot be read, or says what is not allowed.
+            ConfigError: If the file cannot be read, or a value is not allowed.
         """
         data = read_settings(path)
         try:

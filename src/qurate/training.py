@@ -103,7 +103,13 @@ class Trainer:
         counts = not (labeled_only and self.config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
         few = micro_batches(self.config.micro_batch)
-        with use_group(self.group), few, seeded(seed), torch_threads(self._threads(in_memory)), self._room():
+        with (
+            use_group(self.group),
+            few,
+            seeded(seed),
+            torch_threads(self._threads(in_memory)),
+            self._out_of_memory_advice(),
+        ):
             if random is not None:
                 set_random_state(random, self.fabric.device)
             stepping = self._steps(data.to(self.fabric.device), steps, seed, labeled_only, first)
@@ -133,14 +139,14 @@ class Trainer:
             first=first,
             workers=self.execution.workers,
         )
-        for done, batch in enumerate(self._awaited(batches), start=first):
+        for done, batch in enumerate(self._timed(batches), start=first):
             self._set_rates()
             with self.fabric.autocast():
                 terms = update(batch.to(device), done / steps, self.minimize)
             yield terms
 
-    def _awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches, and how long the network waits for them."""
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches; measures how long the network waits for them and how long its steps take."""
         began = asked = time.perf_counter()
         for batch in batches:
             self.waited += time.perf_counter() - asked
@@ -220,13 +226,13 @@ class Trainer:
         torch.clear_autocast_cache()  # of the weights before this step, which a method's next loss would be made with
 
     @contextmanager
-    def _room(self) -> Iterator[None]:
-        """Say what to do where there is no memory left."""
+    def _out_of_memory_advice(self) -> Iterator[None]:
+        """Raise `TrainingError` with what to turn on where memory runs out."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:
-            said = str(error).splitlines()[0] if str(error) else "MemoryError"
-            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in said:
+            message = str(error).splitlines()[0] if str(error) else "MemoryError"
+            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in message:
                 raise
             config = self.config
             rows = config.batch_source + config.batch_target + config.batch_unlabeled
@@ -239,12 +245,12 @@ class Trainer:
             if config.precision == "32-true":
                 ways.append("`precision='bf16-mixed'`")
             raise TrainingError(
-                f"Out of memory at step {self.step} ({said}). Turn on one of these: {', '.join(ways)}; or use more "
+                f"Out of memory at step {self.step} ({message}). Turn on one of these: {', '.join(ways)}; or use more "
                 "`devices`."
             ) from error
 
     def _threads(self, in_memory: bool) -> int:
-        """Of a step: few for small tensors, else all cores, shared with the other processes of this machine."""
+        """CPU threads of a step: one for tensors in memory, else all cores, shared with the other processes here."""
         cores = available_cores() // self.execution.devices
         shared = 0 if self.group is None else max(1, min(torch.get_num_threads(), cores))
         return self.execution.threads or int(in_memory) or shared

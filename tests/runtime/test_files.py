@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qurate.runtime.files import hold, why_not_writable, write_atomically
+from qurate.runtime.files import file_lock, why_not_writable, write_atomically
 
 
 def test_text_and_bytes_are_written_and_folders_made(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_new_file_has_the_mode_that_the_umask_allows(tmp_path: Path, umask: in
     before = os.umask(umask)
     try:
         write_atomically(tmp_path / "file", "text")
-        with hold(tmp_path / "lock"):
+        with file_lock(tmp_path / "lock"):
             pass
     finally:
         os.umask(before)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pandas as pd
 
 from qurate.errors import DataError, RunError
-from qurate.runtime.files import wait_for
+from qurate.runtime.files import wait_for_lock
 from qurate.runtime.paths import StrPath, as_path
 from qurate.runtime.tables import read_csv, to_csv, unguard
 
@@ -128,7 +128,7 @@ class AnswerLog:
             is_new = not self.path.exists()
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                with wait_for(descriptor):
+                with wait_for_lock(descriptor):
                     _write_at_end(descriptor, content)
             finally:
                 os.close(descriptor)

@@ -25,7 +25,7 @@ from qurate.benchmark.results import (
     write_file,
 )
 from qurate.registry import PLAIN
-from qurate.runtime.files import hold, why_not_writable
+from qurate.runtime.files import file_lock, why_not_writable
 from qurate.runtime.paths import shorten
 from qurate.runtime.tables import TableError, read_csv, to_csv
 
@@ -168,7 +168,7 @@ class BenchmarkFolder:
         foreign = self._foreign()
         if foreign is not None:
             raise BenchmarkError(f"{foreign} was not written by `qurate benchmark`. Choose another `out`.")
-        with hold(self.path / LOCK) as alone:
+        with file_lock(self.path / LOCK) as alone:
             if not alone:
                 raise BenchmarkError(
                     f"{self.path} is in use by another `qurate benchmark`. Wait until it ends, or choose another `out`."

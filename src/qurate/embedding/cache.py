@@ -28,7 +28,7 @@ from torch import Tensor
 
 from qurate.data.images import UnreadableImageError, try_all, unreadable_image
 from qurate.errors import QurateError
-from qurate.runtime.files import hold, write_atomically
+from qurate.runtime.files import file_lock, write_atomically
 from qurate.runtime.machine import torch_threads
 
 _SETTLED_NS = 2_000_000_000
@@ -283,7 +283,7 @@ class EmbeddingCache:
         path = self.folder / f".{_name(keys)}.lock"
         with suppress(OSError):  # what cannot be locked cannot be written either; `add` says so
             self.folder.mkdir(parents=True, exist_ok=True)
-        with hold(path, wait=wait) as mine:
+        with file_lock(path, wait=wait) as mine:
             try:
                 yield mine  # where nobody can lock, two runs may do the same work, with the same result
             finally:

@@ -48,7 +48,7 @@ def current_rows() -> Rows | None:
 
 @contextmanager
 def micro_batches(rows: int) -> Iterator[None]:
-    """Pass this many rows of a batch at a time within the block; 0 for all."""
+    """Pass batches through the backbone in micro-batches of this many rows within the block; 0 for whole batches."""
     global _micro_batch
     before, _micro_batch = _micro_batch, rows
     try:
@@ -70,7 +70,7 @@ def encode(network: Passes, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _pass(backbone: nn.Module, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
-    """What the backbone makes of all rows."""
+    """The backbone's output for all rows, gathered over the processes."""
     group = current_group()
     parts = _count_parts(group, sizes)
     if group is None and parts == 1:
@@ -86,7 +86,7 @@ def _pass(backbone: nn.Module, inputs: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _count_parts(group: ProcessGroup | None, sizes: Sequence[int]) -> int:
-    """In how many parts rows pass: as many in every process, for batch norms in them meet."""
+    """Number of micro-batches: the same in every process, since their batch norms exchange statistics."""
     if not _micro_batch:
         return 1
     ranks = range(1 if group is None else group.size)
@@ -109,7 +109,7 @@ def draw_rows(inputs: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _positions(group: ProcessGroup | None, sizes: Sequence[int]) -> Tensor:
-    """Where the rows of this process stand in a pass of several parts."""
+    """Positions of the rows of this process in a pass of several parts."""
     places, before = [], 0
     for size in sizes:
         start, end = (0, size) if group is None else group.bounds(size)
@@ -119,7 +119,7 @@ def _positions(group: ProcessGroup | None, sizes: Sequence[int]) -> Tensor:
 
 
 def _pass_micro_batches(backbone: nn.Module, inputs: Tensor, places: Tensor, total: int, parts: int) -> Tensor:
-    """Vectors of all rows, of which one of the parts keeps its activations at a time."""
+    """Pass micro-batches one after another; each recomputes its activations in the backward pass."""
     state, made = random_state(inputs.device), []
     for part, positions in zip(inputs.tensor_split(parts), places.tensor_split(parts), strict=True):
         set_random_state(state, inputs.device)  # each draws for the whole pass, and takes its own
@@ -130,7 +130,7 @@ def _pass_micro_batches(backbone: nn.Module, inputs: Tensor, places: Tensor, tot
 
 
 def _twice(rows: Rows) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The same rows on the way there and when they are made again."""
+    """The same rows in the forward pass and when it is recomputed."""
     return _passing(rows), _passing(rows)
 
 
@@ -145,7 +145,7 @@ def _passing(rows: Rows) -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """The rows of all processes; every process makes the same loss of them, so each gradient is whole as it comes."""
+    """All-gather rows; every process computes the same loss from them, so gradients need no reduction."""
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor, group: ProcessGroup, total: int) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qurate.errors import RunError
 from qurate.runs.model_json import ABOUT_FILE, STAGE, WEIGHTS_FILE
-from qurate.runtime.files import hold
+from qurate.runtime.files import file_lock
 from qurate.runtime.paths import is_file, is_folder
 
 CONFIG_FILE, CHECKPOINT_FILE = "config.json", "checkpoint.safetensors"
@@ -101,7 +101,7 @@ def lock_run(folder: Path) -> Iterator[None]:
     Raises:
         RunError: If another process works there.
     """
-    with hold(folder) as alone:
+    with file_lock(folder) as alone:
         if not alone:
             raise RunError(f"{folder}: another process is at work here. Wait for it, or choose another `out`.")
         yield

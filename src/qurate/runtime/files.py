@@ -49,16 +49,16 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def hold(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a lock for the length of the block; the system lets go of it when the process ends.
+def file_lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock within the block; the system releases it when the process ends, however it ends.
 
     Args:
         path: A folder, or a file, which is made unless it is there.
-        wait: Until another process lets go of it.
+        wait: Until another process releases it.
 
     Yields:
         False if another process holds it. True also where it cannot be opened or the file system has no locks: then
-        nobody can know.
+        it cannot be known.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT, 0o666)
@@ -72,8 +72,8 @@ def hold(path: Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 @contextmanager
-def wait_for(descriptor: int) -> Iterator[None]:
-    """Hold the lock of an open file for the length of the block, after whoever has it; without locks, at once."""
+def wait_for_lock(descriptor: int) -> Iterator[None]:
+    """Wait for the lock of an open file and hold it within the block; without locks, do not wait."""
     locked = False
     if fcntl is not None:
         with suppress(OSError):  # no locks on this file system

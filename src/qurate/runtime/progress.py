@@ -61,7 +61,7 @@ _LOG_SECONDS = 60.0
 
 
 class Audience(Protocol):
-    """Who is told what a run does."""
+    """Receives messages and progress of a run."""
 
     def say(self, line: str) -> None:
         """A sentence."""
@@ -73,7 +73,7 @@ class Audience(Protocol):
 
 
 class PhaseBars:
-    """Shows what a run says and how far its phases are.
+    """Prints messages of a run and draws a bar for its phase.
 
     Args:
         console: Where to write.
@@ -104,18 +104,18 @@ class PhaseBars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(said=error is None)
+        self._end(completed=error is None)
         self._progress.stop()
 
     def say(self, line: str) -> None:
         """A sentence, on a line of its own."""
-        self._end(said=True)
+        self._end(completed=True)
         self._print(line)
 
     def show(self, phase: str, done: int, total: int) -> None:
         """How far a phase is; a new phase ends the one before."""
         if phase != self._phase:
-            self._end(said=True)
+            self._end(completed=True)
             self._phase, self._began = phase, time.perf_counter()
             self._logged, self._found = self._began, done
             self._progress.reset(self._task, description=phase, total=total, visible=True)
@@ -128,15 +128,15 @@ class PhaseBars:
             self._logged = now
             self._print(f"{phase}: {done} of {total}, {pace}")
 
-    def _end(self, *, said: bool) -> None:
+    def _end(self, *, completed: bool) -> None:
         phase, self._phase = self._phase, ""  # first: Ctrl-C may come in between
         if not phase:
             return
         self._progress.update(self._task, visible=False)
         line = f"{phase}: {time.perf_counter() - self._began:.0f} s"
         if self._notebook is not None:
-            self._notebook.end(line if said else f"{line}, stopped")
-        elif said:
+            self._notebook.end(line if completed else f"{line}, stopped")
+        elif completed:
             self._print(line)
 
     def _print(self, line: str) -> None:

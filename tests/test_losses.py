@@ -1,4 +1,4 @@
-"""Eq. (1) and (12) against plain loops, and by their properties."""
+"""Eq. (1), (2) and (12) against plain loops, and by their properties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.losses import complete_margin_loss, margin_cosines, target_margin_loss
+from qurate.losses import (
+    complete_margin_loss,
+    entropy,
+    entropy_loss,
+    margin_cosines,
+    sample_entropy,
+    target_margin_loss,
+)
 
 
 def draw(n: int, k: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -63,7 +70,7 @@ def test_the_angles_of_both_branches_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.5])
-def test_gradients_in_float64(margin: float) -> None:
+def test_gradients_of_the_margin_losses_in_float64(margin: float) -> None:
     source, source_labels = draw(4, 3, seed=4)
     target, target_labels = draw(5, 3, seed=5)
     source.requires_grad_()
@@ -128,3 +135,46 @@ def test_a_larger_margin_is_a_larger_loss() -> None:
     losses = [complete_margin_loss(cosines, labels, scale=10.0, margin=m).item() for m in (0.0, 0.2, 0.5, 0.8)]
     assert losses == sorted(losses)
     assert losses[0] < losses[-1]
+
+
+def test_entropy_equals_the_plain_loop() -> None:
+    logits = torch.randn(13, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
+    total = 0.0
+    for row in logits.tolist():
+        masses = [math.exp(value) for value in row]
+        for mass in masses:
+            p = mass / sum(masses)
+            total -= p * math.log(p)
+    assert entropy_loss(logits).item() == pytest.approx(total / 13, rel=1e-12)
+
+
+def test_entropy_of_probabilities_is_that_of_their_logits_and_zero_counts_zero() -> None:
+    logits = torch.randn(13, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
+    torch.testing.assert_close(entropy(logits.softmax(dim=1)), sample_entropy(logits))
+    assert entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist() == pytest.approx([0.0, math.log(2)])
+
+
+def test_gradients_of_the_entropy_in_float64() -> None:
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(entropy_loss, (logits,))
+
+
+def test_one_hot_has_no_entropy_and_finite_gradient() -> None:
+    logits = torch.tensor([[2000.0, 0.0, 0.0]], requires_grad=True)
+    loss = entropy_loss(logits)
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad is not None
+    assert bool(logits.grad.isfinite().all())
+
+
+@given(k=st.integers(2, 200), level=st.floats(-50, 50))
+def test_uniform_has_log_k(k: int, level: float) -> None:
+    assert entropy_loss(torch.full((3, k), level, dtype=torch.float64)).item() == pytest.approx(math.log(k))
+
+
+@given(st.lists(st.lists(st.floats(-40, 40), min_size=4, max_size=4), min_size=1, max_size=6))
+def test_each_sample_lies_between_zero_and_log_k(rows: list[list[float]]) -> None:
+    entropies = sample_entropy(torch.tensor(rows, dtype=torch.float64))
+    assert bool((entropies >= 0).all())
+    assert bool((entropies <= math.log(4) + 1e-12).all())
