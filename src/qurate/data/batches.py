@@ -134,16 +134,16 @@ def target_inputs(data: TrainingData, rows: Tensor) -> tuple[Tensor, Tensor]:
 
     D_p grows with every action, so no more of it is copied than the batches hold.
     """
-    first, second, (places, _) = data.target.inputs, data.unlabeled, data.positives
+    first, second, (indices, _) = data.target.inputs, data.unlabeled, data.positives
     assert isinstance(first, Tensor)
-    if len(places) == 0:
+    if len(indices) == 0:
         return first, rows
     assert isinstance(second, Tensor)
-    if rows.numel() >= len(first) + len(places):
-        return torch.cat([first, second[places]]), rows
+    if rows.numel() >= len(first) + len(indices):
+        return torch.cat([first, second[indices]]), rows
     flat = rows.flatten().to(first.device)
     labeled = flat < len(first)
-    batches = second[places[(flat - len(first)).clamp_min(0)]]
+    batches = second[indices[(flat - len(first)).clamp_min(0)]]
     batches[labeled] = first[flat[labeled]]
     return batches, torch.arange(rows.numel()).view_as(rows)
 
@@ -183,7 +183,7 @@ def stream_batches(
     found = (data.source.inputs, inputs, data.unlabeled)[: len(rows)]
     streams: Iterator[tuple[Tensor, ...]]
     if any(isinstance(part, Tensor) for part in found):
-        streams = zip(*(_look_up(part, places) for part, places in zip(found, mine, strict=True)), strict=True)
+        streams = zip(*(_look_up(part, positions) for part, positions in zip(found, mine, strict=True)), strict=True)
     else:
         draws = [torch.randint(2**62, part.shape, generator=generator(seed, 4 + i)) for i, part in enumerate(rows)]
         drawn = [draw[first:, which] for draw, which in zip(draws, own, strict=True)]
@@ -228,12 +228,12 @@ def _load_together(
 ) -> Iterator[tuple[Tensor, ...]]:
     """The images of all parts of each batch, in one stream, so that workers are not divided between the parts."""
     paths: tuple[Path, ...] = ()
-    places = []
+    offset = []
     for part, positions in zip(parts, rows, strict=True):
         assert isinstance(part, ImageFiles)
-        places.append(positions + len(paths))
+        offset.append(positions + len(paths))
         paths += part.paths
-    keys = _Keys(torch.cat(places, dim=1), torch.cat(list(draws), dim=1))
+    keys = _Keys(torch.cat(offset, dim=1), torch.cat(list(draws), dim=1))
     sizes = [part.shape[1] for part in rows]
     if not any(sizes):  # of several processes one may have no row
         side = 0 if transform is None else transform.crop
@@ -245,18 +245,18 @@ class _Keys:
     """What to load for each batch: positions and draws, made into lists when they are asked for.
 
     Args:
-        places: (steps, B) int64.
+        positions: (steps, B) int64.
         draws: (steps, B) int64.
     """
 
-    def __init__(self, places: Tensor, draws: Tensor) -> None:
-        self._places, self._draws = places, draws
+    def __init__(self, positions: Tensor, draws: Tensor) -> None:
+        self._positions, self._draws = positions, draws
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for row, draw in zip(self._places, self._draws, strict=True):
+        for row, draw in zip(self._positions, self._draws, strict=True):
             yield list(zip(row.tolist(), draw.tolist(), strict=True))
 
 

@@ -206,16 +206,14 @@ def match_classes(
     common = tuple(name for name in source.classes if name in set(target.classes))
     findings = [found for domain in (source, target) if (found := _only_here(domain, common))]
     if findings and (missing == "error" or not common):
+        drop = ", or pass `missing='drop'` to keep those that both have" if len(common) > 1 else ""
         raise DataError(
             f"'{source.name}' and '{target.name}' must have the same class names, but "
-            f"{'; '.join(findings)}. Rename the classes alike{', or pass ' + _DROP if len(common) > 1 else ''}."
+            f"{'; '.join(findings)}. Rename the classes alike{drop}."
         )
     if findings:
         warnings.warn(f"Dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)
     return _relabel(source, common), _relabel(target, common)
-
-
-_DROP = "`missing='drop'` to keep those that both have"
 
 
 def _only_here(domain: Domain, common: tuple[str, ...]) -> str | None:
@@ -238,13 +236,9 @@ def _relabel(domain: Domain, classes: tuple[str, ...]) -> Domain:
     return Domain(domain.name, take(domain.inputs, kept), labels[kept], classes, domain.skipped)
 
 
-def _off_device(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-
-
 def _as_array(values: Any, what: str) -> NDArray[Any]:
     try:
-        return np.asarray(_off_device(values))
+        return np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
     except (TypeError, ValueError) as error:
         raise DataError(f"from_arrays: {what} must be an array, with rows of one length ({error}).") from error
 
@@ -311,7 +305,7 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
         DataError: If the folder is missing, has no class folders or no readable image.
     """
     root = _existing_folder(path)
-    images, skipped = _scan(root, in_class_folders=True)
+    files = _sorted_files(root)
     folders = [child.name for child in root.iterdir() if child.is_dir()]
     classes = sorted({compose_name(folder) for folder in folders if not folder.startswith(".")})
     if not classes:
@@ -319,8 +313,7 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
             f"{root} must hold one folder for each class, got none. Sort the images into class folders, or give the "
             "folder that holds those."
         )
-    if not images:
-        raise _no_images(root, skipped)
+    images, skipped = _scan(root, files, in_class_folders=True)
     labels = [classes.index(compose_name(image.relative_to(root).parts[0])) for image in images]
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), torch.tensor(labels), tuple(classes), skipped)
 
@@ -336,9 +329,7 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
         DataError: If the folder is missing or has no readable image.
     """
     root = _existing_folder(path)
-    images, skipped = _scan(root, in_class_folders=False)
-    if not images:
-        raise _no_images(root, skipped)
+    images, skipped = _scan(root, _sorted_files(root), in_class_folders=False)
     labels = torch.full((len(images),), -1, dtype=torch.int64)
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), labels, (), skipped)
 
@@ -351,17 +342,10 @@ def _existing_folder(path: Path | str) -> Path:
     return folder
 
 
-def _no_images(root: Path, skipped: tuple[Skipped, ...]) -> DataError:
-    reasons = f": {list_some((f'{s.path.name}: {s.reason}' for s in skipped), 3)}" if skipped else ""
-    return DataError(
-        f"{root} must hold at least one readable image "
-        f"({', '.join(sorted(IMAGE_SUFFIXES))}), got none among {len(skipped)} files{reasons}."
-    )
-
-
-def _scan(root: Path, *, in_class_folders: bool) -> tuple[list[Path], tuple[Skipped, ...]]:
+def _scan(root: Path, files: Sequence[Path], *, in_class_folders: bool) -> tuple[list[Path], tuple[Skipped, ...]]:
+    """The images among the files of a folder, and what is left out."""
     images, skipped, broken = [], [], []
-    for file in _sorted_files(root):
+    for file in files:
         parts = file.relative_to(root).parts
         if any(part.startswith(".") for part in parts):
             skipped.append(Skipped(file, HIDDEN))
@@ -380,7 +364,14 @@ def _scan(root: Path, *, in_class_folders: bool) -> tuple[list[Path], tuple[Skip
             DataWarning,
             stacklevel=3,
         )
-    return images, (*skipped, *broken)
+    left_out = (*skipped, *broken)
+    if not images:
+        reasons = f": {list_some((f'{skip.path.name}: {skip.reason}' for skip in left_out), 3)}" if left_out else ""
+        raise DataError(
+            f"{root} must hold at least one readable image "
+            f"({', '.join(sorted(IMAGE_SUFFIXES))}), got none among {len(left_out)} files{reasons}."
+        )
+    return images, left_out
 
 
 def _sorted_files(root: Path) -> list[Path]:

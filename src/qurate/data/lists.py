@@ -24,9 +24,9 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class ListedFile:
-    """One sample as a list or table names it; an empty label means unlabelled."""
+    """One sample as a list or table names it, on 'line 3' or 'row 3'; an empty label means unlabelled."""
 
-    place: str
+    position: str
     path: str
     label: str
 
@@ -118,7 +118,7 @@ def parse_table(path: Path | str, path_column: str | None, label_column: str | N
     labels = [""] * len(table) if label_column is None else table[label_column].tolist()
     cells = zip(table[files].tolist(), labels, strict=True)
     rows = [ListedFile(f"row {i}", file, label.strip()) for i, (file, label) in enumerate(cells, 1)]
-    if nameless := [row.place for row in rows if not row.path.strip()]:
+    if nameless := [row.position for row in rows if not row.path.strip()]:
         raise DataError(f"{path} has no path in {list_some(nameless)}. Fill in or remove the rows.")
     _check_text(rows, path)
     return rows
@@ -158,7 +158,7 @@ def parse_list(path: Path | str, *, need_class: bool = True) -> list[ListedFile]
 
 def _check_text(rows: Sequence[ListedFile], path: Path | str) -> None:
     """A path may be any bytes, for files are called so; another encoding shows by the classes, or finds no file."""
-    if strange := [row.place for row in rows if not is_text(row.label) or "\0" in row.path + row.label]:
+    if strange := [row.position for row in rows if not is_text(row.label) or "\0" in row.path + row.label]:
         raise DataError(f"{path}: not a UTF-8 text file, as {strange[0]} shows. Save it as UTF-8.")
 
 
@@ -196,7 +196,7 @@ def move_rows(rows: Sequence[ListedFile], folders: Mapping[str, str]) -> list[Li
     return moved
 
 
-def place_of(row: ListedFile, root: Path) -> Path:
+def path_of(row: ListedFile, root: Path) -> Path:
     """The file that a row names; blanks around the name belong to it only if there is such a file."""
     exact = root / row.path
     return exact if row.path == row.path.strip() or is_file(exact) else root / row.path.strip()
@@ -208,8 +208,8 @@ def locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
     Raises:
         DataError: If any is missing.
     """
-    paths = [place_of(row, root) for row in rows]
-    missing = [f"{shorten(path)} ({row.place})" for path, row in zip(paths, rows, strict=True) if not is_file(path)]
+    paths = [path_of(row, root) for row in rows]
+    missing = [f"{shorten(path)} ({row.position})" for path, row in zip(paths, rows, strict=True) if not is_file(path)]
     if missing:
         hint = "" if all(map(is_text, missing)) else " Is it saved as UTF-8?"
         raise DataError(
@@ -217,6 +217,17 @@ def locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
             f"are relative to {root}.{hint}"
         )
     return paths
+
+
+def domain_of(rows: Sequence[ListedFile], root: Path, *, name: str, where: str) -> Domain:
+    """A domain of listed files as they are, repeated ones too, with integer classes named after their folders.
+
+    Raises:
+        DataError: If a file is missing.
+    """
+    paths = locate(rows, root, where)
+    labels, numbers = index_classes(rows, where)
+    return Domain(name, ImageFiles(tuple(paths)), labels, name_classes(rows, numbers))
 
 
 def _from_rows(rows: list[ListedFile], root: Path, name: str, where: str) -> Domain:
@@ -230,10 +241,10 @@ def _from_rows(rows: list[ListedFile], root: Path, name: str, where: str) -> Dom
         if compose_name(earlier.label) != compose_name(row.label):
             raise DataError(
                 f"{where}: '{shorten(row.path)}' must have one class, got '{shorten(earlier.label)}' in "
-                f"{earlier.place} and '{shorten(row.label)}' in {row.place}. Remove the wrong one."
+                f"{earlier.position} and '{shorten(row.label)}' in {row.position}. Remove the wrong one."
             )
         if earlier is not row:
-            repeated.append((paths[i], f"{row.place} repeats {earlier.place}"))
+            repeated.append((paths[i], f"{row.position} repeats {earlier.position}"))
     if repeated:
         warnings.warn(
             f"{where} names {len(repeated)} samples again, which are left out: "

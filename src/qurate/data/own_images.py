@@ -27,8 +27,8 @@ from qurate.data.domains import (
     read_unlabeled_folder,
 )
 from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
-from qurate.data.lists import parse_paths, place_of, read_list, read_table, read_unlabeled_list
-from qurate.data.samples import Inputs, Labeled, Split, Unlabeled
+from qurate.data.lists import parse_paths, path_of, read_list, read_table, read_unlabeled_list
+from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
 from qurate.embedding.cache import HashedFile, digest_index, hash_files, with_copies
 from qurate.errors import DataError
@@ -47,14 +47,14 @@ _FOREIGN_SUFFIXES = frozenset(
 _KINDS = IMAGE_SUFFIXES | _FOREIGN_SUFFIXES
 
 
-def count_images(*places: StrPath) -> int:
-    """About how many images there are at some places: files of folders by their names, lines of lists and tables."""
+def count_images(*paths: StrPath) -> int:
+    """About how many images there are: files of folders by their names, lines of lists and tables."""
     count = 0
-    for place in places:
-        if is_file(Path(place)):
-            count += sum(1 for line in Path(place).read_bytes().splitlines() if line.strip())
+    for path in paths:
+        if is_file(Path(path)):
+            count += sum(1 for line in Path(path).read_bytes().splitlines() if line.strip())
         else:
-            names = (name for _, _, files in os.walk(place) for name in files)
+            names = (name for _, _, files in os.walk(path) for name in files)
             count += sum(Path(name).suffix.lower() in IMAGE_SUFFIXES for name in names)
     return count
 
@@ -216,7 +216,7 @@ def _images_named(place: Path) -> list[Path]:
     """One image, or the files that a list or a glob names."""
     if is_file(place):
         is_image = place.suffix.lower() in IMAGE_SUFFIXES
-        return [place] if is_image else [place_of(row, place.parent) for row in parse_paths(place)]
+        return [place] if is_image else [path_of(row, place.parent) for row in parse_paths(place)]
     try:
         named = glob.glob(os.fspath(place), recursive=True)  # noqa: PTH207  # any pattern
     except (OSError, re.error):
@@ -293,18 +293,11 @@ def prepare_images(
 
 def read_prepared(split: Split, stored: dict[Path, Path]) -> Split:
     """The split on the stored arrays."""
-    source, target = split.source, split.target_labeled
-    return replace(
-        split,
-        source=Labeled(_stored(source.inputs, stored), source.labels),
-        target_labeled=Labeled(_stored(target.inputs, stored), target.labels),
-        target_unlabeled=Unlabeled(_stored(split.target_unlabeled.inputs, stored), split.target_unlabeled.sealed),
-    )
-
-
-def _stored(inputs: Inputs, stored: dict[Path, Path]) -> Inputs:
-    assert isinstance(inputs, ImageFiles)
-    return ImageFiles(tuple(stored[path] for path in inputs.paths))
+    parts = {
+        name: replace(part, inputs=ImageFiles(tuple(stored[path] for path in paths_of(part))))
+        for name, part in split.parts.items()
+    }
+    return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
 
 
 def _store(folder: Path, transform: Transform, path: Path) -> Path:

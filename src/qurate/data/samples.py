@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeAlias
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from qurate.data.images import ImageFiles
 from qurate.errors import DataError as DataError
+from qurate.runtime.validation import show
 
 Inputs: TypeAlias = Tensor | ImageFiles
 """Tensors in memory (arrays or embeddings, sample first) or image files on disk."""
@@ -190,6 +192,16 @@ def check_positions(positions: object, size: int, where: str) -> None:
         raise DataError(f"{where} must be {allowed}, got {found}.")
     if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < size:
         raise DataError(f"{where} must be {allowed}, got {int(positions.min())} to {int(positions.max())}.")
+
+
+def check_integer(argument: str, value: object, least: int) -> None:
+    """Make sure that an argument is an integer of at least `least`.
+
+    Raises:
+        DataError: If it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise DataError(f"{argument} must be an integer of at least {least}, got {show(value)}.")
 
 
 def _check_inputs(where: str, inputs: object) -> None:

@@ -9,7 +9,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from numbers import Integral
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +18,8 @@ from torch import Tensor
 
 from qurate.data.domains import DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
-from qurate.data.lists import ListedFile, index_classes, locate, move_rows, name_classes, parse_list
-from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled, describe
-from qurate.runtime.validation import show
+from qurate.data.lists import ListedFile, domain_of, move_rows, parse_list
+from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled, check_integer, describe
 
 
 def split_target(source: Domain, target: Domain, *, shots: int, seed: int, validation_shots: int = 0) -> Split:
@@ -53,7 +51,7 @@ def split_target(source: Domain, target: Domain, *, shots: int, seed: int, valid
         (6, 2)
     """
     for argument, value, least in (("shots", shots, 1), ("seed", seed, 0), ("validation_shots", validation_shots, 0)):
-        _check_integer(argument, value, least)
+        check_integer(f"split_target: {argument}", value, least)
     _check_domains("split_target", source=source, target=target)
     if not target.classes:
         raise DataError(
@@ -65,7 +63,8 @@ def split_target(source: Domain, target: Domain, *, shots: int, seed: int, valid
     labeled, validation, short = [], [], []
     for label, name in enumerate(source.classes):
         members = _shuffled_class(target, label, np.random.default_rng((seed, label)))
-        n_labeled, n_validation = _shares(len(members), shots, validation_shots)
+        n_validation = min(validation_shots, (len(members) - 1) // 2)  # whatever shots are
+        n_labeled = max(1, min(shots, len(members) - n_validation - 1))
         labeled += members[:n_labeled]
         validation += members[len(members) - n_validation :]
         if n_labeled < shots or n_validation < validation_shots:
@@ -161,9 +160,7 @@ def read_mme_split(
         parts = _separate(*parts)
     rows = move_rows([row for part in parts for row in part], folders or {})
     where = f"read_mme_split: {source} to {target}, {shots} shots"
-    paths = locate(rows, Path(root), where)
-    labels, numbers = index_classes(rows, where)
-    domain = Domain(where, ImageFiles(tuple(paths)), labels, name_classes(rows, numbers))
+    domain = domain_of(rows, Path(root), name=where, where=where)
     _check_all_labeled(domain)
     ends = accumulate((len(part) for part in parts), initial=0)
     pieces = [domain.keep(torch.arange(start, end)) for start, end in pairwise(ends)]
@@ -203,12 +200,6 @@ def _shuffled_class(target: Domain, label: int, generator: np.random.Generator) 
     return [members[i] for i in generator.permutation(len(members))]
 
 
-def _shares(size: int, shots: int, validation_shots: int) -> tuple[int, int]:
-    """Labelled and validation samples of a class; validation does not depend on shots."""
-    validation = min(validation_shots, (size - 1) // 2)
-    return max(1, min(shots, size - validation - 1)), validation
-
-
 def _labeled(domain: Domain) -> Labeled:
     return Labeled(domain.inputs, domain.labels)
 
@@ -228,11 +219,6 @@ def _into_classes(part: Domain, source: Domain, argument: str) -> Domain:
         )
     table = torch.tensor([source.classes.index(name) for name in part.classes] + [-1])
     return Domain(part.name, part.inputs, table[part.labels], source.classes, part.skipped)
-
-
-def _check_integer(argument: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise DataError(f"split_target: {argument} must be an integer of at least {least}, got {show(value)}.")
 
 
 def _check_domains(caller: str, **domains: object) -> None:

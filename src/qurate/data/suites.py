@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,9 +17,8 @@ from qurate.config import Bottleneck
 from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
 from qurate.data.domains import Domain, list_some, read_folder
-from qurate.data.images import ImageFiles
-from qurate.data.lists import index_classes, locate, move_rows, name_classes, parse_list
-from qurate.data.samples import DataError, SealedLabels, Split, Unlabeled, take
+from qurate.data.lists import domain_of, move_rows, parse_list
+from qurate.data.samples import DataError, SealedLabels, Split, Unlabeled, check_integer, take
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
 from qurate.networks.backbones import check_backbone
@@ -53,9 +51,8 @@ def thin_to_tail(split: Split, imbalance: int, seed: int) -> Split:
         >>> len(split.target_unlabeled), len(thin_to_tail(split, 20, seed=0).target_unlabeled)
         (1767, 612)
     """
-    for argument, value, least in (("imbalance", imbalance, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-            raise DataError(f"thin_to_tail: {argument} must be an integer of at least {least}, got {show(value)}.")
+    check_integer("thin_to_tail: imbalance", imbalance, 1)
+    check_integer("thin_to_tail: seed", seed, 0)
     if imbalance == 1:
         return split
     whole = split.target_unlabeled
@@ -301,7 +298,4 @@ def source_list(lists: Path, domain: SuiteDomain) -> Path:
 def _read_all(lists: Path, domain: SuiteDomain, data: Path, folders: Mapping[str, str]) -> Domain:
     """All listed images of a domain, whose classes are a part of what is on disk."""
     path = source_list(lists, domain)
-    rows = move_rows(parse_list(path), folders)
-    labels, numbers = index_classes(rows, str(path))
-    images = ImageFiles(tuple(locate(rows, data, str(path))))
-    return Domain(domain.name, images, labels.to(torch.int64), name_classes(rows, numbers))
+    return domain_of(move_rows(parse_list(path), folders), data, name=domain.name, where=str(path))
