@@ -11,20 +11,17 @@ import tyro
 from rich.console import Console
 
 from qurate.cli import options
-from qurate.cli.terminal import begin, check_output, on_stop, say, tell, write
+from qurate.cli.options import check_output, write_output
+from qurate.cli.terminal import begin, on_stop, say, tell
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model_json import read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY, between
-from qurate.runtime.validation import LARGEST_SEED, MOST
 
 if TYPE_CHECKING:
     from qurate.runs.suggestions import Inquiry, RunImages
 
 
-Count = Annotated[int, tyro.conf.arg(metavar="INT"), between(1, MOST)]
-Share = Annotated[float, between(0, 1)]
-Seed = Annotated[int, between(0, LARGEST_SEED)]
 QueryStrategyName = Annotated[
     str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}.")
 ]
@@ -32,11 +29,11 @@ QueryStrategyName = Annotated[
 
 def suggest(
     run: options.RunDir,
-    count: Count,
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+    count: options.Count,
+    out: options.File,
     asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
-    random_share: Share = 0.0,
-    seed: Seed = 0,
+    random_share: options.Share = 0.0,
+    seed: options.Seed = 0,
     force: options.Flag = False,
 ) -> None:
     """Say which unlabelled images to label next, and why.
@@ -64,17 +61,17 @@ def suggest(
     questions = inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers)
     if not questions:
         raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
-    write(out, to_csv(inquiry.table(questions)), "--out")
+    write_output(out, to_csv(inquiry.table(questions)), "--out")
     honest = sum(question.asker == "random" for question in questions)
     say(f"{len(questions)} of {len(inquiry.files)} images to label, {honest} of them drawn at random. Table: {out}")
 
 
 def review(
     run: options.RunDir,
-    count: Count = 50,
+    count: options.Count = 50,
     asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
-    random_share: Share = 0.2,
-    seed: Seed = 0,
+    random_share: options.Share = 0.2,
+    seed: options.Seed = 0,
     port: Annotated[int, between(0, 65535)] = 0,
     browser: options.Switch = True,
 ) -> None:

@@ -16,10 +16,10 @@ from tyro.conf import OmitArgPrefixes
 
 from qurate.benchmark.options import ExecutionOptions, GridOptions
 from qurate.cli import options
-from qurate.cli.options import check_count, check_folder, check_seed
+from qurate.cli.options import check_folder
 from qurate.cli.terminal import announce, begin, on_stop, say
 from qurate.errors import ConfigError
-from qurate.runtime.validation import MOST_STEPS
+from qurate.runs.options import option
 
 if TYPE_CHECKING:
     from qurate.benchmark.cell import Cell
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from qurate.benchmark.grid import Grid
 
 
-def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, force: options.Flag = False) -> None:
+def demo(
+    out: options.Folder = Path("demo"),
+    seed: options.Seed = 0,
+    steps: options.Steps = 400,
+    force: options.Flag = False,
+) -> None:
     """Adapt from typeset to handwritten digits in seven ways and compare them, in minutes and without a download.
 
     Args:
@@ -37,8 +42,6 @@ def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, fo
         steps: Training steps before selection.
         force: Overwrite DIR/results.csv if it exists.
     """
-    check_seed("seed", seed)
-    check_count("steps", steps, MOST_STEPS)
     check_folder("out", out)
     on_stop(lambda: "Re-run the command with --force.")
     begin()
@@ -50,7 +53,7 @@ def demo(out: options.Folder = Path("demo"), seed: int = 0, steps: int = 400, fo
 def report(
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
     out: options.AnyFolder = None,
-    reference: options.Row = None,
+    reference: Annotated[str | None, option("ROW", "TML_DQNPL*, or else the best")] = None,
 ) -> None:
     """Tables and figures of a benchmark beside the published numbers, and which differences are larger than chance.
 

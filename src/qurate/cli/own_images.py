@@ -14,7 +14,9 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes
 
 from qurate.cli import options
-from qurate.cli.terminal import begin, check_output, on_stop, print_metrics, say, tell, write
+from qurate.cli.options import check_output, write_output
+from qurate.cli.terminal import begin, on_stop, print_metrics, say, tell
+from qurate.config import Device
 from qurate.errors import ConfigError, DataError
 from qurate.runs.files import EXPORT_FILE
 from qurate.runs.model_json import read_about
@@ -27,6 +29,7 @@ from qurate.runs.options import (
     OutputOptions,
     TrainingOptions,
     check_options,
+    option,
 )
 from qurate.runtime.paths import LABELED, existing, is_file
 
@@ -90,7 +93,7 @@ def _standing(out: Path) -> str:
 def predict(
     run: options.RunDir,
     images: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+    out: options.File,
     force: options.Flag = False,
 ) -> None:
     """Predict the class of images with the model of a run.
@@ -116,7 +119,7 @@ def predict(
     unreadable = int((table["problem"] != "").sum())
     if unreadable == len(table):
         raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
-    write(out, to_csv(table), "--out")
+    write_output(out, to_csv(table), "--out")
     say(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
     say(f"The probabilities are {model.calibration}.")
 
@@ -156,7 +159,7 @@ def evaluate(
     if confusion is not None:
         counted = pd.DataFrame(found.confusion.numpy(), columns=list(model.classes))
         counted.insert(0, "true class", model.classes, allow_duplicates=True)
-        write(confusion, to_csv(counted), "--confusion")
+        write_output(confusion, to_csv(counted), "--confusion")
         say(f"Confusion table: {confusion}")
 
 
@@ -188,7 +191,7 @@ def embed(
     images: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES", help_behavior_hint="")],
     model: OmitArgPrefixes[BackboneOptions],
     cache: options.AnyFolder = None,
-    device: options.Device = None,
+    device: Annotated[Device, option("{auto,cpu,cuda,mps}", "auto")] = "auto",
     ray: options.Ray = None,
 ) -> None:
     """Pass images through a frozen backbone ahead of time; the other verbs then find the embeddings in the cache.
@@ -222,7 +225,7 @@ def embed(
             model.get("weights", "auto"),
             model.get("image_size"),
             model.get("pooling"),
-            look=lambda: (len(found), choose_device(device or "auto")),
+            look=lambda: (len(found), choose_device(device)),
         )
         if message:
             bars.say(message)
@@ -231,7 +234,7 @@ def embed(
             freeze_backbones(name, chosen),
             cache=cache,
             required=True,
-            device=device or "auto",
+            device=device,
             cluster=cluster,
             on_progress=functools.partial(bars.show, "embedding"),
         )

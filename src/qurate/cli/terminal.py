@@ -5,14 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-
-from qurate.errors import ConfigError
-from qurate.runtime.files import why_not_writable, write_atomically
-from qurate.runtime.paths import is_file, is_folder, shorten
 
 if TYPE_CHECKING:
     from qurate.evaluation import Metrics
@@ -63,28 +58,6 @@ def announce(title: str, module: str) -> None:
     """Say that a part is being loaded, unless it is loaded already."""
     if module not in sys.modules:
         tell(f"loading {title} ...", "dim")
-
-
-def check_output(path: Path, option: str, *, force: bool) -> None:
-    """Make sure, before any work begins, that a file may be written.
-
-    Raises:
-        ConfigError: If it is there and may not be overwritten, is a folder, or is nowhere where one could be.
-    """
-    if is_folder(path):
-        raise ConfigError(f"{option} must be a file, got {path} (a folder). Name a file in it.")
-    if is_file(path) and not force:
-        raise ConfigError(f"{path} exists. Choose another {option}, or pass --force to overwrite it.")
-    if reason := why_not_writable(path.parent if is_file(path) else path):
-        raise ConfigError(f"{option} {shorten(path)}: cannot be written ({reason}). Choose another {option}.")
-
-
-def write(path: Path, content: bytes, option: str) -> None:
-    """Write a file that an option named."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}). Choose another {option}.") from error
 
 
 _advice: list[Callable[[], str]] = []
