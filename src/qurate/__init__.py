@@ -5,7 +5,9 @@ Importing this package loads nothing heavy: each public name is imported when it
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,44 +69,16 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
-    "active.strategies": ("QueryStrategy", "Pool"),
-    "config": (
-        *(
-            "DQNConfig",
-            "EpisodeConfig",
-            "ExecutionConfig",
-            "MethodConfig",
-            "NetworkConfig",
-            "QLearningConfig",
-            "RewardConfig",
-        ),
-        *("RunConfig", "SelectionConfig", "SelectorConfig", "TrainingConfig"),
-    ),
-    "data.digits": ("digits_split",),
-    "data.domains": ("Domain", "from_arrays", "read_folder", "read_unlabeled_folder"),
-    "data.lists": ("read_list", "read_table"),
-    "data.samples": ("DataError", "Labeled", "SealedLabels", "Split", "Unlabeled"),
-    "data.splits": ("read_mme_split", "split_parts", "split_target"),
-    "embedding.embed": ("embed_split",),
-    "errors": ("ConfigError", "QurateError"),
-    "estimator": ("SSDAClassifier",),
-    "evaluation": ("Metrics", "evaluate", "predict_probabilities"),
-    "methods": ("Method",),
-    "presets": ("make_config",),
-    "registry": ("QUERY_STRATEGIES", "METHODS", "SELECTORS"),
-    "runs.adapt": ("adapt",),
-    "runs.model": ("AdaptedModel", "load"),
-    "runs.options": ("AdaptOptions",),
-    "selection.algorithm": ("Adaptation", "fit"),
-    "selection.callbacks": ("Callback",),
-    "selection.answered": ("Answered", "Previous", "answer", "fit_with_answers"),
-    "selection.pseudo_labels": ("Positives", "Round"),
-    "selection.selectors": ("Selector",),
-    "training": ("TrainingError",),
-}
-"""The module of each public name."""
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+def _read_public_names() -> dict[str, str]:
+    """The module of each public name, read from the imports above, which are for type checkers and never run."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_MODULES = _read_public_names()
 
 __all__ = ["__version__", *_MODULES]
 
@@ -116,7 +90,7 @@ def __getattr__(name: str) -> Any:
 
         found: Any = version("qurate")
     elif name in _MODULES:
-        found = getattr(import_module(f"qurate.{_MODULES[name]}"), name)
+        found = getattr(import_module(_MODULES[name]), name)
     else:
         raise AttributeError(f"module 'qurate' has no attribute {name!r}")
     globals()[name] = found
