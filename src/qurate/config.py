@@ -154,10 +154,10 @@ class ShareConfig(SelectorConfig):
 class AdaptiveShareConfig(ShareConfig):
     """A growing share of D_u, balanced as far as the predicted classes are of equal size (decision 51)."""
 
-    lopsided_from: Rate = 0.6
-    """From this distance d between predicted shares and equal ones on, nothing is balanced. Our choice."""
-    lopsided_over: Rate = 0.35
-    """How far d must fall below that until everything is balanced. Our choice."""
+    imbalance_limit: Rate = 0.6
+    """Imbalance d of the predicted classes, sum of |share - 1/K|, from which on nothing is balanced. Our choice."""
+    imbalance_width: Rate = 0.35
+    """How far d must fall below the limit until everything is balanced. Our choice."""
     class_room: Rate = 1.15
     """Where all is balanced, a class gives at most this many times an equal part. Our choice."""
 
@@ -474,6 +474,8 @@ _HASHED: Mapping[str, Any] = {"device": "auto", "threads": 0, "workers": 0}
 """Execution fields that fingerprints held before they were left out: the same constants keep the names of cells."""
 _HASHED_IF_CHANGED: Mapping[str, Any] = {"micro_batch": 0, "frozen_norms": False}
 """Newer fields of [training] that fingerprints hold only where they differ from these defaults."""
+_HASHED_AS = {"imbalance_limit": "lopsided_from", "imbalance_width": "lopsided_over"}
+"""Names of selector fields in fingerprints, which keep the names of cells."""
 
 
 def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
@@ -484,4 +486,6 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
     for name, default in _HASHED_IF_CHANGED.items():
         if training[name] == default:
             del training[name]
-    return {**fields, "training": training}
+    chosen = fields["selection"]["selector"]
+    selector = {_HASHED_AS.get(name, name): value for name, value in chosen.items()}
+    return {**fields, "training": training, "selection": {**fields["selection"], "selector": selector}}

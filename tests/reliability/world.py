@@ -27,7 +27,7 @@ GRID = "benchmark --suite digits --methods ent --selectors none,random --seeds 0
 
 
 class _Stop:
-    """An audience that stops the run as a phase begins."""
+    """A reporter that stops the run as a phase begins."""
 
     def __init__(self, phase: str) -> None:
         self._phase = phase

@@ -64,8 +64,8 @@ def place(tmp_path: Path) -> dict[str, Path]:
 def adapt(weights: str, cache: Path) -> Adapt:
     def run(place: dict[str, Any], **arguments: Any) -> RunOutcome:
         given = {"cache": cache, **FAST, **arguments}
-        audience = given.pop("audience", None)
-        return run_adaptation({**place, "backbone": BACKBONE, "weights": weights, **given}, audience)
+        reporter = given.pop("reporter", None)
+        return run_adaptation({**place, "backbone": BACKBONE, "weights": weights, **given}, reporter)
 
     return run
 
@@ -181,7 +181,7 @@ def test_bad_files_are_left_out_and_named(place: dict[str, Path], adapt: Adapt) 
     (place["unlabeled"] / "truncated.jpg").write_bytes(whole[:-60])
     (place["unlabeled"] / "again.jpg").write_bytes(whole)
     listener = Listener()
-    record = adapt(place, audience=listener).record
+    record = adapt(place, reporter=listener).record
     said = "\n".join(listener.lines)
     assert "3 classes: 'blue', 'green tea', 'été'." in said
     assert "Source: 18 labelled images." in said
@@ -297,7 +297,7 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
 def test_too_few_labels_to_compare_are_said(tmp_path: Path, adapt: Adapt) -> None:
     listener = Listener()
     few = make_folders(tmp_path, shots=1)
-    record = adapt(few, compare=True, audience=listener).record
+    record = adapt(few, compare=True, reporter=listener).record
     assert record is not None
     assert (record.comparison, record.no_comparison) == (None, "")
     assert listener.lines[-2].startswith("No comparison was made. No class has two labelled target images")

@@ -20,7 +20,7 @@ from qurate.runs.files import CURVES_FOLDER, lock_run
 from qurate.runs.folder import RunFolder, RunWarning, read_checkpoint
 from qurate.runs.pipeline import RunOutcome
 from qurate.runtime.files import write_atomically
-from qurate.runtime.progress import Audience
+from qurate.runtime.progress import Reporter
 
 
 class KilledError(Exception):
@@ -50,9 +50,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**make_folders(root), "weights": save_weights(root / "w.safetensors"), "cache": root / "cache"}
 
 
-def run(place: dict[str, Any], out: Path, audience: Audience | None = None, **arguments: Any) -> RunOutcome:
+def run(place: dict[str, Any], out: Path, reporter: Reporter | None = None, **arguments: Any) -> RunOutcome:
     config = arguments.pop("config", None) or small_config()
-    return run_adaptation({**place, "backbone": BACKBONE, "config": config, "out": out, **arguments}, audience)
+    return run_adaptation({**place, "backbone": BACKBONE, "config": config, "out": out, **arguments}, reporter)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -58,17 +58,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begin(root: Path, out: Path, config: RunConfig | None = None, **arguments: Any) -> RunOutcome:
-    given: dict[str, Any] = {"compare": False, "audience": Watcher(), "cache": root / "cache", **arguments}
+    given: dict[str, Any] = {"compare": False, "reporter": Watcher(), "cache": root / "cache", **arguments}
     parts = {part: root / part for part in ("source", "labeled", "unlabeled")}
     network = {"backbone": BACKBONE, "weights": str(root / "w.safetensors")}
-    audience = given.pop("audience")
-    return run_adaptation({**parts, **network, "config": config or small_config(), "out": out, **given}, audience)
+    reporter = given.pop("reporter")
+    return run_adaptation({**parts, **network, "config": config or small_config(), "out": out, **given}, reporter)
 
 
 def go_on(root: Path, run: Path, out: Path | None, **arguments: Any) -> RunOutcome:
-    given: dict[str, Any] = {"audience": Watcher(), "cache": root / "cache", **arguments}
-    audience = given.pop("audience")
-    return run_adaptation({"previous": run, "out": out, **given}, audience)
+    given: dict[str, Any] = {"reporter": Watcher(), "cache": root / "cache", **arguments}
+    reporter = given.pop("reporter")
+    return run_adaptation({"previous": run, "out": out, **given}, reporter)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_labels_join_the_labelled_ones_and_all_answered_leave_the_unlabelled_one
     answer(run, {file: truth_of(file) for file in files[:6]}, asked="random")
     answer(run, {files[6]: "none", files[7]: "wrong"})
     before, watcher = snapshot(run), Watcher()
-    outcome = go_on(world, run, tmp_path / "next", audience=watcher)
+    outcome = go_on(world, run, tmp_path / "next", reporter=watcher)
     record = outcome.record
     assert record is not None
     assert snapshot(run) == before, "the old run and its answers stay as they are"
@@ -139,7 +139,7 @@ def test_labels_join_the_labelled_ones_and_all_answered_leave_the_unlabelled_one
 def test_it_is_as_sure_as_the_run_before_whose_verdict_is_named(world: Path, run: Path, tmp_path: Path) -> None:
     answer(run, {file: truth_of(file) for file in files_of(run)[:3]})
     watcher = Watcher()
-    model = go_on(world, run, tmp_path / "next", audience=watcher).model
+    model = go_on(world, run, tmp_path / "next", reporter=watcher).model
     assert model.calibration.by == "the run before"
     sure = [
         pd.read_csv(folder / "predictions.csv").set_index("file")["probability"] for folder in (run, tmp_path / "next")
@@ -153,7 +153,7 @@ def test_it_is_as_sure_as_the_run_before_whose_verdict_is_named(world: Path, run
     assert "The model has learned from 3 answers" in page
     assert "How often it is right after the answers was not" in page
     answer(tmp_path / "next", {files_of(run)[4]: truth_of(files_of(run)[4])})
-    go_on(world, tmp_path / "next", tmp_path / "third", audience=watcher)
+    go_on(world, tmp_path / "next", tmp_path / "third", reporter=watcher)
     lines = [line for line in watcher.lines if line.startswith("No comparison was made")]
     assert f"{run / 'report.html'} says" in lines[-1], "the comparison is still that of the first run"
 
@@ -189,10 +189,10 @@ def test_going_on_is_deterministic_and_resumes_to_the_same_result(selector: str,
     answer(run, {file: truth_of(file) for file in files_of(run)[:4]})
     go_on(world, run, whole)
     with pytest.raises(KilledError):
-        go_on(world, run, killed, audience=Watcher("writing" if selector == "none" else "round 2"))
+        go_on(world, run, killed, reporter=Watcher("writing" if selector == "none" else "round 2"))
     assert not (killed / "labels.csv").exists()
     watcher = Watcher()
-    go_on(world, run, killed, resume=True, audience=watcher)
+    go_on(world, run, killed, resume=True, reporter=watcher)
     assert "pre-training" not in watcher.phases
     assert "round 1 of 2" not in watcher.phases
     for name in ("model.safetensors", "predictions.csv", "positives.csv", "labels.csv", "config.json"):
@@ -203,7 +203,7 @@ def test_other_answers_or_another_run_are_other_settings(world: Path, run: Path,
     files, out = files_of(run), tmp_path / "next"
     answer(run, {file: truth_of(file) for file in files[:3]})
     with pytest.raises(KilledError):
-        go_on(world, run, out, audience=Watcher("round 2"))
+        go_on(world, run, out, reporter=Watcher("round 2"))
     with pytest.raises(RunError, match=r"labels was .*'answers': 3"):
         begin(world, out, resume=True)
     answer(run, {files[3]: truth_of(files[3])})
@@ -222,7 +222,7 @@ def test_answers_without_a_run_begin_anew_and_are_not_held_out(world: Path, run:
     files = files_of(run)
     answer(run, {files[0]: truth_of(files[0]), files[1]: "none"})
     watcher = Watcher()
-    record = begin(world, tmp_path / "anew", compare=True, labels=run / "labels.csv", audience=watcher).record
+    record = begin(world, tmp_path / "anew", compare=True, labels=run / "labels.csv", reporter=watcher).record
     assert record is not None
     assert record.comparison is not None
     assert record.comparison.images == 9, "images that were asked about are harder than most"
@@ -242,7 +242,7 @@ def test_what_cannot_be_used_is_said_and_does_no_harm(world: Path, run: Path, tm
     with (run / "labels.csv").open("ab") as file:
         file.write(b'half a row,"\n')
     watcher = Watcher()
-    record = go_on(world, run, tmp_path / "next", audience=watcher).record
+    record = go_on(world, run, tmp_path / "next", reporter=watcher).record
     assert record is not None
     for said in (
         "1 row of ",

@@ -102,7 +102,7 @@ def test_an_interrupted_phase_is_not_said_to_be_done() -> None:
 
 
 def test_silence_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with follow(False) as audience:
-        audience.say("a line")
-        audience.show("a phase", 1, 2)
+    with follow(False) as reporter:
+        reporter.say("a line")
+        reporter.show("a phase", 1, 2)
     assert capsys.readouterr().out == ""

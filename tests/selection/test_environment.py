@@ -221,13 +221,13 @@ def test_a_harvest_offers_all_of_d_u_again() -> None:
 
 def test_even_candidates_come_from_all_classes() -> None:
     round = make_round()
-    lopsided = torch.zeros(80, dtype=torch.int64)
-    lopsided[:3], lopsided[3] = 1, 2
-    round = dataclasses.replace(round, pseudo_labels=lopsided)
+    imbalanced = torch.zeros(80, dtype=torch.int64)
+    imbalanced[:3], imbalanced[3] = 1, 2
+    round = dataclasses.replace(round, pseudo_labels=imbalanced)
     candidates, _ = draw_candidates(
         round, round.positives, EpisodeConfig(candidates=9, even_candidates=True), torch.Generator()
     )
-    assert torch.bincount(lopsided[candidates]).tolist() == [5, 3, 1]
+    assert torch.bincount(imbalanced[candidates]).tolist() == [5, 3, 1]
 
 
 def test_relations_are_standardised_over_d_u() -> None:

@@ -100,7 +100,7 @@ def test_equal_predictions_give_nearly_equal_counts_whatever_the_quality_of_a_cl
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
-def test_lopsided_predictions_are_followed_and_not_balanced(progress: float) -> None:
+def test_imbalanced_predictions_are_followed_and_not_balanced(progress: float) -> None:
     round = round_of(LOPSIDED, progress, gap=0.0)
     chosen = AdaptiveSelector(AdaptiveConfig()).select(round)
     assert chosen.pairs() == ShareSelector(TopShareConfig()).select(round).pairs()

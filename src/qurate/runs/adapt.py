@@ -25,7 +25,7 @@ from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeli
 from qurate.runtime.machine import available_cores
 from qurate.runtime.paths import StrPath, is_file
 from qurate.runtime.process_group import external_world_size
-from qurate.runtime.progress import Audience, follow
+from qurate.runtime.progress import Reporter, follow
 from qurate.selection.algorithm import follow_rank_zero
 
 
@@ -139,8 +139,8 @@ def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:
     return NetworkConfig(backbone, weights, "normalized")
 
 
-def run_adaptation(options: Mapping[str, Any], audience: Audience | None = None) -> RunOutcome:
-    """`adapt` with the record of the run beside its model; an `audience` is told in place of bars.
+def run_adaptation(options: Mapping[str, Any], reporter: Reporter | None = None) -> RunOutcome:
+    """`adapt` with the record of the run beside its model; a `reporter` is used in place of bars.
 
     Where torchrun or a cluster has started several processes, the first does all that this says, and the others help it
     to train.
@@ -153,19 +153,19 @@ def run_adaptation(options: Mapping[str, Any], audience: Audience | None = None)
     if group is not None and not group.is_rank_zero:
         return RunOutcome(follow_rank_zero(group), None, is_rank_zero=False)
     choose_device(execution.device)  # before any work
-    with follow(given.get("progress", True)) if audience is None else nullcontext(audience) as audience:
+    with follow(given.get("progress", True)) if reporter is None else nullcontext(reporter) as reporter:
         if folder is not None:
             folder.claim(resume=given.get("resume", False), force=given.get("force", False))
         if folder is not None and given.get("resume") and folder.finished and not folder.pending:
             folder.forget()  # a kill may have come just before that
-            audience.say(f"{folder.path} is already finished.")
+            reporter.say(f"{folder.path} is already finished.")
             done = RunOutcome(load(folder.path), None)
         else:
-            done = run_pipeline(setup, audience)
+            done = run_pipeline(setup, reporter)
         if group is not None:
             group.broadcast(done.model)
         for line in outcome_lines(done.record, None if folder is None else folder.path):
-            audience.say(line)
+            reporter.say(line)
         return done
 
 

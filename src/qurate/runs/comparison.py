@@ -22,7 +22,7 @@ from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.verdict import estimate_gain, images_needed, verdict_of
 from qurate.runtime.machine import available_cores
 from qurate.runtime.processes import WorkerProcess, report_progress
-from qurate.runtime.progress import Audience
+from qurate.runtime.progress import Reporter
 from qurate.runtime.tensors import pack_tensors, read_tensors
 from qurate.selection.callbacks import Callback, StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold, shuffle_classes
@@ -64,7 +64,7 @@ def cross_fit(
     split: Split,
     config: RunConfig,
     folds: Sequence[Tensor],
-    audience: Audience,
+    reporter: Reporter,
     *,
     done: Mapping[int, HeldOut] | None = None,
     on_fold: Callable[[Mapping[int, HeldOut]], None] | None = None,
@@ -76,7 +76,7 @@ def cross_fit(
         split: D_s, D_t, D_u.
         config: The run; S+T has the same network, training and seed.
         folds: Positions in D_t of the images to hold out, one tensor for each pair of trainings.
-        audience: Shown the progress.
+        reporter: Shown the progress.
         done: Folds of an interrupted run, by their place in `folds`.
         on_fold: Called after each fold with all that are done.
         workers: How many to train at the same time, each in a process of its own; `workers_for` unless given.
@@ -91,11 +91,11 @@ def cross_fit(
     missing = [number for number in range(len(folds)) if number not in found]
     workers = min(workers_for(config, len(missing)) if workers is None else workers, len(missing))
     if workers > 1:
-        _fit_in_processes(FoldTask.without_seal(split, config, folds), missing, workers, audience, keep)
+        _fit_in_processes(FoldTask.without_seal(split, config, folds), missing, workers, reporter, keep)
     for number in missing:
         if number not in found:
             name = f"comparison {number + 1} of {len(folds)}"
-            keep(number, fit_fold(split, config, folds[number], name=name, make_callback=partial(StepCount, audience)))
+            keep(number, fit_fold(split, config, folds[number], name=name, make_callback=partial(StepCount, reporter)))
     return tuple(found[number] for number in range(len(folds)))
 
 
@@ -150,7 +150,7 @@ class _ReportSteps(Callback):
 
 
 def _fit_in_processes(
-    task: FoldTask, missing: Sequence[int], workers: int, audience: Audience, keep: Callable[[int, HeldOut], None]
+    task: FoldTask, missing: Sequence[int], workers: int, reporter: Reporter, keep: Callable[[int, HeldOut], None]
 ) -> None:
     """Train folds in worker processes; those that could not be trained there are left to the caller."""
     each, waiting, steps = steps_of_fold(task.config), list(missing), dict.fromkeys(missing, 0)
@@ -169,7 +169,7 @@ def _fit_in_processes(
                 worker = WorkerProcess(content, environment={"OMP_NUM_THREADS": "1"}, silent=True)
                 train_next(stack.enter_context(worker))
         while running:
-            audience.show(phase, sum(steps.values()), each * len(missing))
+            reporter.show(phase, sum(steps.values()), each * len(missing))
             for future in wait(running, timeout=_PAUSE, return_when=FIRST_COMPLETED).done:
                 worker, fold = running.pop(future)
                 if future.exception() is None:  # else it is raised again when the fold is trained by this process
@@ -178,7 +178,7 @@ def _fit_in_processes(
                     if waiting:
                         train_next(worker)
             steps |= {fold: worker.progress for worker, fold in running.values()}
-        audience.show(phase, sum(steps.values()), each * len(missing))
+        reporter.show(phase, sum(steps.values()), each * len(missing))
 
 
 FOLDS = 3

@@ -52,7 +52,7 @@ from qurate.runs.predictions import (
     predict_baseline,
     train_baseline,
 )
-from qurate.runtime.progress import Audience
+from qurate.runtime.progress import Reporter
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers, shorten
 from qurate.selection.callbacks import Action, Callback, RoundRecord
@@ -135,32 +135,32 @@ class Run:
     setup: RunSetup
     frozen: Frozen
     data: RunData
-    audience: Audience
+    reporter: Reporter
 
 
-def run_pipeline(setup: RunSetup, audience: Audience) -> RunOutcome:
+def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     """Read the parts, embed them, fit, write the results, compare, and add the verdict to them."""
     if setup.message:
-        audience.say(setup.message)
-    audience.say("Reading the images ...")
+        reporter.say(setup.message)
+    reporter.say("Reading the images ...")
     places, folder = setup.places, setup.folder
     parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
     for line in parts.lines():
-        audience.say(line)
+        reporter.say(line)
     frozen = freeze_backbones(setup.backbone, setup.weights)
-    check_before_work(setup, parts, frozen, audience)
-    sound, split = load_inputs(setup, parts, frozen, audience)
+    check_before_work(setup, parts, frozen, reporter)
+    sound, split = load_inputs(setup, parts, frozen, reporter)
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen)):
-        run = Run(setup, frozen, data, audience)
+        run = Run(setup, frozen, data, reporter)
         plan, why_not = plan_folds(setup, sound)
         result = fit_run(run)
         done, log_probs = write_results(run, result, plan, why_not)
         if plan.folds:
             done = compare_with_baseline(run, plan, result.method, done, log_probs)
         else:
-            audience.say(f"No comparison was made. {why_not}")
-        audience.say(f"The model's probabilities are {done.model.calibration}.")
+            reporter.say(f"No comparison was made. {why_not}")
+        reporter.say(f"The model's probabilities are {done.model.calibration}.")
         if folder is not None:
             folder.forget()
     return done
@@ -170,13 +170,13 @@ def _apply_answers(setup: RunSetup, parts: Parts) -> AppliedAnswers:
     return AppliedAnswers.none() if setup.answers is None else apply_answers(setup.answers, parts, setup.previous)
 
 
-def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, audience: Audience) -> None:
+def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporter) -> None:
     """Make sure that the images fit the previous run, the answers the images, and the folder all of it."""
     folder, previous = setup.folder, setup.previous
     if previous is not None:
         previous.check(parts, frozen)
     for line in _apply_answers(setup, parts).lines(previous):
-        audience.say(line)
+        reporter.say(line)
     if folder is None:
         return
     known = make_settings(setup, parts, frozen)
@@ -184,7 +184,7 @@ def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, audience: A
     folder.check(known)
     before, now = folder.processes_before(), setup.config.execution.processes
     if folder.resumes and before != now:
-        audience.say(
+        reporter.say(
             f"The run was started with {before} and continues with {now} processes, so numbers are added up in "
             "another order: its result can differ from that of an undisturbed one as with another seed."
         )
@@ -213,32 +213,32 @@ def _fingerprint(frozen: Frozen) -> str:
     return hashlib.sha256(frozen.identity.encode()).hexdigest()
 
 
-def load_inputs(setup: RunSetup, parts: Parts, frozen: Frozen, audience: Audience) -> tuple[Parts, Split]:
+def load_inputs(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporter) -> tuple[Parts, Split]:
     """The parts without the images that turn out to be unreadable, and what training is given of them.
 
     That is embeddings where only the head is trained, else the images themselves or what was stored of them.
     """
     paths = image_paths(parts.split)
     if setup.train == "head":
-        show = partial(audience.show, "embedding")
+        show = partial(reporter.show, "embedding")
         found = embed_files(paths, frozen, cache=setup.cache, device=setup.config.execution.device, on_progress=show)
         sound = parts.without(found.unreadable)
         split = put_embeddings(sound.split, found)
     elif setup.prepare is not None:
-        show = partial(audience.show, "storing images at training size")
+        show = partial(reporter.show, "storing images at training size")
         stored, unreadable = prepare_images(paths, transforms_of(frozen)[0], setup.prepare, show)
         sound = parts.without(unreadable)
         split = read_prepared(sound.split, stored)
     else:
-        _, unreadable = try_all(check_pixels, paths, partial(audience.show, "checking images"))
+        _, unreadable = try_all(check_pixels, paths, partial(reporter.show, "checking images"))
         sound = parts.without(unreadable)
         split = sound.split
     for line in sound.lines():
         if line not in parts.lines():
-            audience.say(line)
+            reporter.say(line)
     if setup.train == "full":
         room = readable_size(memory_of_training(sound.split, setup.config))
-        audience.say(f"Expected memory of training: about {room} in each process.")
+        reporter.say(f"Expected memory of training: about {room} in each process.")
     return sound, split
 
 
@@ -274,7 +274,7 @@ def fit_run(run: Run) -> Adaptation:
     """Algorithm 1; shorter where people have answered questions about a finished run."""
     setup, data, before = run.setup, run.data, run.setup.previous
     curves = TensorBoardCurves(None if setup.folder is None else setup.folder.work / CURVES_FOLDER)
-    callbacks = (curves, PhaseProgress(run.audience, setup.steps_taken))
+    callbacks = (curves, PhaseProgress(run.reporter, setup.steps_taken))
     if before is None:
         result = fit(data.split, setup.config, checkpoint=setup.folder, callbacks=callbacks)
     else:
@@ -292,7 +292,7 @@ def write_results(run: Run, result: Adaptation, plan: Plan, why_not: str) -> tup
         The outcome so far, and the log-probabilities of D_u, (N_u, K).
     """
     folder, data = run.setup.folder, run.data
-    run.audience.show("writing the results", 0, 1)
+    run.reporter.show("writing the results", 0, 1)
     log_probs = log_probabilities(result.method.network, data.split.target_unlabeled.inputs)
     calibration = Calibration() if plan.folds else calibrate_without_labels(run, log_probs)
     record = make_record(run, result, STILL_TO_COME if plan.folds else why_not)
@@ -305,7 +305,7 @@ def write_results(run: Run, result: Adaptation, plan: Plan, why_not: str) -> tup
         folder.write_results(model, record, predictions, answers, pending=bool(plan.folds))
     elif folder is not None and not plan.folds:
         folder.write_page(record)
-    run.audience.show("writing the results", 1, 1)
+    run.reporter.show("writing the results", 1, 1)
     return RunOutcome(model, record), log_probs
 
 
@@ -321,7 +321,7 @@ def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome
     """
     setup, data, record = run.setup, run.data, done.record
     assert record is not None
-    baseline = train_baseline(data.split, setup.config, setup.folder, run.audience)
+    baseline = train_baseline(data.split, setup.config, setup.folder, run.reporter)
     baseline_log_probs = log_probabilities(baseline.network, data.split.target_unlabeled.inputs)
     folds = _cross_fit(run, plan)
     found, held_out = compare(folds, plan.how, log_probs, baseline_log_probs), HeldOut.join(folds)
@@ -343,9 +343,9 @@ def _cross_fit(run: Run, plan: Plan) -> tuple[HeldOut, ...]:
     split, folder = run.data.split, run.setup.folder
     done = {} if folder is None else folder.load_folds(split, plan.folds)
     if done is None:
-        run.audience.say("What was kept of the comparison is damaged, so it starts again.")
+        run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
     keep = None if folder is None else folder.save_folds
-    return cross_fit(split, run.setup.config, plan.folds, run.audience, done=done, on_fold=keep)
+    return cross_fit(split, run.setup.config, plan.folds, run.reporter, done=done, on_fold=keep)
 
 
 def calibrate_without_labels(run: Run, log_probs: Tensor) -> Calibration:
@@ -361,7 +361,7 @@ def calibrate_without_labels(run: Run, log_probs: Tensor) -> Calibration:
         return calibrate_by_previous(log_probs, setup.previous.model.calibration, sure)
     if not setup.compare or is_baseline(setup.config):
         return Calibration()
-    baseline = train_baseline(data.split, setup.config, setup.folder, run.audience)
+    baseline = train_baseline(data.split, setup.config, setup.folder, run.reporter)
     return calibrate_by_agreement(log_probs, log_probabilities(baseline.network, data.split.target_unlabeled.inputs))
 
 
@@ -442,35 +442,35 @@ class PhaseProgress(Callback):
     """Shows pre-training and each round as a phase.
 
     Args:
-        audience: Told of them.
+        reporter: Shown them.
         config: The run.
     """
 
-    def __init__(self, audience: Audience, config: RunConfig) -> None:
-        self._audience = audience
+    def __init__(self, reporter: Reporter, config: RunConfig) -> None:
+        self._reporter = reporter
         self._selection = config.selection
         self._loads = config.network.backbone != "none"
         self._phase, self._total = "pre-training", config.training.steps
 
     def on_memory(self, peak: int) -> None:
         """Say it once."""
-        self._audience.say(f"Expected memory: about {readable_size(peak)}.")
+        self._reporter.say(f"Expected memory: about {readable_size(peak)}.")
 
     def on_step(self, step: int, terms: dict[str, float]) -> None:
         """Move on."""
-        self._audience.show(self._phase, step, self._total)
+        self._reporter.show(self._phase, step, self._total)
 
     def on_waited(self, waited: float, seconds: float) -> None:
         """Say it where images are decoded for each step."""
         if self._loads and seconds:
-            self._audience.say(
+            self._reporter.say(
                 f"The network waited for data in {waited / seconds:.0%} of {seconds:.0f} seconds of training."
             )
 
     def on_round_start(self, number: int) -> None:
         """A new phase."""
         self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
-        self._audience.show(self._phase, 0, self._total)
+        self._reporter.show(self._phase, 0, self._total)
 
 
 EVERY = 10

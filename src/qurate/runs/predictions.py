@@ -19,7 +19,7 @@ from qurate.networks.inference import log_probabilities
 from qurate.run_results import RunRecord
 from qurate.runs.continue_from import RunData
 from qurate.runs.folder import RunFolder
-from qurate.runtime.progress import Audience
+from qurate.runtime.progress import Reporter
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of
@@ -146,18 +146,18 @@ def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
     )
 
 
-def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, audience: Audience) -> Method:
+def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, reporter: Reporter) -> Method:
     """S+T with the network, training and seed of a run; one that was trained before the run was stopped is taken up.
 
     Args:
         split: D_s, D_t, D_u.
         config: The run.
         folder: Of the run, if it is written anywhere.
-        audience: Told how far it is.
+        reporter: Shown how far it is.
     """
     run = baseline_of(config)
     checkpoint = None if folder is None else folder.open_baseline()
-    listen = StepCount(audience, "S+T on all labelled images", run.total_steps)
+    listen = StepCount(reporter, "S+T on all labelled images", run.total_steps)
     return fit(split, run, checkpoint=checkpoint, callbacks=[listen]).method
 
 

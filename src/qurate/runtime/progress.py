@@ -60,7 +60,7 @@ _LOG_SECONDS = 60.0
 """Time between two lines on the same phase where there is neither a terminal nor a notebook."""
 
 
-class Audience(Protocol):
+class Reporter(Protocol):
     """Receives messages and progress of a run."""
 
     def say(self, line: str) -> None:
@@ -181,7 +181,7 @@ class Silence:
 
 
 @contextmanager
-def follow(progress: bool) -> Iterator[Audience]:
+def follow(progress: bool) -> Iterator[Reporter]:
     """What shows a run to a person for the length of the block, or silence."""
     if not progress:
         yield Silence()

@@ -9,7 +9,7 @@ from functools import partial
 
 from qurate.methods import Method
 from qurate.runtime.process_group import use_group
-from qurate.runtime.progress import Audience
+from qurate.runtime.progress import Reporter
 from qurate.selection.pseudo_labels import Positives
 
 
@@ -113,15 +113,15 @@ class StepCount(Callback):
     """Shows all steps of a run as one phase.
 
     Args:
-        audience: Told after each step.
+        reporter: Called after each step.
         phase: What it is called.
         total: Steps of the whole run.
     """
 
-    def __init__(self, audience: Audience, phase: str, total: int) -> None:
-        self._audience, self._phase, self._total = audience, phase, total
+    def __init__(self, reporter: Reporter, phase: str, total: int) -> None:
+        self._reporter, self._phase, self._total = reporter, phase, total
         self._done = itertools.count(1)
 
     def on_step(self, step: int, terms: dict[str, float]) -> None:
         """One more."""
-        self._audience.show(self._phase, next(self._done), self._total)
+        self._reporter.show(self._phase, next(self._done), self._total)

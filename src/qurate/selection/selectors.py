@@ -21,11 +21,11 @@ def balance(round: Round, config: AdaptiveShareConfig) -> float:
     """How far to balance, from 1 where predicted classes are of equal size to 0 where they are long-tailed.
 
     d = sum over classes of |predicted share - 1/K|
-    w = min(1, max(0, (lopsided_from - d) / lopsided_over))
+    w = min(1, max(0, (imbalance_limit - d) / imbalance_width))
     """
     counts = torch.bincount(round.pseudo_labels, minlength=round.n_classes).double()
     distance = float((counts / counts.sum() - 1 / round.n_classes).abs().sum())
-    return min(1.0, max(0.0, (config.lopsided_from - distance) / config.lopsided_over))
+    return min(1.0, max(0.0, (config.imbalance_limit - distance) / config.imbalance_width))
 
 
 def best_within_room(round: Round, scores: Tensor, weight: float, config: AdaptiveShareConfig) -> Tensor:
