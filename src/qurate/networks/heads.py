@@ -123,14 +123,17 @@ class Network(nn.Module):
 @contextmanager
 def held_statistics(module: nn.Module) -> Iterator[None]:
     """A block in which no batch changes the running statistics of batch norms: those that are passed a second time."""
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    before = [layer.momentum for layer in layers]
+    before = {layer: layer.momentum for layer in _batch_norms(module)}
     hold_statistics(module)
     try:
         yield
     finally:
-        for layer, momentum in zip(layers, before, strict=True):
+        for layer, momentum in before.items():
             layer.momentum = momentum
+
+
+def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
 def checkpoint_activations(network: Network) -> None:
@@ -139,12 +142,9 @@ def checkpoint_activations(network: Network) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    set_checkpointing = getattr(network.backbone, "set_grad_checkpointing", None)
     try:
-        if set_checkpointing is None:
-            raise AssertionError
-        set_checkpointing()
-    except AssertionError:  # timm's way to say no
+        network.backbone.set_grad_checkpointing()  # type: ignore[operator]  # where it has one
+    except (AttributeError, AssertionError):  # it has none, and timm's way to say no
         raise ConfigError(
             f"ExecutionConfig.activation_checkpointing must be False for a {type(network.backbone).__name__}, which "
             "cannot make its activations again. Use `micro_batch` to save memory."
@@ -157,22 +157,12 @@ def hold_statistics(module: nn.Module) -> None:
     For trial networks (decision 34): without this, what they see of the target would change by the statistics of
     labelled batches alone.
     """
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.momentum = 0.0
+    for layer in _batch_norms(module):
+        layer.momentum = 0.0
 
 
 def check_inputs(network: Network, inputs: object, where: str) -> None:
-    """Whether a network can read some inputs.
-
-    Args:
-        network: Who will read them.
-        inputs: Samples.
-        where: Whose argument they are, for the message.
-
-    Raises:
-        DataError: If not.
-    """
+    """Refuse inputs that a network cannot read; `where` names their argument in the message."""
     if isinstance(inputs, ImageFiles):
         fits, allowed = network.transform is not None, "a tensor: this network does not read image files"
         if isinstance(network.backbone, nn.Identity | ConcatenatedBackbones):
