@@ -6,9 +6,8 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -41,57 +40,10 @@ SIDE = 160
 """Longer side of a thumbnail in pixels."""
 BUDGET = 2_500_000
 """Most characters that all thumbnails of a page may take."""
-_TINY = 48
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A picture for the page, or why there is none.
-
-    Args:
-        alt: Its description.
-        uri: The JPEG as a data URI; empty where there is none.
-        problem: The text in its place.
-        tiny: Whether it is so small that pixels should stay sharp when enlarged.
-    """
-
-    alt: str
-    uri: str = ""
-    problem: str = ""
-    tiny: bool = False
-
-
-class Thumbnails:
-    """Makes thumbnails until the page is full.
-
-    Args:
-        budget: Characters to spend.
-    """
-
-    def __init__(self, budget: int = BUDGET) -> None:
-        self._left = budget
-
-    def of(self, path: Path | None, alt: str) -> Thumbnail:
-        """The thumbnail of a file, or a text where it cannot be read."""
-        if path is None:
-            return Thumbnail(f"{alt}: no such image", problem="no image")
-        try:
-            image = read_image(path)
-        except UnreadableImageError:
-            return Thumbnail(f"{alt}: cannot be read", problem="cannot be read")
-        tiny = max(image.size) <= _TINY
-        uri = data_uri(_jpeg(image), "jpeg")
-        if len(uri) > self._left:
-            return Thumbnail(f"{alt}: left out to keep the page small", problem="left out to keep the page small")
-        self._left -= len(uri)
-        return Thumbnail(alt, uri, tiny=tiny)
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    jpeg = io.BytesIO()
-    image.save(jpeg, "JPEG", quality=76, optimize=True)
-    return jpeg.getvalue()
+PAIRS = 12
+"""Classes shown in both domains."""
+GALLERY = 24
+"""Trusted pseudo-labels shown in each part of the gallery, and images to label next."""
 
 
 def gather_record(
@@ -150,30 +102,29 @@ def gather_record(
 
 def metrics_table(record: RunRecord) -> pd.DataFrame:
     """Rounds, comparison, calibration and answers in numbers: columns what, round, value."""
+    values: dict[str, float] = {}
+    if (found := record.comparison) is not None:
+        numbers = {name: getattr(found, name) for name in ("adapted", "baseline", "images", "disagreement", "moved")}
+        for prefix, gain in (("", found.gain), ("balanced_", found.balanced)):
+            numbers |= {f"{prefix}{name}": value for name, value in dataclasses.asdict(gain).items()}
+        values |= {f"comparison_{name}": value for name, value in numbers.items() if math.isfinite(value)}
+    if record.calibration.by != "nothing":
+        values["calibration_temperature"] = record.calibration.temperature
+        values["calibration_images"] = record.calibration.images
+    if (answers := record.answers) is not None:
+        names = ["labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right"]
+        names += ["random_low", "random_high"] if answers.random else []
+        values |= {f"answers_{name}": getattr(answers, name) for name in names}
+        if answers.corrections is not None:
+            values["answers_rejected"] = len(answers.corrections.left)
+            values["answers_changed"] = answers.corrections.changed
     rows: list[tuple[str, int | None, float]] = [
         (name, int(row["round"]), float(row[name]))
         for row in record.rounds.to_dict("records")
         for name in ("positives", "new", "seconds")
     ]
-    if (found := record.comparison) is not None:
-        values = {name: getattr(found, name) for name in ("adapted", "baseline", "images", "disagreement", "moved")}
-        for prefix, gain in (("", found.gain), ("balanced_", found.balanced)):
-            values |= {f"{prefix}{name}": value for name, value in dataclasses.asdict(gain).items()}
-        rows += [(f"comparison_{name}", None, float(value)) for name, value in values.items() if math.isfinite(value)]
-    if record.calibration.by != "nothing":
-        rows.append(("calibration_temperature", None, record.calibration.temperature))
-        rows.append(("calibration_images", None, float(record.calibration.images)))
-    if (answers := record.answers) is not None:
-        names = ("labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right")
-        rows += [(f"answers_{name}", None, float(getattr(answers, name))) for name in names]
-        if answers.random:
-            rows += [(f"answers_{name}", None, getattr(answers, name)) for name in ("random_low", "random_high")]
-        if answers.corrections is not None:
-            rows.append(("answers_rejected", None, float(len(answers.corrections.left))))
-            rows.append(("answers_changed", None, float(answers.corrections.changed)))
-    table = pd.DataFrame(rows, columns=["what", "round", "value"])
-    table["round"] = table["round"].astype("Int64")
-    return table
+    rows += [(name, None, float(value)) for name, value in values.items()]
+    return pd.DataFrame(rows, columns=["what", "round", "value"]).astype({"round": "Int64"})
 
 
 def _picture(
@@ -201,10 +152,14 @@ def _names(inputs: Inputs) -> list[str]:
     return [str(path) for path in inputs.paths]
 
 
-PAIRS = 12
-"""Classes shown in both domains."""
-GALLERY = 24
-"""Trusted pseudo-labels shown in each part of the gallery, and images to label next."""
+@dataclass(frozen=True)
+class Thumbnail:
+    """A picture for the page as a data URI, or the problem in its place; tiny ones stay sharp when enlarged."""
+
+    alt: str
+    uri: str = ""
+    problem: str = ""
+    tiny: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,25 +172,38 @@ class Card:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One class in both domains."""
+class Thumbnails:
+    """Makes thumbnails until the page is full.
 
-    label: str
-    source: Thumbnail
-    target: Thumbnail
+    Args:
+        budget: Characters to spend.
+    """
 
+    def __init__(self, budget: int = BUDGET) -> None:
+        self._left = budget
 
-@dataclass(frozen=True)
-class ClassRow:
-    """One class in numbers; confidence is None where the class was never predicted."""
+    def of(self, path: Path | None, alt: str) -> Thumbnail:
+        """The thumbnail of a file, or a text where it cannot be read."""
+        if path is None:
+            return Thumbnail(f"{alt}: no such image", problem="no image")
+        try:
+            image = read_image(path)
+        except UnreadableImageError:
+            return Thumbnail(f"{alt}: cannot be read", problem="cannot be read")
+        tiny = max(image.size) <= 48
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        jpeg = io.BytesIO()
+        image.save(jpeg, "JPEG", quality=76, optimize=True)
+        uri = data_uri(jpeg.getvalue(), "jpeg")
+        if len(uri) > self._left:
+            return Thumbnail(f"{alt}: left out to keep the page small", problem="left out to keep the page small")
+        self._left -= len(uri)
+        return Thumbnail(alt, uri, tiny=tiny)
 
-    label: str
-    source: int
-    labeled: int
-    predictions: int
-    positives: int
-    confidence: float | None
+    def card(self, file: str, relation: str, label: str, *lines: str) -> Card:
+        """The card of a file; its description is the name of the file and its relation to a class."""
+        path = Path(file)
+        return Card(self.of(path, f"{path.name}, {relation}"), label, path.name, lines)
 
 
 def write_run_page(record: RunRecord, path: Path) -> None:
@@ -245,21 +213,23 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         record: What the run left.
         path: Where to; usually RUN/report.html.
     """
-    # A file name need not be valid Unicode; the page must be.
-    write_atomically(path, render(record).encode("utf-8", errors="backslashreplace"))
-
-
-def render(record: RunRecord) -> str:
-    """The page as HTML."""
     thumbnails = Thumbnails()
     pairs, uncertain = _pairs(record, thumbnails), _least_certain(record)
-    in_full, in_a_word = witnesses(_reward_config(record.config))
-    guesses = [_guess_card(row, thumbnails) for row in uncertain.to_dict("records")]
+    witness, short_witness = witnesses((record.config.get("selection") or {}).get("reward") or {})
+    guesses = [
+        thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure")
+        for file, label, probability in _rows(uncertain, "file", "label", "probability")
+    ]
     doubtful, exemplary = (
-        [_trust_card(row, in_a_word, thumbnails) for row in rows.to_dict("records")]
-        for rows in _gallery(record.positives)
+        [
+            thumbnails.card(
+                file, f"taken for {label}", label, f"{percent(p_c)} sure", f"{short_witness}: {percent(p_f)}"
+            )
+            for file, label, p_c, p_f in _rows(table, "file", "label", "classifier_prob", "center_prob")
+        ]
+        for table in _gallery(record.positives)
     )
-    return render_page(
+    page = render_page(
         "run.html.j2",
         title=record.title,
         record=record,
@@ -270,8 +240,8 @@ def render(record: RunRecord) -> str:
         interval=interval_figure(record.comparison) if record.comparison else None,
         pairs=pairs,
         uncertain=guesses,
-        uncertain_files=[str(file) for file in uncertain["file"]],
-        witness=in_full,
+        uncertain_files=uncertain["file"],
+        witness=witness,
         doubtful=doubtful,
         exemplary=exemplary,
         rounds=record.rounds.to_dict("records"),
@@ -284,32 +254,28 @@ def render(record: RunRecord) -> str:
         reliability=reliability_figure(record.held_out),
         config=json.dumps(record.config, indent=2, ensure_ascii=False, default=str),
     )
+    # A file name need not be valid Unicode; the page must be.
+    write_atomically(path, page.encode("utf-8", errors="backslashreplace"))
 
 
-def _pairs(record: RunRecord, thumbnails: Thumbnails) -> list[Pair]:
+def _pairs(record: RunRecord, thumbnails: Thumbnails) -> list[tuple[str, Thumbnail, Thumbnail]]:
     """Classes spread evenly over all, each with its first image of either domain."""
     shown = min(PAIRS, len(record.classes))
+    source, target = (table.groupby("label")["file"].first() for table in (record.source, record.labeled))
+
+    def first(files: pd.Series, name: str, domain: str) -> Thumbnail:
+        return thumbnails.of(Path(files[name]) if name in files else None, f"{name} in the {domain}")
+
     names = [record.classes[i * len(record.classes) // shown] for i in range(shown)]
-    first = [table.drop_duplicates("label").set_index("label")["file"] for table in (record.source, record.labeled)]
-    return [
-        Pair(
-            name,
-            *(
-                thumbnails.of(Path(files[name]) if name in files.index else None, f"{name} in the {domain}")
-                for files, domain in zip(first, ("source", "target"), strict=True)
-            ),
-        )
-        for name in names
-    ]
+    return [(name, first(source, name, "source"), first(target, name, "target")) for name in names]
 
 
 def _gallery(positives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The lowest by phi, and of the others the highest of each class in turn."""
     by_phi = positives.sort_values("phi", kind="stable")
-    doubtful, rest = by_phi.iloc[:GALLERY], by_phi.iloc[GALLERY:]
-    by_class = [list(group.index[::-1]) for _, group in rest.groupby("label", sort=True)]
-    turns = (place for place in chain.from_iterable(zip_longest(*by_class)) if place is not None)
-    return doubtful, rest.loc[list(islice(turns, GALLERY))]
+    doubtful, rest = by_phi.iloc[:GALLERY], by_phi.iloc[: GALLERY - 1 : -1]
+    turn = rest.groupby("label").cumcount()
+    return doubtful, rest.assign(turn=turn).sort_values(["turn", "label"], kind="stable").head(GALLERY)
 
 
 def _least_certain(record: RunRecord) -> pd.DataFrame:
@@ -319,49 +285,26 @@ def _least_certain(record: RunRecord) -> pd.DataFrame:
     return table.sort_values("probability", kind="stable").head(GALLERY)
 
 
-def _trust_card(row: Mapping[Any, Any], witness: str, thumbnails: Thumbnails) -> Card:
-    label, path = str(row["label"]), Path(row["file"])
-    why = (f"{percent(row['classifier_prob'])} sure", f"{witness}: {percent(row['center_prob'])}")
-    return Card(thumbnails.of(path, f"{path.name}, taken for {label}"), label, path.name, why)
-
-
-def _guess_card(row: Mapping[Any, Any], thumbnails: Thumbnails) -> Card:
-    label, path = str(row["label"]), Path(row["file"])
-    image = thumbnails.of(path, f"{path.name}, perhaps {label}")
-    return Card(image, f"{label}?", path.name, (f"{percent(row['probability'])} sure",))
-
-
 def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
     """Pseudo-labels of the previous run that people rejected."""
-    corrections = None if record.answers is None else record.answers.corrections
-    if corrections is None:
+    if record.answers is None or record.answers.corrections is None:
         return []
     words = {"none": "none of the classes", "wrong": "not that, nobody said what"}
-    cards = []
-    for row in corrections.left.head(GALLERY).to_dict("records"):
-        label, path = str(row["label"]), Path(row["file"])
-        answer = str(row["answer"])
-        shown = answer if answer in record.classes else words.get(answer, answer)
-        cards.append(
-            Card(thumbnails.of(path, f"{path.name}, no {label}"), shown, path.name, (f"was trusted as {label}",))
-        )
-    return cards
+    words |= {name: name for name in record.classes}  # a class may have such a name
+    return [
+        thumbnails.card(file, f"no {label}", words.get(answer, answer), f"was trusted as {label}")
+        for file, label, answer in _rows(record.answers.corrections.left.head(GALLERY), "file", "label", "answer")
+    ]
 
 
-def _class_rows(record: RunRecord) -> list[ClassRow]:
-    tables = (record.source, record.labeled, record.predictions, record.positives)
-    source, labeled, predictions, positives = (
-        table["label"].value_counts().reindex(record.classes, fill_value=0).tolist() for table in tables
-    )
-    confidence = record.predictions.groupby("label")["probability"].mean()
-    found = [confidence.get(name) for name in record.classes]
-    columns = zip(record.classes, source, labeled, predictions, positives, found, strict=True)
-    return [ClassRow(*row) for row in columns]
+def _rows(table: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[column] for column in columns), strict=True)
 
 
-def _reward_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of the configuration that defines phi; empty where there is none."""
-    found: Any = config
-    for name in ("selection", "reward"):
-        found = found.get(name, {}) if isinstance(found, Mapping) else {}
-    return found if isinstance(found, Mapping) else {}
+def _class_rows(record: RunRecord) -> list[dict[Hashable, Any]]:
+    """Images of each class in every part, and the mean confidence of its predictions."""
+    names = ("source", "labeled", "predictions", "positives")
+    counts = {name: getattr(record, name)["label"].value_counts() for name in names}
+    table = pd.DataFrame(counts, index=pd.Index(record.classes, name="label")).fillna(0).astype(int)
+    table["confidence"] = record.predictions.groupby("label")["probability"].mean()
+    return table.reset_index().to_dict("records")

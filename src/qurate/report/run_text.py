@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qurate.report.page import count, percent, signed
-from qurate.run_results import BaselineComparison, Corrections, Gain, RunAnswers, RunRecord
+from qurate.run_results import BaselineComparison, Gain, RunAnswers, RunRecord
 
+CONFUSIONS = 10
+"""Rows of the table of what was taken for what."""
 _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
     "unclear": ("open", "It is not clear whether adaptation helped"),
     "harms": ("bad", "Adaptation looks harmful here"),
 }
-BASELINE = "baseline"
-"""Folder of S+T in a run's: its model and its predictions."""
 _NOT_COMPARED = (
     "There were too few labelled target images to compare the adapted model with plain training (S+T), which learns "
     "from the labelled images alone.",
     "Label some of the images at the end of this page and run again to find out.",
 )
 
-_NOT_CALIBRATED = (
-    "The probabilities are not calibrated: no labelled target images were held out to see how often the model is right "
-    "when it is sure. They are usually too high, so use them to rank images, not as chances."
-)
-
 
 @dataclass(frozen=True)
 class PageOutcome:
-    """The first section of the page.
-
-    Args:
-        tone: 'good', 'open' or 'bad'.
-        headline: The verdict in one sentence.
-        text: What it rests on, one sentence each.
-    """
+    """The first section of the page: its tone ('good', 'open' or 'bad'), the verdict, and what that rests on."""
 
     tone: str
     headline: str
@@ -62,18 +51,29 @@ def outcome(
             return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
         return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
     found = comparison
-    return PageOutcome(*_HEADLINES[found.verdict], (_estimate(found), _measured(found), advice(found)))
+    estimate = (
+        "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
+        f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
+        f"{_interval(found.balanced)} with all classes counted alike. In runs of known truth, such intervals held it "
+        "about nine times in ten."
+    )
+    measured = (
+        f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
+        f"model is right on {percent(found.adapted, 1)} and plain training on {percent(found.baseline, 1)}. They name "
+        f"different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference can be "
+        f"larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
+    )
+    return PageOutcome(*_HEADLINES[found.verdict], (estimate, measured, _advice(found)))
 
 
-def advice(found: BaselineComparison) -> str:
-    """What it means and what to do."""
+def _advice(found: BaselineComparison) -> str:
     if found.verdict == "helps":
         return f"The gain is above zero with a probability of {percent(found.gain.chance)}, so use the adapted model."
     if found.verdict == "harms":
         return (
             f"Plain training does better here with a probability of {percent(1 - found.gain.chance)}, so do not use "
-            "the adapted model as it is. The plain one is kept in the "
-            f"folder {BASELINE} of this run, with its predictions: take that, or label some more images and run again."
+            "the adapted model as it is. The plain one is kept in the folder baseline of this run, with its "
+            "predictions: take that, or label some more images and run again."
         )
     return f"This may be chance. {smallest_in_words(found)}"
 
@@ -97,24 +97,6 @@ def smallest_in_words(found: BaselineComparison) -> str:
     return f"{can} Label about {found.more:,} more to see one of {_points(found.wanted)}."
 
 
-def _estimate(found: BaselineComparison) -> str:
-    return (
-        "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
-        f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
-        f"{_interval(found.balanced)} with all classes counted alike. In runs of known truth, such intervals held it "
-        "about nine times in ten."
-    )
-
-
-def _measured(found: BaselineComparison) -> str:
-    return (
-        f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
-        f"model is right on {percent(found.adapted, 1)} and plain training on {percent(found.baseline, 1)}. They name "
-        f"different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference can be "
-        f"larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
-    )
-
-
 def _interval(gain: Gain) -> str:
     low, high = signed(gain.low * 100, 1), signed(gain.high * 100, 1)
     return f"{signed(gain.estimate * 100, 1)} points (between {low} and {high})"
@@ -130,7 +112,10 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
     """What the probabilities of the page mean, one sentence each."""
     calibration, held_out = record.calibration, record.held_out
     if calibration.by == "nothing":
-        return (_NOT_CALIBRATED,)
+        return (
+            "The probabilities are not calibrated: no labelled target images were held out to see how often the model "
+            "is right when it is sure. They are usually too high, so use them to rank images, not as chances.",
+        )
     was_changed = "made higher" if calibration.temperature < 1 else "made lower"
     scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
     if calibration.by == "the run before":
@@ -166,16 +151,26 @@ def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
     return f"the {number}target images nearest to it", "neighbours"
 
 
-CONFUSIONS = 10
-"""Rows of the table of what was taken for what."""
-
-
 def answers_in_words(found: RunAnswers) -> tuple[str, ...]:
     """The answers, how right the asked model was, and what changed; one or two sentences each."""
-    sentences = [_kinds(found), _before(found), _chance(found), _now(found)]
-    if found.corrections is not None:
-        sentences += [_trusted(found.corrections), _changed(found.corrections)]
-    return tuple(sentence for sentence in sentences if sentence)
+    sentences = [_kinds(found), *_accuracy_before(found)]
+    if found.labeled:
+        sentences.append(
+            f"The new model gives the class that it was told to {found.right_now:,} of {found.labeled:,}. It has "
+            "learned from these images, so that is no accuracy."
+        )
+    if (corrections := found.corrections) is not None:
+        sentences.append(
+            f"Of the {count(corrections.positives, 'pseudo-label')} that the previous run trusted, people confirmed "
+            f"{corrections.confirmed:,} and rejected {len(corrections.left):,}. The confirmed ones are labels now; the "
+            "rejected ones are trusted no longer."
+        )
+        if corrections.open:
+            sentences.append(
+                f"The prediction changed for {corrections.changed:,} of {corrections.open:,} images without an answer "
+                f"({percent(corrections.changed / corrections.open)})."
+            )
+    return tuple(sentences)
 
 
 def _kinds(found: RunAnswers) -> str:
@@ -185,7 +180,8 @@ def _kinds(found: RunAnswers) -> str:
     if found.none:
         parts.append(f"{found.none:,} {_are(found.none)} of no class")
     if found.wrong:
-        parts.append(f"{found.wrong:,} {_are(found.wrong)} not what the model took {_it(found.wrong)} for")
+        it = "it" if found.wrong == 1 else "them"
+        parts.append(f"{found.wrong:,} {_are(found.wrong)} not what the model took {it} for")
     text = f"People answered about {count(found.total, 'image')}: {', '.join(parts)}."
     if left := found.none + found.wrong:
         text += f" The {left:,} without a class left the unlabelled images and {_are(left)} not learned from."
@@ -194,63 +190,28 @@ def _kinds(found: RunAnswers) -> str:
     return text
 
 
-def _before(found: RunAnswers) -> str:
-    if not found.judged:
-        return ""
-    known = "" if found.judged == found.total else " of which that is known"
-    share = _share(found.right, found.judged)
-    text = f"The model that was asked had been right on {share} images{known} ({percent(found.right / found.judged)})."
-    if chosen := found.judged - found.random:
-        text += (
-            f" {chosen:,} of them {'was' if chosen == 1 else 'were'} not drawn at random, so that is not its accuracy."
-        )
-    return text
-
-
-def _chance(found: RunAnswers) -> str:
-    if not found.random:
-        return "None of them was drawn at random, so they do not tell how often that model is right on all images."
-    share = f"{_share(found.random_right, found.random)} ({percent(found.random_right / found.random)})"
-    ends = percent(found.random_low), percent(found.random_high)
-    return (
-        f"On those that were drawn at random it had been right on {share}, 95 % interval {ends[0]} to {ends[1]}. If "
-        "they are of one batch of questions, and all of it was answered, that is an honest estimate of its accuracy on "
-        "all unlabelled images. Later batches are drawn from what is left, which is easier."
-    )
-
-
-def _now(found: RunAnswers) -> str:
-    if not found.labeled:
-        return ""
-    return (
-        f"The new model gives the class that it was told to {found.right_now:,} of {found.labeled:,}. It has learned "
-        "from these images, so that is no accuracy."
-    )
-
-
-def _trusted(found: Corrections) -> str:
-    left = len(found.left)
-    return (
-        f"Of the {count(found.positives, 'pseudo-label')} that the previous run trusted, people confirmed "
-        f"{found.confirmed:,} and rejected {left:,}. The confirmed ones are labels now; the rejected ones are trusted "
-        "no longer."
-    )
-
-
-def _changed(found: Corrections) -> str:
-    if not found.open:
-        return ""
-    share = _share(found.changed, found.open)
-    return f"The prediction changed for {share} images without an answer ({percent(found.changed / found.open)})."
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}"
-
-
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _it(number: int) -> str:
-    return "it" if number == 1 else "them"
+def _accuracy_before(found: RunAnswers) -> Iterator[str]:
+    if found.judged:
+        known = "" if found.judged == found.total else " of which that is known"
+        text = (
+            f"The model that was asked had been right on {found.right:,} of {found.judged:,} images{known} "
+            f"({percent(found.right / found.judged)})."
+        )
+        if chosen := found.judged - found.random:
+            were = "was" if chosen == 1 else "were"
+            text += f" {chosen:,} of them {were} not drawn at random, so that is not its accuracy."
+        yield text
+    if not found.random:
+        yield "None of them was drawn at random, so they do not tell how often that model is right on all images."
+        return
+    yield (
+        f"On those that were drawn at random it had been right on {found.random_right:,} of {found.random:,} "
+        f"({percent(found.random_right / found.random)}), 95 % interval {percent(found.random_low)} to "
+        f"{percent(found.random_high)}. If they are of one batch of questions, and all of it was answered, that is an "
+        "honest estimate of its accuracy on all unlabelled images. Later batches are drawn from what is left, which is "
+        "easier."
+    )
