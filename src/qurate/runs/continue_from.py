@@ -45,16 +45,7 @@ _NUMBERS = ("reward", "phi", "classifier_prob", "center_prob", "entropy_drop")
 
 @dataclass(frozen=True, eq=False)
 class PreviousRun:
-    """A finished run.
-
-    Args:
-        folder: Where it is.
-        settings: Its config.json.
-        config: The run that these describe.
-        model: Its model.
-        predictions: predictions.csv, all of it text.
-        positives: positives.csv, likewise.
-    """
+    """A finished run: its config.json, its model, predictions.csv and positives.csv; all cells of these are text."""
 
     folder: Path
     settings: Mapping[str, Any]
@@ -82,13 +73,13 @@ class PreviousRun:
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """Digests of what a run that continues from it depends on."""
-        weights = {name: values.cpu() for name, values in self.model.network.state_dict().items()}
-        return {"model": tensor_digest(weights), "positives": hashlib.sha256(to_csv(self.positives)).hexdigest()}
+        weights = tensor_digest(self.model.network.state_dict())
+        return {"model": weights, "positives": hashlib.sha256(to_csv(self.positives)).hexdigest()}
 
     @cached_property
     def predicted(self) -> dict[str, str]:
         """Its prediction for each image, by absolute path."""
-        return {whole_path(file): label for file, label in self.predictions[["file", "label"]].itertuples(index=False)}
+        return _labels_by_path(self.predictions)
 
     def sure_of(self, files: Sequence[Path]) -> float:
         """Mean probability of its predictions for these images; 1 where its table has none."""
@@ -108,14 +99,7 @@ class PreviousRun:
         return {whole_path(file): (answer, label) for file, answer, label in rows if answer}
 
     def understand(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Config, backbone and weights of a run that learns from answers about it.
-
-        Args:
-            given: Options beside it; of these, `weights` counts.
-
-        Raises:
-            RunError: If its own settings are damaged.
-        """
+        """Config, backbone and weights of a run that learns from answers about it; `weights` may be given."""
         config = self.config
         backbone, weights = self.settings.get("backbone"), given.get("weights") or self.settings.get("weights")
         if not isinstance(backbone, str) or not isinstance(weights, str):
@@ -126,13 +110,7 @@ class PreviousRun:
         return {"config": config, "backbone": backbone, "weights": weights}
 
     def check(self, parts: Parts, frozen: Frozen) -> None:
-        """Check that its model fits these classes and images, before any work.
-
-        Raises:
-            DataError: If the classes are others.
-            ConfigError: If the backbone, its weights or the preparation of images are.
-            RunError: If positives.csv is damaged.
-        """
+        """Check that its model fits these classes and images, before any work."""
         self.trusted(paths_of(parts.split.target_unlabeled))
         own, wanted = self.model.classes, parts.split.classes
         if own != wanted:
@@ -158,20 +136,14 @@ class PreviousRun:
 
     def weights(self) -> dict[str, Tensor]:
         """State of its method: its F and C, and the initial state of what a method has beside them."""
-        kept = self.model.network
-        network = kept
+        network = self.model.network
         if self.config.network.backbone == "none":  # only the head was trained
-            network = Network(nn.Identity(), kept.bottleneck, kept.classifier, pretrained=kept.pretrained)
+            network = Network(nn.Identity(), network.bottleneck, network.classifier, pretrained=network.pretrained)
         return build_method(self.config.method, network, seed=self.config.seed).state_dict()
 
     def trusted(self, files: Sequence[Path]) -> Positives:
-        """Its D_p, as positions in a D_u of these files, without images that are not among them.
-
-        Raises:
-            RunError: If positives.csv is damaged.
-        """
-        place = {whole_path(file): i for i, file in enumerate(files)}
-        table = self.positives
+        """Its D_p, as positions in a D_u of these files, without images that are not among them."""
+        place, table = {whole_path(file): i for i, file in enumerate(files)}, self.positives
         places = [place.get(whole_path(file), -1) for file in table["file"]]
         try:
             labels = [self.model.classes.index(label) for label in table["label"]]
@@ -186,10 +158,7 @@ class PreviousRun:
 
 
 def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
-    """Read a finished run to continue from.
-
-    Args:
-        run: Its folder, or its model.
+    """Read a finished run to continue from, by its folder or its model.
 
     Raises:
         ConfigError: If the model was not written as a run.
@@ -211,6 +180,10 @@ def read_previous(run: StrPath | AdaptedModel) -> PreviousRun:
 def whole_path(file: Path | str) -> str:
     """The absolute path of an image, by which tables of several runs are joined; links are not followed."""
     return os.path.abspath(file)  # noqa: PTH100  # Path.absolute keeps '..'
+
+
+def _labels_by_path(table: pd.DataFrame) -> dict[str, str]:
+    return dict(zip(map(whole_path, table["file"]), table["label"], strict=True))
 
 
 _LEAST_LEFT = 2
@@ -268,13 +241,7 @@ class AppliedAnswers:
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """The images of a run and the answers about them.
-
-    Args:
-        parts: The images as they were read, without the unreadable ones.
-        whole: The same as inputs of the network, before any answer.
-        applied: The answers.
-    """
+    """The readable images of a run, the same as inputs of the network (`whole`), and the answers about them."""
 
     parts: Parts
     whole: Split
@@ -302,12 +269,7 @@ class RunData:
 
 
 def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun | None) -> AppliedAnswers:
-    """Find the images that answers are about.
-
-    Args:
-        answers_file: The answers.
-        parts: The images of the run.
-        previous: The run that they are about, if any.
+    """Find the images of a run that answers are about, which were given about a previous run or no run.
 
     Raises:
         DataError: If none of the answers is new and of use, or too few unlabelled images would be left.
@@ -328,11 +290,11 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
         is_known[i] = learned.get(path) == (row.answer, row.label)
     order = sorted(found, key=lambda i: not is_known[i])  # stable: otherwise in the order of the file
     answers = tuple(found[i] for i in order)
-    number = {name: k for k, name in enumerate(classes)}
+    labels = [classes.index(row.label) if row.label in classes else -1 for row in answers]
     applied = AppliedAnswers(
         torch.tensor(order, dtype=torch.int64),
         answers,
-        torch.tensor([number.get(row.label, -1) for row in answers], dtype=torch.int64),
+        torch.tensor(labels, dtype=torch.int64),
         sum(is_known.values()),
         tuple(others),
         tuple(_notes(answers_file, answers, classes, len(answers_file.current) - len(found))),
@@ -342,7 +304,6 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
 
 
 def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str], lost: int) -> list[str]:
-    strange = [row.label for row in answers if row.label and row.label not in classes]
     notes = []
     if file.damaged:
         notes.append(
@@ -354,7 +315,7 @@ def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str],
             f"labels: {_count(lost, 'answer')} of {file.path} concern images that are not among the unlabelled ones of "
             "this run, by their file names; they change nothing."
         )
-    if strange:
+    if strange := [row.label for row in answers if row.label and row.label not in classes]:
         notes.append(
             f"labels: {_count(len(strange), 'answer')} of {file.path} name a class that this run does not have "
             f"({list_some(sorted(set(strange)), 3)}); these images leave the unlabelled ones and join no class."
@@ -373,9 +334,8 @@ def _check(applied: AppliedAnswers, file: AnswersFile, n_files: int, previous: P
             f"labels: none of the {count} of {file.path} is about an unlabelled image of this run, by its file name. "
             "Is it the file of another run? Where its paths are relative, run from the folder that it was started in."
         )
-    if previous is not None and applied.earlier == len(applied) == len(
-        previous.learned
-    ):  # nothing was taken back either
+    # as many as it had learned: nothing was taken back either
+    if previous is not None and applied.earlier == len(applied) == len(previous.learned):
         raise DataError(
             f"labels: {previous.folder} has learned from all of the {count} of {file.path} already. Answer more, for "
             f"example on the page of 'qurate review {previous.folder}'."
@@ -408,6 +368,7 @@ def summarize_answers(
     if previous is not None:
         drawn = [row for row in drawn if is_conclusive(row, previous.predicted.get(whole_path(row.file), ""))]
     chance = count_right(drawn)
+    pairs = Counter((row.predicted, row.label) for row in labeled if row.predicted and row.predicted != row.label)
     return RunAnswers(
         labeled=len(labeled),
         none=len(new) - len(labeled) - wrong,
@@ -420,30 +381,21 @@ def summarize_answers(
         random_right=chance.right,
         random_low=chance.low,
         random_high=chance.high,
-        confusions=_confusions(labeled),
+        confusions=tuple((*pair, n) for pair, n in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))),
         corrections=None if previous is None else _corrections(new, predictions, previous),
     )
 
 
-def _confusions(labeled: Sequence[Answer]) -> tuple[tuple[str, str, int], ...]:
-    """Predicted class, true class and count; the most frequent first."""
-    pairs = Counter((row.predicted, row.label) for row in labeled if row.predicted and row.predicted != row.label)
-    return tuple((*pair, n) for pair, n in sorted(pairs.items(), key=lambda item: (-item[1], item[0])))
-
-
 def _corrections(new: Sequence[Answer], predictions: pd.DataFrame, previous: PreviousRun) -> Corrections:
-    trusted = {whole_path(file): label for file, label in previous.positives[["file", "label"]].itertuples(index=False)}
+    trusted = _labels_by_path(previous.positives)
     pairs = [(row, trusted[whole_path(row.file)]) for row in new if whole_path(row.file) in trusted]
     left = [(row.file, label, row.label or row.answer) for row, label in pairs if row.label != label]
-    pairs_now = [
-        (previous.predicted.get(whole_path(file), ""), label)
-        for file, label in predictions[["file", "label"]].itertuples(index=False)
-    ]
+    before = [previous.predicted.get(whole_path(file), "") for file in predictions["file"]]
     return Corrections(
         run=str(previous.folder),
         positives=len(previous.positives),
         confirmed=len(pairs) - len(left),
         left=pd.DataFrame(left, columns=["file", "label", "answer"]),
-        open=sum(bool(before) for before, _ in pairs_now),
-        changed=sum(before != now for before, now in pairs_now if before),
+        open=sum(map(bool, before)),
+        changed=sum(old not in ("", now) for old, now in zip(before, predictions["label"], strict=True)),
     )

@@ -50,49 +50,8 @@ class RunWarning(UserWarning):
     """A file of a run is damaged, and the run continues without it."""
 
 
-def load_newest(folder: Path) -> Progress | None:
-    """The newest checkpoint that is not damaged; None where there is no checkpoint.
-
-    Raises:
-        RunError: If every checkpoint is damaged.
-    """
-    problems = []
-    for path in (folder / name for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE)):
-        if not path.is_file():
-            continue
-        try:
-            progress = read_checkpoint(path)
-        except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
-            problems.append(f"{path}: damaged ({error}).")
-            continue
-        for problem in problems:
-            warnings.warn(f"{problem} The run continues from the checkpoint before it.", RunWarning, stacklevel=2)
-            with suppress(OSError):  # else the next one would be kept in place of the sound one
-                (folder / CHECKPOINT_FILE).unlink()
-        return progress
-    if problems:
-        raise RunError(f"{' '.join(problems)} Pass `force=True` to start again.")
-    return None
-
-
-def write_newest(folder: Path, progress: Progress) -> None:
-    """Write a checkpoint, and keep the one before it."""
-    tensors = progress.tensors()
-    about = {"rounds": str(len(progress.rounds))}
-    if (mid := progress.mid_training) is not None:
-        about |= {"line": str(mid.line), "steps": str(mid.steps)}
-    content, newest = pack_tensors(tensors, **about), folder / CHECKPOINT_FILE
-    if newest.is_file():
-        newest.replace(folder / CHECKPOINT_BEFORE)
-    write_atomically(newest, content)
-
-
 def read_checkpoint(path: Path) -> Progress:
-    """Read a checkpoint.
-
-    Raises:
-        Exception: Of many kinds, if it is damaged.
-    """
+    """Read a checkpoint; where it is damaged, errors are of many kinds."""
     tensors = read_tensors(path)
     if strange := not_finite({name: tensors[name] for name in tensors if name.startswith("trainer.")}):
         raise ValueError(f"NaN in {strange[0]}")
@@ -100,11 +59,7 @@ def read_checkpoint(path: Path) -> Progress:
 
 
 def describe_checkpoint(folder: Path) -> str:
-    """What the newest checkpoint holds, as the beginning of a sentence.
-
-    Raises:
-        Exception: Of many kinds, if there is none or it is damaged.
-    """
+    """What the newest checkpoint holds, as the beginning of a sentence; KeyError where none can be read."""
     about: Mapping[str, str] = {}
     for name in (CHECKPOINT_BEFORE, CHECKPOINT_FILE):
         with suppress(Exception), safe_open(folder / name, framework="pt") as file:  # missing or damaged
@@ -176,7 +131,15 @@ class RunFolder:
                 with lock_run(self.path):
                     self._replacement.move_into_place()
             self._choose_work()
-            self._check_writable()
+            there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+            with tempfile.TemporaryFile(dir=there):  # raises where nothing can be written
+                pass
+            free = shutil.disk_usage(there).free
+        if free < _LEAST_FREE:
+            raise RunError(
+                f"{self.path}: {free // 2**20} MiB are free on this disk and a run needs about "
+                f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another `out`."
+            )
 
     def _choose_work(self) -> None:
         there = holds_run(self.path)
@@ -237,11 +200,7 @@ class RunFolder:
 
     @contextmanager
     def begin(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Write the settings, or check that a resumed run has the same ones, and lock the folder for the block.
-
-        Raises:
-            RunError: If another process works there, or for the reasons of `claim` and `check`.
-        """
+        """Write the settings, or check that a resumed run has the same ones, and lock the folder for the block."""
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with lock_run(self.path):
@@ -256,21 +215,42 @@ class RunFolder:
             yield
 
     def load(self) -> Progress | None:
-        """The checkpoint of Algorithm 1, if there is one."""
-        return load_newest(self.work)
+        """The newest checkpoint of Algorithm 1 that is not damaged; None where there is no checkpoint.
+
+        Raises:
+            RunError: If every checkpoint is damaged.
+        """
+        problems = []
+        for path in (self.work / name for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE)):
+            if not path.is_file():
+                continue
+            try:
+                progress = read_checkpoint(path)
+            except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
+                problems.append(f"{path}: damaged ({error}).")
+                continue
+            for problem in problems:
+                warnings.warn(f"{problem} The run continues from the checkpoint before it.", RunWarning, stacklevel=2)
+                with suppress(OSError):  # else the next one would be kept in place of the sound one
+                    (self.work / CHECKPOINT_FILE).unlink()
+            return progress
+        if problems:
+            raise RunError(f"{' '.join(problems)} Pass `force=True` to start again.")
+        return None
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint of Algorithm 1."""
+        """Write a checkpoint of Algorithm 1, and keep the one before it."""
+        about = {"rounds": str(len(progress.rounds))}
+        if (mid := progress.mid_training) is not None:
+            about |= {"line": str(mid.line), "steps": str(mid.steps)}
+        content, newest = pack_tensors(progress.tensors(), **about), self.work / CHECKPOINT_FILE
         with disk_errors(self.path):
-            write_newest(self.work, progress)
+            if newest.is_file():
+                newest.replace(self.work / CHECKPOINT_BEFORE)
+            write_atomically(newest, content)
 
     def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
-        """The folds of the comparison that are done, by their place; None where the file is damaged.
-
-        Args:
-            split: D_s, D_t, D_u.
-            folds: Positions in D_t of the images that each holds out.
-        """
+        """The folds of the comparison that are done, by their place; None where the file is damaged."""
         path = self.work / COMPARISON_FILE
         return unpack_folds(path, split, folds) if path.is_file() else {}
 
@@ -287,20 +267,15 @@ class RunFolder:
         *,
         pending: bool,
     ) -> None:
-        """Write tables, page and model; then replace an earlier run.
+        """Write tables, page and model; then replace an earlier run. `pending`: whether a comparison follows.
 
-        Args:
-            model: The adapted model.
-            record: What the page shows.
-            predictions: A row for every unlabelled image that was given.
-            answers: To be kept with the run, so that nobody is asked again.
-            pending: Whether a comparison follows.
+        The answers are kept with the run, so that nobody is asked again.
         """
         if pending and not self.pending:
             self.save_folds({})
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self._write(POSITIVES_FILE, to_csv(record.positives))
-        self._write(EXAMPLES_FILE, to_csv(choose_examples(record)))
+        self._write(EXAMPLES_FILE, to_csv(_choose_examples(record)))
         self.write_page(record)
         AnswerLog(self.path / LABELS_FILE).keep(answers)
         with disk_errors(self.path):
@@ -323,12 +298,7 @@ class RunFolder:
         return RunFolder(self.work / BASELINE_FOLDER)
 
     def write_baseline(self, model: AdaptedModel, predictions: pd.DataFrame) -> None:
-        """Write S+T and what it predicts.
-
-        Args:
-            model: S+T.
-            predictions: A row for every unlabelled image that was given.
-        """
+        """Write S+T and what it predicts."""
         beside = self.open_baseline()
         beside._write(PREDICTIONS_FILE, to_csv(predictions))
         with disk_errors(self.path):
@@ -369,19 +339,8 @@ class RunFolder:
         with disk_errors(self.path):
             write_atomically(self.work / name, content)
 
-    def _check_writable(self) -> None:
-        there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
-        with tempfile.TemporaryFile(dir=there):
-            pass
-        free = shutil.disk_usage(there).free
-        if free < _LEAST_FREE:
-            raise RunError(
-                f"{self.path}: {free // 2**20} MiB are free on this disk and a run needs about "
-                f"{_LEAST_FREE // 2**20} MiB. Make room, or choose another `out`."
-            )
 
-
-def choose_examples(record: RunRecord) -> pd.DataFrame:
+def _choose_examples(record: RunRecord) -> pd.DataFrame:
     """A few labelled images of each class from either domain: columns file, label, part."""
     parts = {"labeled": record.labeled, "source": record.source}
     few = [table.groupby("label").head(_EXAMPLES).assign(part=part) for part, table in parts.items()]
