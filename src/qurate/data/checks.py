@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, Skipped, leave_out, list_some, read_folder
+from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, leave_out, list_some, read_folder
 from qurate.data.images import ImageFiles, OnProgress, read_image, try_all
 from qurate.data.lists import move_rows, parse_list
 from qurate.data.own_images import StrPath, match_parts, paths_of, read_labeled, read_unlabeled
@@ -102,8 +102,7 @@ def check_data(
             domains[part] = _read(part, given)
         except DataError as error:
             problems.append(str(error) if str(error).startswith(part) else f"{part}: {error}")
-    pictures, unreadable = _look_at_all(domains, on_progress)
-    by_part = {part: [picture for picture in pictures if picture.part == part] for part in domains}
+    by_part, unreadable = _look_at_all(domains, on_progress)
     summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
     problems += _class_problems(domains, by_part)
     problems += [] if problems else _refusals(domains, unreadable)
@@ -117,7 +116,7 @@ def check_data(
 
 
 def _read(part: str, given: StrPath | Domain) -> Domain:
-    """The part as adaptation would read it, but for the warnings: what is skipped is said in the report."""
+    """The part as adaptation reads it, without warnings: the report says what is skipped."""
     if isinstance(given, Domain):
         return given
     with warnings.catch_warnings():
@@ -125,13 +124,12 @@ def _read(part: str, given: StrPath | Domain) -> Domain:
         return read_unlabeled(given, part) if part == "unlabeled" else read_labeled(given, part)
 
 
-def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> list[str]:
-    """What `adapt` would say and refuse: it is asked itself."""
-    broken = {skip.path: skip.reason for skips in unreadable.values() for skip in skips}
+def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[Path, str]) -> list[str]:
+    """The error of `adapt`, from its own check."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         try:
-            sound = {part: leave_out(domain, broken) for part, domain in domains.items()}
+            sound = {part: leave_out(domain, unreadable) for part, domain in domains.items()}
             contents, _ = hash_files(path for domain in sound.values() for path in paths_of(domain))
             match_parts(sound, contents, "error")
         except DataError as error:
@@ -141,24 +139,20 @@ def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[S
 
 def _look_at_all(
     domains: Mapping[str, Domain], on_progress: OnProgress | None
-) -> tuple[list[Picture], dict[str, list[Skipped]]]:
-    entries = [entry for part, domain in domains.items() for entry in _entries(part, domain)]
-    pictures: list[Picture] = []
-    unreadable: dict[str, list[Skipped]] = defaultdict(list)
-    found, reasons = try_all(_look, [path for _, path, _ in entries], on_progress)
-    for part, path, label in entries:
-        if path in found:
-            pictures.append(Picture(part, path, label, *found[path]))
-        else:
-            unreadable[part].append(Skipped(path, reasons[path]))
-    return pictures, unreadable
-
-
-def _entries(part: str, domain: Domain) -> Iterator[tuple[str, Path, str | None]]:
-    if not isinstance(domain.inputs, ImageFiles):
-        raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays.")
-    for path, label in zip(domain.inputs.paths, domain.labels.tolist(), strict=True):
-        yield part, path, domain.classes[label] if label >= 0 and part != "unlabeled" else None
+) -> tuple[dict[str, list[Picture]], dict[Path, str]]:
+    """The readable images of each part, and why the other files cannot be read."""
+    for part, domain in domains.items():
+        if not isinstance(domain.inputs, ImageFiles):
+            raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays.")
+    paths = [path for domain in domains.values() for path in paths_of(domain)]
+    found, unreadable = try_all(_look, paths, on_progress)
+    by_part: dict[str, list[Picture]] = {part: [] for part in domains}
+    for part, domain in domains.items():
+        for path, label in zip(paths_of(domain), domain.labels.tolist(), strict=True):
+            if path in found:
+                name = domain.classes[label] if label >= 0 and part != "unlabeled" else None
+                by_part[part].append(Picture(part, path, name, *found[path]))
+    return by_part, unreadable
 
 
 def _look(path: Path) -> tuple[tuple[int, int], bytes]:
@@ -169,14 +163,13 @@ def _look(path: Path) -> tuple[tuple[int, int], bytes]:
 def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:
     if not pictures:
         return f"{part}: no readable image."
-    said = f"{part}: {_count(pictures)}"
-    if part != "unlabeled":
-        counts = _class_counts(pictures)
-        said += f", {min(counts.values())} to {max(counts.values())} in each of {len(counts)} classes" if counts else ""
-    sides = [min(picture.size) for picture in pictures], [max(picture.size) for picture in pictures]
-    passed = len([skip for skip in domain.skipped if _is_passed_over(skip)])
-    said += f", sides of {min(sides[0])} to {max(sides[1])} pixels"
-    return said + (f"; {passed} hidden or other files skipped." if passed else ".")
+    text = f"{part}: {_count(pictures)}"
+    if counts := _class_counts(pictures):
+        text += f", {min(counts.values())} to {max(counts.values())} in each of {len(counts)} classes"
+    sides = [side for picture in pictures for side in picture.size]
+    text += f", sides of {min(sides)} to {max(sides)} pixels"
+    passed_over = sum(skip.reason in (HIDDEN, NO_IMAGE) for skip in domain.skipped)
+    return text + (f"; {passed_over} hidden or other files skipped." if passed_over else ".")
 
 
 def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
@@ -202,23 +195,17 @@ def _class_problems(domains: Mapping[str, Domain], by_part: Mapping[str, Sequenc
 
 
 def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:
-    plain = {_plain(name): name for name in others}
-    return ", ".join(f"'{name}' as '{plain[_plain(name)]}'" for name in names if _plain(name) in plain)
+    def plain(name: str) -> str:
+        return "".join(filter(str.isalnum, name.casefold()))
+
+    known = {plain(name): name for name in others}
+    return ", ".join(f"'{name}' as '{known[plain(name)]}'" for name in names if plain(name) in known)
 
 
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
-
-
-def _is_passed_over(skip: Skipped) -> bool:
-    return skip.reason in (HIDDEN, NO_IMAGE)
-
-
-def _skipped_warnings(domains: Mapping[str, Domain], unreadable: Mapping[str, Sequence[Skipped]]) -> Iterator[str]:
+def _skipped_warnings(domains: Mapping[str, Domain], unreadable: Mapping[Path, str]) -> Iterator[str]:
     for part, domain in domains.items():
-        skipped = [skip for skip in domain.skipped if not _is_passed_over(skip)]
-        reasons = [f"{skip.path}: {skip.reason}" for skip in skipped]
-        reasons += [skip.reason for skip in unreadable.get(part, ())]
+        reasons = [f"{skip.path}: {skip.reason}" for skip in domain.skipped if skip.reason not in (HIDDEN, NO_IMAGE)]
+        reasons += [unreadable[path] for path in paths_of(domain) if path in unreadable]
         if reasons:
             yield f"{part} has {_count(reasons, 'file')} to be left out: {list_some(reasons, 5)}."
 
@@ -320,14 +307,7 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
 
 
 class Overlap(NamedTuple):
-    """Files that two parts share.
-
-    Args:
-        first: Name of a part.
-        second: Name of another.
-        shared: How many different files are in both.
-        size: How many the second part holds.
-    """
+    """How many different files two parts share, and how many the second part holds."""
 
     first: str
     second: str
@@ -388,27 +368,24 @@ class _Findings:
             for shots in SHOTS:
                 try:
                     split = read_suite_split(self.suite, self.data, scenario, shots=shots, seed=0, protocol="mme")
-                    self._say_overlaps(f"{target}, {shots}-shot lists", find_overlaps(split))
                 except DataError as error:
                     self.problems.append(f"lists in {lists}: {error}")
-
-    def _say_overlaps(self, where: str, overlaps: list[Overlap]) -> None:
-        shared = [f"{found.shared} of {found.size} of {found.second} are also in {found.first}" for found in overlaps]
-        if shared:
-            self.warnings.append(f"{where} overlap: {'; '.join(shared)}. Protocol 'clean' takes them apart.")
+                    continue
+                found = find_overlaps(split)
+                if shared := [f"{one.shared} of {one.size} of {one.second} are also in {one.first}" for one in found]:
+                    overlap = f"{target}, {shots}-shot lists overlap: {'; '.join(shared)}"
+                    self.warnings.append(f"{overlap}. Protocol 'clean' takes them apart.")
 
     def _check_class_folders(self, domain: SuiteDomain, folder: Path, has_lists: bool) -> None:
         """More classes on disk than wanted are harmless where lists choose among them."""
         classes = sum(1 for child in folder.iterdir() if child.is_dir())
         if self.suite.whole_classes and classes == self.suite.whole_classes:
-            said = (
-                f"{domain.name} has the {classes} classes of the whole data set, not the {self.suite.classes} of "
-                f"{self.suite.title}."
-            )
+            expected = f"the {self.suite.classes} of {self.suite.title}"
+            text = f"{domain.name} has the {classes} classes of the whole data set, not {expected}."
             if has_lists:
-                self.warnings.append(f"{said} The lists choose the right ones, and only those are read.")
+                self.warnings.append(f"{text} The lists choose the right ones, and only those are read.")
             else:
-                self.problems.append(f"{said} The lists, which are missing, would choose the right ones.")
+                self.problems.append(f"{text} The lists, which are missing, would choose the right ones.")
 
     def _check_source_list(self, domain: SuiteDomain, folder: str, lists: Path) -> None:
         rows = move_rows(parse_list(source_list(lists, domain)), {domain.name: folder})

@@ -216,10 +216,10 @@ def match_classes(
     return _relabel(source, common), _relabel(target, common)
 
 
-def _only_here(domain: Domain, common: tuple[str, ...]) -> str | None:
+def _only_here(domain: Domain, common: tuple[str, ...]) -> str:
     extra = {i: name for i, name in enumerate(domain.classes) if name not in common}
     if not extra:
-        return None
+        return ""
     samples = int(domain.class_sizes()[list(extra)].sum())
     return f"only '{domain.name}' has {list_some(extra.values())} ({len(extra)} classes, {samples} samples)"
 
@@ -227,13 +227,11 @@ def _only_here(domain: Domain, common: tuple[str, ...]) -> str | None:
 def _relabel(domain: Domain, classes: tuple[str, ...]) -> Domain:
     if domain.classes == classes:
         return domain
-    position = {name: i for i, name in enumerate(classes)}
     dropped = -2
     # The last entry serves label -1, which stays -1.
-    table = torch.tensor([position.get(name, dropped) for name in domain.classes] + [-1])
-    labels = table[domain.labels]
-    kept = torch.nonzero(labels != dropped).flatten()
-    return Domain(domain.name, take(domain.inputs, kept), labels[kept], classes, domain.skipped)
+    table = torch.tensor([classes.index(name) if name in classes else dropped for name in domain.classes] + [-1])
+    kept = torch.nonzero(table[domain.labels] != dropped).flatten()
+    return Domain(domain.name, take(domain.inputs, kept), table[domain.labels[kept]], classes, domain.skipped)
 
 
 def _as_array(values: Any, what: str) -> NDArray[Any]:
@@ -304,8 +302,7 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing, has no class folders or no readable image.
     """
-    root = _existing_folder(path)
-    files = _sorted_files(root)
+    root, files = _list_folder(path)
     folders = [child.name for child in root.iterdir() if child.is_dir()]
     classes = sorted({compose_name(folder) for folder in folders if not folder.startswith(".")})
     if not classes:
@@ -328,18 +325,23 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing or has no readable image.
     """
-    root = _existing_folder(path)
-    images, skipped = _scan(root, _sorted_files(root), in_class_folders=False)
+    root, files = _list_folder(path)
+    images, skipped = _scan(root, files, in_class_folders=False)
     labels = torch.full((len(images),), -1, dtype=torch.int64)
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), labels, (), skipped)
 
 
-def _existing_folder(path: Path | str) -> Path:
-    folder = as_path(path, "path", "a folder")
-    if not is_folder(folder):
-        came = "a file" if is_file(folder) else "does not exist"
-        raise DataError(f"path must be an existing folder, got {shorten(folder)} ({came}). Check the path.")
-    return folder
+def _list_folder(path: Path | str) -> tuple[Path, list[Path]]:
+    """The folder, and all files below it in an order that is the same on every machine."""
+    root = as_path(path, "path", "a folder")
+    if not is_folder(root):
+        came = "a file" if is_file(root) else "does not exist"
+        raise DataError(f"path must be an existing folder, got {shorten(root)} ({came}). Check the path.")
+    try:
+        files = list(_walk(root, ()))
+    except OSError as error:
+        raise DataError(f"{root} cannot be listed ({error}). Check who may read it.") from error
+    return root, sorted(files, key=lambda file: [compose_name(part) for part in file.relative_to(root).parts])
 
 
 def _scan(root: Path, files: Sequence[Path], *, in_class_folders: bool) -> tuple[list[Path], tuple[Skipped, ...]]:
@@ -368,18 +370,10 @@ def _scan(root: Path, files: Sequence[Path], *, in_class_folders: bool) -> tuple
     if not images:
         reasons = f": {list_some((f'{skip.path.name}: {skip.reason}' for skip in left_out), 3)}" if left_out else ""
         raise DataError(
-            f"{root} must hold at least one readable image "
-            f"({', '.join(sorted(IMAGE_SUFFIXES))}), got none among {len(left_out)} files{reasons}."
+            f"{root} must hold at least one readable image ({', '.join(sorted(IMAGE_SUFFIXES))}), "
+            f"got none among {len(left_out)} files{reasons}."
         )
     return images, left_out
-
-
-def _sorted_files(root: Path) -> list[Path]:
-    try:
-        files = list(_walk(root, ()))
-    except OSError as error:
-        raise DataError(f"{root} cannot be listed ({error}). Check who may read it.") from error
-    return sorted(files, key=lambda file: [compose_name(part) for part in file.relative_to(root).parts])
 
 
 def _walk(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:

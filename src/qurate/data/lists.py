@@ -47,8 +47,8 @@ def read_list(path: Path | str, root: Path | str, name: str | None = None) -> Do
         DataError: If the list or a listed file is missing, or a line has no class.
     """
     rows = parse_list(path)
-    domain = _from_rows(rows, as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
-    return Domain(domain.name, domain.inputs, domain.labels, name_classes(rows, domain.classes), domain.skipped)
+    domain = _from_rows(rows, path, root, name)
+    return replace(domain, classes=_name_classes(rows, domain.classes))
 
 
 def read_table(
@@ -70,40 +70,26 @@ def read_table(
     Raises:
         DataError: If the table, a column or a listed file is missing.
     """
-    rows = parse_table(path, path_column, label_column)
-    return _from_rows(rows, as_path(root, "root", "a folder"), name or Path(path).stem, str(path))
+    return _from_rows(_parse_table(path, path_column, label_column), path, root, name)
 
 
 def read_unlabeled_list(path: Path | str, root: Path | str) -> Domain:
-    """A domain without labels from a list or a CSV table; classes in it are not read.
-
-    Args:
-        path: A list with a path on each line, with or without a class after it, or a table (`.csv`).
-        root: The folder that the paths are relative to.
+    """A domain without labels from a list or a CSV table of paths; classes in it are not read.
 
     Raises:
         DataError: If the list or a listed file is missing.
     """
-    return _from_rows(parse_paths(path), as_path(root, "root", "a folder"), Path(path).stem, str(path))
+    return _from_rows(parse_paths(path), path, root, None)
 
 
 def parse_paths(path: Path | str) -> list[ListedFile]:
     """The files that a list or a CSV table names, unchecked against the disk, all unlabelled."""
-    rows = parse_table(path, None, None) if Path(path).suffix.lower() == ".csv" else parse_list(path, need_class=False)
+    rows = _parse_table(path, None, None) if Path(path).suffix.lower() == ".csv" else parse_list(path, need_class=False)
     return [replace(row, label="") for row in rows]
 
 
-def parse_table(path: Path | str, path_column: str | None, label_column: str | None) -> list[ListedFile]:
-    """The rows of a CSV table, unchecked against the disk.
-
-    Args:
-        path: The table.
-        path_column: See `read_table`.
-        label_column: Column of the class names; None leaves all rows unlabelled.
-
-    Raises:
-        DataError: If the table or a column is missing, or a row has no path.
-    """
+def _parse_table(path: Path | str, path_column: str | None, label_column: str | None) -> list[ListedFile]:
+    """The rows of a CSV table, unchecked against the disk; without a label column all are unlabelled."""
     try:
         table = read_csv(as_path(path, "path", "a CSV table"))
     except TableError as error:
@@ -162,7 +148,7 @@ def _check_text(rows: Sequence[ListedFile], path: Path | str) -> None:
         raise DataError(f"{path}: not a UTF-8 text file, as {strange[0]} shows. Save it as UTF-8.")
 
 
-def index_classes(rows: Sequence[ListedFile], where: str) -> tuple[Tensor, tuple[str, ...]]:
+def _index_classes(rows: Sequence[ListedFile], where: str) -> tuple[Tensor, tuple[str, ...]]:
     """Labels, (N,) int64, and the classes they point into: sorted, by value if all are integers."""
     words = [compose_name(row.label) for row in rows]
     known = set(words) - {""}
@@ -176,7 +162,7 @@ def index_classes(rows: Sequence[ListedFile], where: str) -> tuple[Tensor, tuple
     return torch.tensor([position.get(word, -1) for word in words], dtype=torch.int64), tuple(order)
 
 
-def name_classes(rows: Sequence[ListedFile], classes: tuple[str, ...]) -> tuple[str, ...]:
+def _name_classes(rows: Sequence[ListedFile], classes: tuple[str, ...]) -> tuple[str, ...]:
     """Integer classes renamed after the folders of their images, where that is one to one."""
     if not all(_INTEGER.fullmatch(name) for name in classes):
         return classes
@@ -202,12 +188,8 @@ def path_of(row: ListedFile, root: Path) -> Path:
     return exact if row.path == row.path.strip() or is_file(exact) else root / row.path.strip()
 
 
-def locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
-    """The listed files below root.
-
-    Raises:
-        DataError: If any is missing.
-    """
+def _locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
+    """The listed files below root, all of which must exist."""
     paths = [path_of(row, root) for row in rows]
     missing = [f"{shorten(path)} ({row.position})" for path, row in zip(paths, rows, strict=True) if not is_file(path)]
     if missing:
@@ -225,15 +207,17 @@ def domain_of(rows: Sequence[ListedFile], root: Path, *, name: str, where: str) 
     Raises:
         DataError: If a file is missing.
     """
-    paths = locate(rows, root, where)
-    labels, numbers = index_classes(rows, where)
-    return Domain(name, ImageFiles(tuple(paths)), labels, name_classes(rows, numbers))
+    paths = _locate(rows, root, where)
+    labels, numbers = _index_classes(rows, where)
+    return Domain(name, ImageFiles(tuple(paths)), labels, _name_classes(rows, numbers))
 
 
-def _from_rows(rows: list[ListedFile], root: Path, name: str, where: str) -> Domain:
+def _from_rows(rows: list[ListedFile], where: Path | str, root: Path | str, name: str | None) -> Domain:
+    """A domain of the files of a list or table, which is at `where`; repeated ones are left out with a warning."""
+    folder = as_path(root, "root", "a folder")
     if not rows:
         raise DataError(f"{where} names no samples; at least one is needed.")
-    paths = locate(rows, root, where)
+    paths = _locate(rows, folder, str(where))
     first: dict[str, int] = {}
     repeated = []
     for i, (row, file) in enumerate(zip(rows, _resolve(paths), strict=True)):
@@ -252,9 +236,10 @@ def _from_rows(rows: list[ListedFile], root: Path, name: str, where: str) -> Dom
             DataWarning,
             stacklevel=3,
         )
-    labels, classes = index_classes([rows[i] for i in first.values()], where)
+    labels, classes = _index_classes([rows[i] for i in first.values()], str(where))
     files = ImageFiles(tuple(paths[i] for i in first.values()))
-    return Domain(name, files, labels, classes, tuple(Skipped(path, REPEATED) for path, _ in repeated))
+    skipped = tuple(Skipped(path, REPEATED) for path, _ in repeated)
+    return Domain(name or Path(where).stem, files, labels, classes, skipped)
 
 
 def _resolve(paths: Sequence[Path]) -> list[str]:

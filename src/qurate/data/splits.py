@@ -19,7 +19,7 @@ from torch import Tensor
 from qurate.data.domains import DataWarning, Domain, list_some, match_classes
 from qurate.data.images import ImageFiles
 from qurate.data.lists import ListedFile, domain_of, move_rows, parse_list
-from qurate.data.samples import DataError, Inputs, Labeled, SealedLabels, Split, Unlabeled, check_integer, describe
+from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, check_integer, describe
 
 
 def split_target(source: Domain, target: Domain, *, shots: int, seed: int, validation_shots: int = 0) -> Split:
@@ -157,7 +157,11 @@ def read_mme_split(
         raise DataError(f"read_mme_split: source and target must differ, got '{source}' for both.")
     parts = _read_mme_lists(Path(root) / "splits" if lists is None else Path(lists), source, target, shots)
     if protocol == "clean":
-        parts = _separate(*parts)
+        source_rows, labeled, unlabeled, validation = parts
+        taken = {row.path for row in labeled}
+        validation = [row for row in validation if row.path not in taken]
+        taken |= {row.path for row in validation}
+        parts = [source_rows, labeled, [row for row in unlabeled if row.path not in taken], validation]
     rows = move_rows([row for part in parts for row in part], folders or {})
     where = f"read_mme_split: {source} to {target}, {shots} shots"
     domain = domain_of(rows, Path(root), name=where, where=where)
@@ -181,15 +185,6 @@ def _read_mme_lists(folder: Path, source: str, target: str, shots: int) -> list[
             f"{list_some(missing)}. It has {list_some(there) or 'no lists'}. Check lists, source, target and shots."
         )
     return [parse_list(file) for file in files]
-
-
-def _separate(
-    source: list[ListedFile], labeled: list[ListedFile], unlabeled: list[ListedFile], validation: list[ListedFile]
-) -> list[list[ListedFile]]:
-    taken = {row.path for row in labeled}
-    validation = [row for row in validation if row.path not in taken]
-    taken |= {row.path for row in validation}
-    return [source, labeled, [row for row in unlabeled if row.path not in taken], validation]
 
 
 def _shuffled_class(target: Domain, label: int, generator: np.random.Generator) -> list[int]:
@@ -257,13 +252,12 @@ def _check_all_labeled(domain: Domain) -> None:
 
 
 def _check_same_kind(first: Domain, second: Domain) -> None:
-    kinds = [_kind(domain.inputs) for domain in (first, second)]
+    kinds = [
+        f"tensors of shape {tuple(domain.inputs.shape[1:])}" if isinstance(domain.inputs, Tensor) else "image files"
+        for domain in (first, second)
+    ]
     if kinds[0] != kinds[1]:
         raise DataError(
             f"inputs of all parts must be alike, got {kinds[0]} in '{first.name}' and {kinds[1]} in "
             f"'{second.name}'. Read or embed both in the same way."
         )
-
-
-def _kind(inputs: Inputs) -> str:
-    return f"tensors of shape {tuple(inputs.shape[1:])}" if isinstance(inputs, Tensor) else "image files"

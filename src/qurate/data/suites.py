@@ -16,7 +16,7 @@ from torch import Tensor
 from qurate.config import Bottleneck
 from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
-from qurate.data.domains import Domain, list_some, read_folder
+from qurate.data.domains import list_some, read_folder
 from qurate.data.lists import domain_of, move_rows, parse_list
 from qurate.data.samples import DataError, SealedLabels, Split, Unlabeled, check_integer, take
 from qurate.data.splits import read_mme_split, split_target
@@ -56,19 +56,14 @@ def thin_to_tail(split: Split, imbalance: int, seed: int) -> Split:
     if imbalance == 1:
         return split
     whole = split.target_unlabeled
-    labels = _open(whole)
+    labels = torch.full((len(whole),), -1) if whole.sealed is None else whole.sealed.open_for_evaluation()
+    if unknown := int((labels < 0).sum()):
+        raise DataError(
+            f"thin_to_tail: the class of every unlabelled target sample must be known, but of {unknown} of "
+            f"{len(whole)} it is not. Leave them out, or use imbalance 1."
+        )
     kept = _draw_tail(labels, int(imbalance), np.random.default_rng((int(seed), _STREAM)))
     return replace(split, target_unlabeled=Unlabeled(take(whole.inputs, kept), SealedLabels(labels[kept])))
-
-
-def _open(part: Unlabeled) -> Tensor:
-    unknown = len(part) if part.sealed is None else int((part.sealed.open_for_evaluation() < 0).sum())
-    if part.sealed is None or unknown:
-        raise DataError(
-            f"thin_to_tail: the class of every unlabelled target sample must be known, but of {unknown} of {len(part)} "
-            "it is not. Leave them out, or use imbalance 1."
-        )
-    return part.sealed.open_for_evaluation()
 
 
 def _draw_tail(labels: Tensor, imbalance: int, rng: np.random.Generator) -> Tensor:
@@ -221,11 +216,7 @@ def _to_suite(name: str, stored: dict[str, Any]) -> Suite:
 
 
 def check_scenario(suite: Suite, scenario: str) -> tuple[str, str]:
-    """Source and target of 'source:target'.
-
-    Raises:
-        DataError: If that is no pair of the suite's domains.
-    """
+    """Source and target of 'source:target', which must be a pair of the suite's domains."""
     pair = str(scenario).split(":")
     if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(suite.domains):
         raise DataError(
@@ -265,16 +256,15 @@ def read_suite_split(
         raise DataError(f"{suite.title}: {missing_lists(suite, data)}")
     if protocol != "drawn":
         return read_mme_split(data, source.name, target.name, shots, protocol, lists, folders)
-    first, second = (_read_all(lists, domain, data, folders) for domain in (source, target))
-    return split_target(first, second, shots=shots, seed=seed, validation_shots=held)
+    whole = []
+    for domain in (source, target):  # all listed images, whose classes are a part of what is on disk
+        path = source_list(lists, domain)
+        whole.append(domain_of(move_rows(parse_list(path), folders), data, name=domain.name, where=str(path)))
+    return split_target(*whole, shots=shots, seed=seed, validation_shots=held)
 
 
 def find_folder(suite: Suite, domain: SuiteDomain, data: Path) -> str:
-    """The folder of a domain.
-
-    Raises:
-        DataError: If it is not there.
-    """
+    """The folder of a domain, which must be there."""
     found = domain.find(data)
     if found is None:
         raise DataError(
@@ -293,9 +283,3 @@ def missing_lists(suite: Suite, data: Path) -> str:
 def source_list(lists: Path, domain: SuiteDomain) -> Path:
     """The list of all images of a domain."""
     return lists / f"labeled_source_images_{domain.name}.txt"
-
-
-def _read_all(lists: Path, domain: SuiteDomain, data: Path, folders: Mapping[str, str]) -> Domain:
-    """All listed images of a domain, whose classes are a part of what is on disk."""
-    path = source_list(lists, domain)
-    return domain_of(move_rows(parse_list(path), folders), data, name=domain.name, where=str(path))
