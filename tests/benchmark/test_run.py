@@ -18,7 +18,7 @@ from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, tab
 from qurate.benchmark.cell import Cell, CellResult, cross_fitted_temperature
 from qurate.benchmark.executors import next_cell
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.results import BenchmarkError, read_results, read_rounds
+from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results
 from qurate.config import RunConfig
 from qurate.evaluation import true_labels
 from qurate.runtime.cluster import RETRIES
@@ -148,7 +148,7 @@ def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp
     grid = tiny_grid(methods=("ent",), imbalance=(1, 20))
     executor = InlineExecutor()
     assert run_grid(grid, tmp_path, [executor]) == []
-    results, rounds = read_results(tmp_path / "results.csv"), read_rounds(tmp_path / "rounds.csv")
+    results, rounds = read_results(tmp_path / "results.csv"), read_results(tmp_path / "rounds.csv", ROUND_COLUMNS)
     assert list(results["imbalance"]) == [1, 1, 20, 20]
     assert rounds.groupby("imbalance").size().to_dict() == {1: 5, 20: 5}
     assert results["ece"].between(0, 1).all()

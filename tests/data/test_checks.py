@@ -48,8 +48,8 @@ def test_sound_data_pass_and_are_left_as_they_are(data: Path) -> None:
     assert report.ok
     assert report.problems == report.warnings == ()
     assert report.lines() == [
-        "source: 8 images, 4 to 4 in each of 2 classes, sides of 40 to 48 pixels.",
-        "labeled: 6 images, 3 to 3 in each of 2 classes, sides of 40 to 48 pixels.",
+        "source: 8 images, 4 in each of 2 classes, sides of 40 to 48 pixels.",
+        "labeled: 6 images, 3 in each of 2 classes, sides of 40 to 48 pixels.",
         "unlabeled: 20 images, sides of 40 to 48 pixels.",
         "No problems found.",
     ]

@@ -20,7 +20,6 @@ from qurate.benchmark.results import (
     BenchmarkError,
     BenchmarkWarning,
     read_results,
-    read_rounds,
     rows_to_csv,
     write_file,
 )
@@ -201,7 +200,7 @@ class BenchmarkFolder:
     def _read(self, cell: Cell) -> _Kept:
         """What was kept of a cell, if it is whole and its own."""
         places = self._of(cell) / ROWS, self._of(cell) / ROUNDS
-        rows, rounds = read_results(places[0]), read_rounds(places[1])
+        rows, rounds = read_results(places[0]), read_results(places[1], ROUND_COLUMNS)
         expected = [(rule, cell.asker, number) for rule in cell.rules for number in cell.label_counts]
         found = list(zip(rows["model_selection"], rows["asker"], rows["asked"], strict=True))
         if found != expected or set(rows["config"]) != {cell.name}:

@@ -22,49 +22,15 @@ from qurate.benchmark.folder import (
     read_queries,
     right_at,
 )
-from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results, read_rounds
+from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results
 from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
 from qurate.runtime.paths import is_file
 
 UNASKED = "unasked"
-"""The column of that accuracy."""
-COMPARED = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
-"""What query strategies have in common that are compared."""
-
-
-def with_unasked(results: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The rows with `UNASKED`; NaN where a cell of the comparison left no table of its samples, as in a published copy.
-
-    Args:
-        results: Rows with a query strategy.
-        folder: Of the benchmark.
-
-    Raises:
-        BenchmarkError: If a table is damaged.
-    """
-    found = results.assign(**{UNASKED: float("nan")})
-    for _, rows in results[results["accuracy"].notna()].groupby(COMPARED):
-        cells = {
-            str(name): (folder / CELLS / str(name) / ASKED, sorted(int(n) for n in of_cell["asked"]))
-            for name, of_cell in rows.groupby("config")
-        }
-        if not all(path.is_file() for path, _ in cells.values()):
-            continue
-        tables = {name: read_queries(path, numbers) for name, (path, numbers) in cells.items()}
-        for place, row in rows.iterrows():
-            found.loc[place, UNASKED] = _accuracy(tables, str(row["config"]), int(row["asked"]))
-    return found
-
-
-def _accuracy(tables: dict[str, pd.DataFrame], name: str, number: int) -> float:
-    """Of one cell, after so many labels, on the samples that nobody had asked about by then."""
-    asked = pd.concat([table[ASKED_AT].between(1, number) for table in tables.values()], axis=1).any(axis=1)
-    return float(tables[name].loc[~asked, right_at(number)].mean())
-
-
+"""The column of the accuracy on images that nobody asked about."""
 CELL = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
-"""What names one run of the grid, where nobody is asked."""
+"""What names one run of the grid, where nobody is asked, and what compared query strategies have in common."""
 KEY = [*CELL, "asker", "asked", "model_selection"]
 """What names one result."""
 
@@ -118,22 +84,23 @@ def read_outcome(folder: Path) -> Outcome:
             )
     try:
         results = read_results(folder / RESULTS)
-        rounds = read_rounds(folder / ROUNDS) if (folder / ROUNDS).exists() else pd.DataFrame(columns=ROUND_COLUMNS)
+        rounds = pd.DataFrame(columns=ROUND_COLUMNS)
+        if (folder / ROUNDS).exists():
+            rounds = read_results(folder / ROUNDS, ROUND_COLUMNS)
     except BenchmarkError as error:
         raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it writes the tables again.") from error
-    stored = _read_json(folder / FACTS)
-    _check_facts(stored, folder / FACTS)
-    results = _with_failed(results, folder, set(stored.get("cells", ())))
+    facts, cells = _read_facts(folder / FACTS)
+    results = _with_failed(results, folder, cells)
     if results.empty:
         raise ReportError(f"{folder / RESULTS}: no results yet. Let `qurate benchmark` finish a cell first.")
     _check_once(results, KEY, folder / RESULTS)
     _check_once(rounds, [*CELL, "round"], folder / ROUNDS)
     alone = results["asker"] == ""
     try:
-        asked = with_unasked(results[~alone], folder)
+        asked = _with_unasked(results[~alone], folder)
     except BenchmarkError as error:
         raise ReportError(f"{error} Re-run `qurate benchmark` with this --out: it runs the cell again.") from error
-    return Outcome(_titled(results[alone]), _titled(rounds), _facts(stored), _titled(asked))
+    return Outcome(_titled(results[alone]), _titled(rounds), facts, _titled(asked))
 
 
 def _check_once(table: pd.DataFrame, key: list[str], path: Path) -> None:
@@ -190,30 +157,49 @@ def _read_json(path: Path) -> dict[str, Any]:
     return stored
 
 
-def _check_facts(stored: dict[str, Any], path: Path) -> None:
+def _read_facts(path: Path) -> tuple[Facts, set[str]]:
+    """What was compared, and the names of the cells of the last command."""
+    stored = _read_json(path)
     cells = stored.get("cells", [])
     if not isinstance(cells, list) or not all(isinstance(name, str) for name in cells):
         raise _damaged(path, "must have a list of names under 'cells'")
-    strange = [field.name for field in fields(Facts) if not isinstance(stored.get(field.name, ""), str | int)]
-    if strange:
-        raise _damaged(path, f"must have text under '{strange[0]}'")
+    texts = {}
+    for field in fields(Facts):
+        value = stored.get(field.name, "")
+        if not isinstance(value, str | int):
+            raise _damaged(path, f"must have text under '{field.name}'")
+        texts[field.name] = str(value or "")
+    texts["weights"] = Path(texts["weights"]).name  # a path would tell about the machine, not about the comparison
+    return Facts(**texts), set(cells)
 
 
 def _damaged(path: Path, what: str) -> ReportError:
     return ReportError(f"{path}: {what}. Re-run `qurate benchmark` with this --out: it writes the file again.")
 
 
+def _with_unasked(results: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """The rows with `UNASKED`; NaN where a cell of the comparison left no table of its samples, as in a published copy.
+
+    That is the accuracy of a cell, after so many labels, on the samples that no cell of the comparison had asked about.
+    """
+    found = results.assign(**{UNASKED: float("nan")})
+    for _, rows in results[results["accuracy"].notna()].groupby(CELL):
+        counts = {str(name): sorted(map(int, of_cell["asked"])) for name, of_cell in rows.groupby("config")}
+        paths = {name: folder / CELLS / name / ASKED for name in counts}
+        if not all(path.is_file() for path in paths.values()):
+            continue
+        tables = {name: read_queries(path, counts[name]) for name, path in paths.items()}
+        for place, row in rows.iterrows():
+            number = int(row["asked"])
+            asked = pd.concat([table[ASKED_AT].between(1, number) for table in tables.values()], axis=1).any(axis=1)
+            found.loc[place, UNASKED] = tables[str(row["config"])].loc[~asked, right_at(number)].mean()
+    return found
+
+
 def _titled(table: pd.DataFrame) -> pd.DataFrame:
     """With the column `title`, rows in the order of the tables."""
     pairs = list(zip(table["method"].astype(str), table["selector"].astype(str), strict=True))
+    steps = table["steps"] if "steps" in table else [None] * len(table)
+    titles = [row_title(*pair, None if pd.isna(n) else int(n)) for pair, n in zip(pairs, steps, strict=True)]
     order = sorted(range(len(pairs)), key=lambda i: row_rank(*pairs[i]))
-    known = table["steps"] if "steps" in table else pd.Series([None] * len(table))
-    steps = [None if pd.isna(value) else int(value) for value in known]
-    titles = [row_title(*pair, number) for pair, number in zip(pairs, steps, strict=True)]
     return table.assign(title=titles).iloc[order].reset_index(drop=True)
-
-
-def _facts(stored: dict[str, Any]) -> Facts:
-    texts = {field.name: str(stored.get(field.name) or "") for field in fields(Facts)}
-    texts["weights"] = Path(texts["weights"]).name  # a path would tell about the machine, not about the comparison
-    return Facts(**texts)

@@ -22,10 +22,9 @@ from qurate.benchmark.executors import CellRunner
 from qurate.config import DQNConfig, NoneConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
-from qurate.embedding.backbone import Frozen, freeze_backbones
-from qurate.embedding.embed import embed_files, image_paths
+from qurate.embedding.backbone import freeze_backbones
+from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.registry import ORACLE
-from qurate.runtime.randomness import generator
 from qurate.selection.answered import shorten
 from qurate.training import start
 
@@ -34,9 +33,6 @@ _IMAGES, _WARM_UP, _STEPS = 16, 8, 30
 _STEPS_PER_ACTION = 3.0
 """What an action of the agent costs in training steps, with its trial step and its pass over D_u; measured: 1.6 on the
 digits, 3.2 on embeddings of Office-31."""
-
-Kind = tuple[str, str, int, int]
-"""Method, selector, steps and rounds of asking: cells of a kind take about as long."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,9 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
         if cell.asker and cell.base.name in seen:
             cost *= 1 - times.steps(cell.base) / times.steps(cell)
         elif cell.pretraining in seen:
-            cost = max(0.0, cost - times.of(_without_rounds(cell)))
+            selection = replace(cell.config.selection, selector=NoneConfig())
+            plain = replace(cell.base, selector="none", config=replace(cell.config, selection=selection))
+            cost = max(0.0, cost - times.of(plain))
         if cell.calibrate and cell.selector != ORACLE:  # each fold trains all of it; seconds of cells leave them out
             cost += CALIBRATION_FOLDS * whole
         seen |= {cell.pretraining, cell.base.name}
@@ -83,14 +81,17 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
     return TimeEstimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))
 
 
+def _kind(cell: Cell) -> tuple[str, str, int, int]:
+    """Cells of a kind take about as long."""
+    return cell.config.method.name, cell.selector, cell.config.training.steps, cell.ask_rounds
+
+
 class _Times:
     """Seconds of a kind of cell, known or timed."""
 
     def __init__(self, finished: Sequence[tuple[Cell, float]], runner: CellRunner | None) -> None:
-        by_kind: dict[Kind, list[float]] = {}
-        for cell, seconds in finished:
-            by_kind.setdefault(_kind(cell), []).append(seconds)
-        self.known = {kind: mean(seconds) for kind, seconds in by_kind.items()}
+        kinds = {_kind(cell) for cell, _ in finished}
+        self.known = {kind: mean(seconds for cell, seconds in finished if _kind(cell) == kind) for kind in kinds}
         self.embedding = 0.0
         self._runner = runner
         self._step: dict[str, float] = {}
@@ -98,98 +99,64 @@ class _Times:
         self._n_source = 0
 
     def of(self, cell: Cell) -> float:
-        kind = _kind(cell)
-        if kind in self.known:
+        if (kind := _kind(cell)) in self.known:
             return self.known[kind]
         if self._runner is None:
             return mean(self.known.values()) if self.known else 0.0
+        if self._sample is None:
+            self._sample = self._take_sample(cell, self._runner)
         method = cell.config.method.name
-        sample = self._sample or self._take(cell, self._runner)
         if method not in self._step:
-            self._step[method] = seconds_per_step(sample, self._runner.localize(cell.config))
+            self._step[method] = _seconds_per_step(self._sample, self._runner.localize(cell.config))
         return self.steps(cell) * self._step[method]
 
     def steps(self, cell: Cell) -> float:
-        """Training steps, with what the agent costs."""
+        """Training steps, with what the agent costs; at most, for a run may stop early."""
         once, again = (
-            config.training.steps + steps_of_rounds(config, self._n_source)
-            for config in (cell.config, shorten(cell.config))
+            config.total_steps + self._steps_of_actions(config) for config in (cell.config, shorten(cell.config))
         )
         return once + cell.ask_rounds * again
 
-    def _take(self, cell: Cell, runner: CellRunner) -> Split:
-        """A sample of the first cell's split, embedded if the others will be."""
+    def _steps_of_actions(self, config: RunConfig) -> float:
+        selector = config.selection.selector
+        if not isinstance(selector, DQNConfig):
+            return 0.0
+        episode = selector.episode
+        actions = episode.actions if episode.repeat_episodes else min(episode.actions, episode.candidates)
+        trial = episode.trial_steps or math.ceil(self._n_source / config.training.batch_source)
+        return config.selection.rounds * actions * max(_STEPS_PER_ACTION, trial)
+
+    def _take_sample(self, cell: Cell, runner: CellRunner) -> Split:
+        """A few images of each part of a split, under labels that mean nothing; embedded if those of cells will be."""
         split = runner.read(cell)
         self._n_source = len(split.source)
-        sample = take_sample(split)
-        if cell.config.network.backbone == "none":
-            seconds, sample = embed_sample(sample, freeze_backbones(cell.backbone, runner.weights))
+        parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
+        some = [take(part, torch.linspace(0, len(part) - 1, min(len(part), _IMAGES)).long()) for part in parts]
+        source, target = (Labeled(inputs, torch.arange(len(inputs)) % split.n_classes) for inputs in some[:2])
+        sample = Split(split.classes, source, target, Unlabeled(some[2]))
+        if cell.config.network.backbone != "none":
+            return sample
+        frozen, paths = freeze_backbones(cell.backbone, runner.weights), image_paths(sample)
+        embed_files(paths[:_WARM_UP], frozen)  # the first images are slower
+        found = embed_files(paths, frozen, strict=True)
+        if found.made:
             images = sum(domain.images or 0 for domain in runner.suite.domains.values())
-            self.embedding = seconds * (images or len(split.source) + len(split.target_unlabeled))
-        self._sample = sample
-        return sample
+            images = images or len(split.source) + len(split.target_unlabeled)
+            self.embedding = images * found.seconds / max(1, len(paths) - _WARM_UP)
+        return put_embeddings(sample, found)
 
 
-def _kind(cell: Cell) -> Kind:
-    return cell.config.method.name, cell.selector, cell.config.training.steps, cell.ask_rounds
-
-
-def _without_rounds(cell: Cell) -> Cell:
-    selection = replace(cell.config.selection, selector=NoneConfig())
-    return replace(cell.base, selector="none", config=replace(cell.config, selection=selection))
-
-
-def take_sample(split: Split) -> Split:
-    """A few images of all parts, evenly, under labels that mean nothing."""
-    parts: tuple[Inputs, ...] = (split.source.inputs, split.target_labeled.inputs, split.target_unlabeled.inputs)
-    some = [take(part, torch.linspace(0, len(part) - 1, min(len(part), _IMAGES)).long()) for part in parts]
-    labeled = [Labeled(inputs, torch.arange(len(inputs)) % split.n_classes) for inputs in some[:2]]
-    return Split(split.classes, labeled[0], labeled[1], Unlabeled(some[2]))
-
-
-def embed_sample(sample: Split, frozen: Frozen) -> tuple[float, Split]:
-    """Seconds per image, none where all are in the cache, and rows of the embeddings' width to time training on."""
-    paths = image_paths(sample)
-    embed_files(paths[:_WARM_UP], frozen)  # the first images are slower
-    found = embed_files(paths, frozen)
-    seconds = found.seconds / max(1, len(paths) - _WARM_UP) if found.made else 0.0
-    sizes = (len(sample.source), len(sample.target_labeled), len(sample.target_unlabeled))
-    first, second, third = torch.randn(sum(sizes), frozen.width, generator=generator(0)).split(sizes)
-    rows = Split(
-        sample.classes,
-        Labeled(first, sample.source.labels),
-        Labeled(second, sample.target_labeled.labels),
-        Unlabeled(third),
-    )
-    return seconds, rows
-
-
-def seconds_per_step(sample: Split, config: RunConfig) -> float:
+def _seconds_per_step(sample: Split, config: RunConfig) -> float:
     """Seconds of a training step on a sample; of several processes each is taken to need its share of them."""
-    alone = replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
-    trainer = start(sample, alone)
+    trainer = start(sample, replace(config, execution=replace(config.execution, devices=1, num_nodes=1)))
     data = TrainingData.of(sample)
-    quick = isinstance(sample.source.inputs, Tensor) or trainer.fabric.device.type != "cpu"
-    steps = _STEPS if quick else 1
-    if quick:
+    steps = 1
+    if isinstance(sample.source.inputs, Tensor) or trainer.fabric.device.type != "cpu":
+        steps = _STEPS
         trainer.run(data, steps=steps, seed=0)  # the first steps are slower
     began = time.perf_counter()
     trainer.run(data, steps=steps, seed=0)
     return (time.perf_counter() - began) / steps / config.execution.processes
-
-
-def steps_of_rounds(config: RunConfig, n_source: int) -> float:
-    """The rounds of a run in training steps, with what the agent costs; at most, for a run may stop early."""
-    selection = config.selection
-    if selection.selector.name == "none":
-        return 0.0
-    actions = 0.0
-    if isinstance(selection.selector, DQNConfig):
-        episode = selection.selector.episode
-        epoch = math.ceil(n_source / config.training.batch_source)
-        most = episode.actions if episode.repeat_episodes else min(episode.actions, episode.candidates)
-        actions = most * max(_STEPS_PER_ACTION, episode.trial_steps or epoch)
-    return selection.rounds * (selection.round_steps + actions)
 
 
 def say_time(seconds: float) -> str:

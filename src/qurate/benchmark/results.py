@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -136,55 +136,32 @@ def write_file(path: Path, content: str | bytes) -> None:
         ) from error
 
 
-def read_results(path: Path) -> pd.DataFrame:
-    """The table of a results file.
-
-    Raises:
-        BenchmarkError: If it is not whole, or a value is not what its column may hold.
-    """
-    return _read_table(path, COLUMNS)
-
-
-def read_rounds(path: Path) -> pd.DataFrame:
-    """The table of a file of rounds.
-
-    Raises:
-        BenchmarkError: As for `read_results`.
-    """
-    return _read_table(path, ROUND_COLUMNS)
-
-
-def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of a benchmark, each column of its own type.
+def read_results(path: Path, columns: tuple[str, ...] = COLUMNS) -> pd.DataFrame:
+    """A table of a benchmark, each column of its own type; of rounds, the columns are `ROUND_COLUMNS`.
 
     Args:
         path: The file.
         columns: That it must have; others are left out.
 
     Raises:
-        BenchmarkError: If the file is cut off or is no such table; the message names the line and the value.
+        BenchmarkError: If the file is cut off or is no such table; the message names the row and the value.
     """
-    texts = _read_texts(path)
-    for column in _ADDED:
-        if column in columns and column not in texts.columns:
-            texts[column] = ""
-    missing = [column for column in columns if column not in texts.columns]
-    if missing:
-        raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
-    return pd.DataFrame({column: _read_column(texts[column], path) for column in columns})
-
-
-def _read_texts(path: Path) -> pd.DataFrame:
     try:
         content = path.read_bytes()
         content.decode()
         if content and not content.endswith((b"\n", b"\r")):
             raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
-        return read_csv(path)
+        texts = read_csv(path)
     except (OSError, UnicodeDecodeError) as error:
         raise BenchmarkError(f"{path}: cannot be read as a UTF-8 text file ({error}).") from error
     except TableError as error:
         raise BenchmarkError(str(error)) from error
+    for column in _ADDED:
+        if column in columns and column not in texts.columns:
+            texts[column] = ""
+    if missing := [column for column in columns if column not in texts.columns]:
+        raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
+    return pd.DataFrame({column: _read_column(texts[column], path) for column in columns})
 
 
 def _read_column(texts: pd.Series, path: Path) -> pd.Series:
@@ -200,55 +177,41 @@ def _read_column(texts: pd.Series, path: Path) -> pd.Series:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a column may hold, in words; how its text is read; and its type in a table."""
+    """What a column may hold: in words, its type, its bounds, and what an empty field means (`...`: is refused)."""
 
     words: str
-    read: Callable[[str], Any]
     dtype: str
+    least: float = 0
+    most: float = 2**53
+    empty: Any = ...
 
-
-def _number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        value = kind(text)
-        if not least <= value <= most or not math.isfinite(value):
+    def read(self, text: str) -> Any:
+        if text == "" and self.empty is not ...:
+            return self.empty
+        if self.dtype == "str":
+            if not text.strip():
+                raise ValueError
+            return text
+        value = float(text) if self.dtype == "float64" else int(text)
+        if not self.least <= value <= self.most:  # nor is NaN
             raise ValueError
         return value
 
-    return read
 
-
-def _or_empty(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text == "" else read(text)
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
-
-
-def _or_number(number: int, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: number if text == "" else read(text)
-
-
-_MOST = 2**53
-_SHARE = _Kind("a number from 0 to 1, or empty", _or_empty(_number(float, 0, 1)), "float64")
+_TEXT, _TEXT_OR_EMPTY = _Kind("text", "str"), _Kind("text, or empty", "str", empty="")
+_SHARE = _Kind("a number from 0 to 1, or empty", "float64", most=1, empty=None)
+_COUNT = _Kind("a whole number from 0 on", "int64")
+_COUNT_OR_EMPTY = _Kind("a whole number from 0 on, or empty", "Int64", empty=None)
+_NUMBER = _Kind("a number from 0 on, or empty", "float64", most=sys.float_info.max, empty=None)
 _KINDS = {
-    **dict.fromkeys(
-        ("scenario", "method", "selector", "model_selection", "config", "commit"), _Kind("text", _text, "str")
-    ),
-    **dict.fromkeys(
-        ("accuracy", "balanced_accuracy", "positives_accuracy", "coverage", "ece", "ece_calibrated"), _SHARE
-    ),
-    **dict.fromkeys(("seed", "round"), _Kind("a whole number from 0 on", _number(int, 0, _MOST), "int64")),
-    "shots": _Kind("a whole number from 1 on", _number(int, 1, _MOST), "int64"),
-    "imbalance": _Kind("a whole number from 1 on, or empty", _or_number(1, _number(int, 1, _MOST)), "int64"),
-    "asked": _Kind("a whole number from 0 on, or empty", _or_number(0, _number(int, 0, _MOST)), "int64"),
-    **dict.fromkeys(("asker", "device"), _Kind("text, or empty", str, "str")),
-    **dict.fromkeys(
-        ("positives", "steps"), _Kind("a whole number from 0 on, or empty", _or_empty(_number(int, 0, _MOST)), "Int64")
-    ),
-    **dict.fromkeys(
-        ("seconds", "temperature"), _Kind("a number from 0 on, or empty", _or_empty(_number(float, 0)), "float64")
-    ),
+    **dict.fromkeys(("scenario", "method", "selector", "model_selection", "config", "commit"), _TEXT),
+    **dict.fromkeys(("asker", "device"), _TEXT_OR_EMPTY),
+    **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
+    **dict.fromkeys(("ece", "ece_calibrated"), _SHARE),
+    **dict.fromkeys(("seed", "round"), _COUNT),
+    **dict.fromkeys(("positives", "steps"), _COUNT_OR_EMPTY),
+    **dict.fromkeys(("seconds", "temperature"), _NUMBER),
+    "shots": _Kind("a whole number from 1 on", "int64", least=1),
+    "imbalance": _Kind("a whole number from 1 on, or empty", "int64", least=1, empty=1),
+    "asked": _Kind("a whole number from 0 on, or empty", "int64", empty=0),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -165,11 +165,17 @@ def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:
         return f"{part}: no readable image."
     text = f"{part}: {_count(pictures)}"
     if counts := _class_counts(pictures):
-        text += f", {min(counts.values())} to {max(counts.values())} in each of {len(counts)} classes"
+        text += f", {_range(counts.values())} in each of {len(counts)} classes"
     sides = [side for picture in pictures for side in picture.size]
-    text += f", sides of {min(sides)} to {max(sides)} pixels"
+    text += f", sides of {_range(sides)} pixels"
     passed_over = sum(skip.reason in (HIDDEN, NO_IMAGE) for skip in domain.skipped)
     return text + (f"; {passed_over} hidden or other files skipped." if passed_over else ".")
+
+
+def _range(numbers: Collection[int]) -> str:
+    """'40', or '8 to 40' where they differ."""
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
