@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
@@ -14,19 +14,13 @@ from qurate.errors import ConfigError
 from qurate.presets import check_preset
 from qurate.registry import LONG, METHODS, ORACLE, PRINTED, QUERY_STRATEGIES, SELECTORS, resolve_pair
 from qurate.runtime.files import why_not_writable
+from qurate.runtime.options import Count, Flag, Pooling, Train, between, option
 from qurate.runtime.paths import is_folder, shorten
-from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, show
+from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, find_problem, show
 
 NOBODY = "none"
 """The control of query strategies: a short run without answers, the same in every round."""
 Protocol = Literal["mme", "clean", "drawn"]
-Train = Literal["head", "full"]
-Pooling = Literal["class", "mean", "both"]
-
-
-def _option(metavar: str | None = None, default: str = "", help: str | None = None) -> Any:
-    """How an option looks in the help."""
-    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint=f"(default: {default})" if default else "")
 
 
 def _split(words: list[str]) -> tuple[str, ...]:
@@ -52,8 +46,6 @@ def _comma_separated(split: Callable[[list[str]], Any]) -> Any:
 
 Names = Annotated[tuple[str, ...], _comma_separated(_split)]
 Numbers = Annotated[tuple[int, ...], _comma_separated(_split_numbers)]
-Flag = Annotated[tyro.conf.FlagCreatePairsOff[bool], _option()]
-Count = Annotated[int | None, _option("INT")]
 _METHODS = f"Each with every selector: {', '.join(METHODS)}. Alone: tml+dqn, or a row of the paper such as TML_SPL."
 _SELECTORS = f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."
 _ASKERS = f"Which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers."
@@ -93,27 +85,27 @@ class GridOptions:
     """
 
     suite: Annotated[str, tyro.conf.arg(metavar="NAME")]
-    data: Annotated[Path | None, _option("DIR")] = None
+    data: Annotated[Path | None, option("DIR")] = None
     scenarios: Names = ("all",)
     methods: Annotated[Names, tyro.conf.arg(help=_METHODS)] = ("all",)
     selectors: Annotated[Names, tyro.conf.arg(help=_SELECTORS)] = tuple(SELECTORS)
     presets: Names = ("qurate",)
     shots: Numbers = (3,)
     seeds: Numbers = (0, 1, 2)
-    backbone: Annotated[str | None, _option("NAME")] = None
-    weights: Annotated[str, _option("FILE", "auto")] = "auto"
-    image_size: Annotated[int | None, _option("PIXELS", "the model's own")] = None
-    pooling: Annotated[Pooling | None, _option("{class,mean,both}", "the model's own")] = None
-    train: Annotated[Train, _option("{head,full}", "head")] = "head"
-    protocol: Annotated[Protocol | None, _option("{mme,clean,drawn}", "the suite's first")] = None
+    backbone: Annotated[str | None, option("NAME")] = None
+    weights: Annotated[str, option("FILE", "auto")] = "auto"
+    image_size: Annotated[int | None, option("PIXELS", "the model's own")] = None
+    pooling: Annotated[Pooling | None, option("{class,mean,both}", "the model's own")] = None
+    train: Annotated[Train, option("{head,full}", "head")] = "head"
+    protocol: Annotated[Protocol | None, option("{mme,clean,drawn}", "the suite's first")] = None
     model_selection: Names = ("last",)
     imbalance: Numbers = (1,)
     calibrate: Flag = False
     ask: Count = None
-    asker: Annotated[Names, _option(None, "all", _ASKERS)] = ()
+    asker: Annotated[Names, option(default="all", help=_ASKERS)] = ()
     ask_rounds: Count = None
-    steps: Count = None
-    precision: Annotated[Precision, _option("{32-true,16-mixed,bf16-mixed}", "32-true")] = "32-true"
+    steps: Annotated[int | None, option("INT"), between(1, MOST_STEPS)] = None
+    precision: Annotated[Precision, option("{32-true,16-mixed,bf16-mixed}", "32-true")] = "32-true"
     frozen_norms: Flag = False
 
     def check(self) -> None:
@@ -125,7 +117,13 @@ class GridOptions:
         for name in ("scenarios", "methods", "selectors", "presets", "model_selection"):
             _check_list(name, getattr(self, name))
         for name, least in (("shots", 1), ("seeds", 0), ("imbalance", 1)):
-            _check_numbers(name, getattr(self, name), least)
+            _check_list(name, numbers := getattr(self, name))
+            got = show(",".join(map(str, numbers)))
+            if not all(type(number) is int for number in numbers):
+                raise ConfigError(f"`{name}` must be integers with commas between them, got {got}.")
+            if not all(least <= number <= LARGEST_SEED for number in numbers):
+                raise ConfigError(f"`{name}` must be between {least} and {LARGEST_SEED}, got {got}.")
+        _check_fields(self, ("train", "protocol", "steps", "ask", "ask_rounds"))
         for word in self.methods:
             first, plus, rest = word.partition("+")
             if word != "all":
@@ -138,12 +136,6 @@ class GridOptions:
                 _named("selectors", SELECTORS.find, word)
         for word in self.presets:
             _named("presets", check_preset, word)
-        for name, kind in (("train", Train), ("protocol", Protocol)):
-            if (word := getattr(self, name)) not in (*get_args(kind), None):
-                raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, get_args(kind)))}, got {show(word)}.")
-        check_count("steps", self.steps, MOST_STEPS)
-        check_count("ask", self.ask)
-        check_count("ask_rounds", self.ask_rounds)
         if self.ask is None and (self.asker or self.ask_rounds is not None):
             raise ConfigError(f"`{'asker' if self.asker else 'ask_rounds'}` needs `ask`, the number of labels.")
         for word in self.asker:
@@ -177,12 +169,12 @@ class ExecutionOptions:
     """
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    device: Annotated[Device, _option("{auto,cpu,cuda,mps}", "auto")] = "auto"
-    devices: int = 1
-    workers: int = 0
+    device: Annotated[Device, option("{auto,cpu,cuda,mps}", "auto")] = "auto"
+    devices: Annotated[int, between(1, MOST)] = 1
+    workers: Annotated[int, between(0, 1024)] = 0
     cell_gpus: Count = None
     processes: Count = None
-    ray: Annotated[str | None, _option("local|ADDRESS")] = None
+    ray: Annotated[str | None, option("local|ADDRESS")] = None
     dry_run: Flag = False
 
     def check(self) -> None:
@@ -191,10 +183,7 @@ class ExecutionOptions:
         Raises:
             ConfigError: If one is not allowed.
         """
-        check_count("processes", self.processes)
-        check_count("devices", self.devices)
-        check_count("cell_gpus", self.cell_gpus)
-        check_count("workers", self.workers, 1024, least=0)
+        _check_fields(self, ("processes", "devices", "cell_gpus", "workers"))
         if self.cell_gpus is not None and (self.ray is None or self.cell_gpus < self.devices):
             raise ConfigError(
                 f"`cell_gpus` needs `ray`, and must be at least `devices` ({self.devices}), got {self.cell_gpus}."
@@ -206,14 +195,11 @@ class ExecutionOptions:
             )
 
 
-def check_count(name: str, value: int | None, most: int = MOST, least: int = 1) -> None:
-    """Refuse a number, if one is given, that is too small or absurd.
-
-    Raises:
-        ConfigError: If it is.
-    """
-    if value is not None and not least <= value <= most:
-        raise ConfigError(f"`{name}` must be between {least} and {most}, got {show(value)}.")
+def _check_fields(options: object, names: Sequence[str]) -> None:
+    kinds = get_type_hints(type(options), include_extras=True)
+    for name in names:
+        if problem := find_problem(value := getattr(options, name), kinds[name]):
+            raise ConfigError(f"`{name}` must be {problem}, got {show(value)}.")
 
 
 def _check_list(name: str, values: Any) -> None:
@@ -221,18 +207,6 @@ def _check_list(name: str, values: Any) -> None:
         raise ConfigError(f"`{name}` must be a tuple, got {show(values)}.")
     if not values:
         raise ConfigError(f"`{name}` must be a comma-separated list of at least one, got none.")
-
-
-def _check_numbers(name: str, values: Any, least: int) -> None:
-    _check_list(name, values)
-    if not all(type(value) is int for value in values):
-        raise ConfigError(
-            f"`{name}` must be integers with commas between them, got {show(','.join(map(str, values)))}."
-        )
-    if not all(least <= value <= LARGEST_SEED for value in values):
-        raise ConfigError(
-            f"`{name}` must be between {least} and {LARGEST_SEED}, got {show(','.join(map(str, values)))}."
-        )
 
 
 def _named(option: str, find: Callable[[str], object], word: str) -> None:

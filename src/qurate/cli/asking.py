@@ -16,7 +16,8 @@ from qurate.cli.terminal import begin, on_stop, say, tell
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model_json import read_about
-from qurate.runs.options import DEFAULT_QUERY_STRATEGY, between
+from qurate.runs.options import DEFAULT_QUERY_STRATEGY
+from qurate.runtime.options import between
 
 if TYPE_CHECKING:
     from qurate.runs.suggestions import Inquiry, RunImages

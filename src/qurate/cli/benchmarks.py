@@ -19,7 +19,7 @@ from qurate.cli import options
 from qurate.cli.options import check_folder
 from qurate.cli.terminal import announce, begin, on_stop, say
 from qurate.errors import ConfigError
-from qurate.runs.options import option
+from qurate.runtime.options import option
 
 if TYPE_CHECKING:
     from qurate.benchmark.cell import Cell

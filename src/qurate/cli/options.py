@@ -8,10 +8,10 @@ from typing import Annotated
 import tyro
 
 from qurate.errors import ConfigError
-from qurate.runs.options import Flag as Flag
-from qurate.runs.options import Switch as Switch
-from qurate.runs.options import between, option
 from qurate.runtime.files import why_not_writable, write_atomically
+from qurate.runtime.options import Flag as Flag
+from qurate.runtime.options import Switch as Switch
+from qurate.runtime.options import between, option
 from qurate.runtime.paths import is_file, is_folder, shorten
 from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS
 

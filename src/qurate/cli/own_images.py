@@ -29,8 +29,8 @@ from qurate.runs.options import (
     OutputOptions,
     TrainingOptions,
     check_options,
-    option,
 )
+from qurate.runtime.options import option
 from qurate.runtime.paths import LABELED, existing, is_file
 
 

@@ -20,9 +20,10 @@ from qurate.runs.continue_from import PreviousRun, read_previous
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.options import BACKBONE, TRAINING_NUMBERS, AdaptOptions, Train, check_options, find_places
+from qurate.runs.options import BACKBONE, TRAINING_NUMBERS, AdaptOptions, check_options, find_places
 from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeline
 from qurate.runtime.machine import available_cores
+from qurate.runtime.options import Train
 from qurate.runtime.paths import StrPath, is_file
 from qurate.runtime.process_group import external_world_size
 from qurate.runtime.progress import Reporter, follow

@@ -12,41 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypedDict, get_type_hints
 
-import tyro
-
 from qurate.config import Device, Precision, RunConfig, TrainingConfig, read_settings
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.presets import Preset
 from qurate.registry import DEFAULT_SELECTOR, METHODS, SELECTORS, nearest, resolve_pair
 from qurate.runs.image_sources import Places, choose_places, read_settings_of
 from qurate.runtime.files import why_not_writable
+from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
 from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, shorten
-from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, Allowed, find_problem, show
+from qurate.runtime.validation import LARGEST_SEED, MOST_STEPS, find_problem, show
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
 """Default backbone: 4.7 million weights, about 64 images per second on two idle cores. Our choice."""
 
 DEFAULT_QUERY_STRATEGY = "density"
 """How images to label are chosen. Our choice: the best query strategy on Office-31 (docs/asking.md)."""
-
-Train = Literal["head", "full"]
-Pooling = Literal["class", "mean", "both"]
-
-
-def option(metavar: str | None = None, default: str = "", **more: Any) -> Any:
-    """How the help shows an option: `--name METAVAR ... (default: DEFAULT)`."""
-    hint = default if default == "required" else default and f"default: {default}"
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint and f"({hint})", **more)
-
-
-def between(least: float, most: float) -> Allowed:
-    """A number within these bounds, or none."""
-    return Allowed(f"between {least} and {most}", lambda number: number is None or least <= number <= most)
-
-
-Flag = Annotated[tyro.conf.FlagCreatePairsOff[bool], option()]
-Switch = Annotated[bool, option(default="yes")]
-Count = Annotated[int | None, option("INT"), between(1, MOST)]
 
 
 class ModelInFolder(Protocol):
@@ -233,11 +213,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, Any]:
-    return {name: kind for group in (ImageOptions, AdaptOptions) for name, kind in _hints(group).items()}
-
-
-def _hints(group: Any) -> dict[str, Any]:
-    return get_type_hints(group, include_extras=True)
+    return get_type_hints(ImageOptions, include_extras=True) | get_type_hints(AdaptOptions, include_extras=True)
 
 
 def _check_combination(given: Mapping[str, Any]) -> None:

@@ -41,7 +41,6 @@ from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import Places, is_text
 from qurate.runs.model import AdaptedModel
-from qurate.runs.options import Train
 from qurate.runs.predictions import (
     calibrate,
     calibrate_by_agreement,
@@ -52,6 +51,7 @@ from qurate.runs.predictions import (
     predict_baseline,
     train_baseline,
 )
+from qurate.runtime.options import Train
 from qurate.runtime.progress import Reporter
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers, shorten
