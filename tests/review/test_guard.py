@@ -11,8 +11,6 @@ import pytest
 from tests.review.served import Served
 from tests.runs.written import write_run
 
-from qurate.review.guard import MOST_BYTES, Guard
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -126,6 +124,8 @@ def test_an_answer_that_makes_no_sense_is_refused_and_nothing_is_saved(server: S
 
 
 def test_a_body_of_another_kind_or_size_is_refused(server: Served) -> None:
+    from qurate.review.guard import MOST_BYTES
+
     assert server.request("POST", "answers", ANSWER, Content_Type="text/plain")[0] == 415
     assert server.request("POST", "answers", ANSWER, Content_Length=str(MOST_BYTES + 1))[0] == 403
     for words in ("label=3&count=5", "label=0&count=999", "label=x&count=5", "label=0", "label=-1&count=5"):
@@ -141,6 +141,9 @@ def test_it_listens_on_the_loopback_address_only(server: Served) -> None:
 
 
 def test_the_guard_itself_wants_one_host_and_compares_the_whole_token() -> None:
+    pytest.importorskip("starlette", reason="the extra review is not installed")
+    from qurate.review.guard import Guard
+
     guard = Guard(None, "secret", 81)  # type: ignore[arg-type]
 
     def judge(path: str, *hosts: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -19,48 +19,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from qurate.data.images import UnreadableImageError, read_image
 from qurate.errors import QurateError
-from qurate.review.guard import MOST_BYTES, App, Guard
+from qurate.review.guard import MOST_BYTES, Guard
 from qurate.review.session import Session
 
 SIDES = {"small": 192, "large": 1024}
 """Longer side in pixels of each size."""
-
-
-class Pictures:
-    """The images that a page may show, by number.
-
-    Args:
-        files: All of them; nothing else is ever read.
-    """
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files = tuple(files)
-        self._encode = lru_cache(maxsize=256)(encode_picture)
-
-    def get(self, number: int, size: str) -> bytes | None:
-        """A JPEG; None where there is no such number or size, or the file cannot be read."""
-        if size not in SIDES or not 0 <= number < len(self._files):
-            return None
-        try:
-            return self._encode(self._files[number], SIDES[size])
-        except UnreadableImageError:
-            return None
-
-
-def encode_picture(path: Path, side: int) -> bytes:
-    """A JPEG no larger than that.
-
-    Raises:
-        UnreadableImageError: If the file cannot be decoded.
-    """
-    image = read_image(path)
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    jpeg = io.BytesIO()
-    image.save(jpeg, "JPEG", quality=88)
-    return jpeg.getvalue()
 
 
 PARTS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
@@ -71,13 +38,7 @@ MOST_IMAGES = 200
 
 @dataclass(frozen=True)
 class Example:
-    """An image of a class, to compare with.
-
-    Args:
-        file: The image.
-        label: Its class.
-        part: 'source' or 'labeled'.
-    """
+    """An image of a class to compare with; its part is 'source' or 'labeled'."""
 
     file: Path
     label: str
@@ -95,13 +56,11 @@ class ReviewPage:
 
     def __init__(self, title: str, session: Session, examples: list[Example]) -> None:
         self._title, self._session, self._examples = title, session, examples
-        self._pictures = {
-            "images": Pictures(session.inquiry.paths),
-            "examples": Pictures([example.file for example in examples]),
-        }
+        # Nothing but these is ever read.
+        self._pictures = {"images": session.inquiry.paths, "examples": [example.file for example in examples]}
         self._lock = threading.Lock()  # one request at a time changes or reads the session
 
-    def guarded(self, token: str, port: int) -> App:
+    def guarded(self, token: str, port: int) -> ASGIApp:
         """The application, behind its guard."""
         at = "/{token}/"
         routes = [
@@ -126,12 +85,13 @@ class ReviewPage:
     async def start(self, request: Request) -> Response:
         """What the page shows first: classes, their examples, the pseudo-labels, and the progress."""
         names = self._session.inquiry.classes
-        examples: list[list[dict[str, Any]]] = [[] for _ in names]
-        number = {name: k for k, name in enumerate(names)}
-        for i, example in enumerate(self._examples):
-            if example.label in number:
-                examples[number[example.label]].append({"number": i, "part": example.part})
-        return await self._respond(lambda: {"title": self._title, "classes": list(names), "examples": examples})
+        examples: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for number, example in enumerate(self._examples):
+            if example.label in examples:
+                examples[example.label].append({"number": number, "part": example.part})
+        return await self._respond(
+            lambda: {"title": self._title, "classes": list(names), "examples": [*examples.values()]}
+        )
 
     async def question(self, request: Request) -> Response:
         """The next question."""
@@ -148,16 +108,16 @@ class ReviewPage:
 
     def picture(self, request: Request) -> Response:
         """An image by its number; no path of a request ever leads to a file."""
-        pictures = self._pictures.get(request.path_params["part"])
-        content = pictures and pictures.get(request.path_params["number"], request.path_params["size"])
-        if not content:
-            raise HTTPException(404, "there is no such image")
+        part, number, size = (request.path_params[name] for name in ("part", "number", "size"))
+        try:
+            content = _encode(self._pictures[part][number], SIDES[size])
+        except (KeyError, IndexError, UnreadableImageError):
+            raise HTTPException(404, "there is no such image") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})
 
     async def answers(self, request: Request) -> Response:
         """Save answers."""
-        body = await _body(request)
-        given = body.get("answers")
+        given = (await _body(request)).get("answers")
         if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
             raise HTTPException(400, "answers must be a list")
         return await self._respond(lambda: {"id": self._session.answer(given)})
@@ -180,6 +140,15 @@ class ReviewPage:
 
         body = json.dumps(await run_in_threadpool(do))  # in ASCII: the name of a file need not be valid text
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+@lru_cache(maxsize=512)
+def _encode(path: Path, side: int) -> bytes:
+    image = read_image(path)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    jpeg = io.BytesIO()
+    image.save(jpeg, "JPEG", quality=88)
+    return jpeg.getvalue()
 
 
 async def _body(request: Request) -> dict[str, Any]:

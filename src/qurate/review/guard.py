@@ -9,13 +9,10 @@ foreign name that was made to point here is refused), and if it changes anything
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BYTES = 2_000_000
 """Of a request: the answers to a whole class of pseudo-labels fit."""
@@ -42,7 +39,7 @@ class Guard:
         port: Of the server.
     """
 
-    def __init__(self, app: App, token: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token
         names = ("127.0.0.1", "localhost")
         self._hosts = {f"{name}:{port}" for name in names} | ({*names} if port == 80 else set())
@@ -51,25 +48,21 @@ class Guard:
         """An ASGI application."""
         if scope["type"] != "http":
             return
-        reason = self.why_refused(scope)
 
-        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message = {**message, "headers": [*message.get("headers", []), *own]}
             await send(message)
 
-        if reason:
-            await _refuse(send_with_headers, reason)
-        else:
-            await self._app(scope, receive, send_with_headers)
+        reason = self.why_refused(scope)
+        app = PlainTextResponse(f"Refused: {reason}.\n", 403) if reason else self._app
+        await app(scope, receive, send_with_headers)
 
     def why_refused(self, scope: Scope) -> str:
         """Why a request is refused; empty if it is not."""
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        hosts, origins, sites = (headers.get(name, []) for name in ("host", "origin", "sec-fetch-site"))
+        headers = Headers(scope=scope)
+        hosts, origins, sites = (headers.getlist(name) for name in ("host", "origin", "sec-fetch-site"))
         given = scope["path"].split("/")[1] if scope["path"].startswith("/") else ""
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return "the host is not this server"
@@ -81,14 +74,7 @@ class Guard:
             return "the request comes from another site"
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return "the method is not allowed"
-        lengths = headers.get("content-length", ["0"])
+        lengths = headers.getlist("content-length")
         if any(not length.isascii() or not length.isdigit() or int(length) > MOST_BYTES for length in lengths):
             return "the request is too large"
         return ""
-
-
-async def _refuse(send: Send, reason: str) -> None:
-    body = f"Refused: {reason}.\n".encode()
-    kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 403, "headers": kind})
-    await send({"type": "http.response.body", "body": body})

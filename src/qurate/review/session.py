@@ -23,14 +23,7 @@ HELD = 60.0
 
 @dataclass(frozen=True)
 class QueryOptions:
-    """What to ask.
-
-    Args:
-        count: Questions at a time.
-        asker: Who chooses them.
-        random_share: Part that is drawn at random.
-        seed: Decides everything random.
-    """
+    """How many questions at a time, the query strategy, the share drawn at random, and the seed."""
 
     count: int
     asker: str | QueryStrategy
@@ -55,18 +48,17 @@ class Session:
 
     def ask_more(self) -> int:
         """Add questions about images that have neither an answer nor a question; how many were added."""
-        answers = self.log.current()
-        waiting = {self.inquiry.files[question.image]: _placeholder() for question in self.questions}
-        options = self.options
-        more = self.inquiry.draw(
-            options.count,
-            options.asker,
-            random_share=options.random_share,
-            seed=options.seed,
-            answers={**waiting, **answers},
-        )
         known = {question.image for question in self.questions}
-        more = [question for question in more if question.image not in known]
+        placeholder = Answer("", "", "", "none", "", "", "")  # so that an image is not asked about twice
+        waiting = {self.inquiry.files[image]: placeholder for image in known}
+        drawn = self.inquiry.draw(
+            self.options.count,
+            self.options.asker,
+            random_share=self.options.random_share,
+            seed=self.options.seed,
+            answers={**waiting, **self.log.current()},
+        )
+        more = [question for question in drawn if question.image not in known]
         self.questions += more
         return len(more)
 
@@ -77,18 +69,14 @@ class Session:
             tab: The tab that asks; its question is not given to other tabs for a while.
             later: Images that this tab has put off; they come last.
         """
-        open_now = self._open()
         now = time.monotonic()
         taken = {image for image, (by, since) in self._held.items() if by != tab and now - since < HELD}
-        order = sorted(open_now, key=lambda question: (question.image in taken, question.image in later))
+        order = sorted(self._open(), key=lambda question: (question.image in taken, question.image in later))
         if not order:
             return None
         self._held = {image: held for image, held in self._held.items() if held[0] != tab}
-        self._held[order[0].image] = (tab, now)
-        return {**self.describe(order[0]), "following": [question.image for question in order[1:3]]}
-
-    def describe(self, question: Question) -> dict[str, Any]:
-        """A question as the page needs it."""
+        question = order[0]
+        self._held[question.image] = (tab, now)
         row = self.inquiry.pool.probabilities[question.image]
         values, labels = row.topk(min(CHOICES, len(row)))
         return {
@@ -97,6 +85,7 @@ class Session:
             "asker": question.asker,
             "why": question.why,
             "choices": [{"label": k, "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)],
+            "following": [question.image for question in order[1:3]],
         }
 
     def answer(self, given: Sequence[Mapping[str, Any]]) -> str:
@@ -121,12 +110,15 @@ class Session:
                 raise DataError("an answer must be one of 'label', 'none', 'wrong'.")
             if kind == "label" and (type(label) is not int or not 0 <= label < len(self.inquiry.classes)):
                 raise DataError("the label of an answer must be the number of a class.")
+            predicted = self.inquiry.predicted[image]
+            if kind == "wrong":  # it denies the pseudo-label, which the final model need not predict any more
+                predicted = self._trusted.get(image, predicted)
             rows.append(
                 {
                     "file": self.inquiry.files[image],
                     "answer": str(kind),
                     "label": self.inquiry.classes[int(label or 0)] if kind == "label" else "",
-                    "predicted": self._rejected(image) if kind == "wrong" else self._name(image),
+                    "predicted": self.inquiry.classes[predicted],
                     "asked": askers.get(image, "check"),
                 }
             )
@@ -137,10 +129,9 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Progress, and the accuracy of the model; answers that it has learned from do not count."""
         answers = self._new_answers()
-        none = sum(answer.answer == "none" for answer in answers.values())
         return {
             "answered": len(answers),
-            "none": none,
+            "none": sum(answer.answer == "none" for answer in answers.values()),
             "left": len(self._open()),
             "estimate": self.estimate()._asdict(),
             "damaged": self.log.damaged,
@@ -171,8 +162,7 @@ class Session:
         rows = torch.tensor([image for image, k in self._trusted.items() if k == label], dtype=torch.int64)
         rows = rows[[self.inquiry.files[i] not in answers for i in rows.tolist()]]
         order = label_support(self.inquiry.after(answers), rows, torch.full_like(rows, label)).argsort(stable=True)
-        shown = rows[order[:count]].tolist()
-        images = [{"image": image, "file": self.inquiry.files[image]} for image in shown]
+        images = [{"image": image, "file": self.inquiry.files[image]} for image in rows[order[:count]].tolist()]
         return {"label": label, "open": len(rows), "images": images}
 
     @cached_property
@@ -183,19 +173,13 @@ class Session:
 
     @cached_property
     def _predictions(self) -> dict[str, str]:
-        return {file: self._name(image) for image, file in enumerate(self.inquiry.files)}
+        names = [self.inquiry.classes[label] for label in self.inquiry.predicted]
+        return dict(zip(self.inquiry.files, names, strict=True))
 
     @cached_property
     def _trusted(self) -> dict[int, int]:
         labels = self.inquiry.pool.trusted
         return {} if labels is None else {i: k for i, k in enumerate(labels.tolist()) if k >= 0}
-
-    def _name(self, image: int) -> str:
-        return self.inquiry.classes[self.inquiry.predicted[image]]
-
-    def _rejected(self, image: int) -> str:
-        """The class that 'wrong' denies: the pseudo-label, which the final model need not predict any more."""
-        return self.inquiry.classes[self._trusted.get(image, self.inquiry.predicted[image])]
 
     def _askers(self) -> dict[int, str]:
         return {question.image: question.asker for question in self.questions}
@@ -221,8 +205,3 @@ class Session:
         ]
         waiting = [question for question in self.questions if self.inquiry.files[question.image] not in answers]
         return first + waiting
-
-
-def _placeholder() -> Answer:
-    """Stands for an answer that is still to come, so that an image is not asked about twice."""
-    return Answer("", "", "", "none", "", "", "")
