@@ -14,7 +14,6 @@ from markupsafe import Markup, escape
 
 _SPACE = "\u00a0"  # keeps a number and its unit on one line
 DASH = "\u2013"
-_MINUS = "\u2212"
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -37,7 +36,7 @@ def signed(number: float, digits: int) -> str:
     if not math.isfinite(number):
         return DASH
     text = f"{number:+.{digits}f}"
-    return text[1:] if float(text) == 0 else text.replace("-", _MINUS)
+    return text[1:] if float(text) == 0 else text.replace("-", "\u2212")
 
 
 def count(number: int, noun: str) -> str:
@@ -47,12 +46,7 @@ def count(number: int, noun: str) -> str:
 
 
 def render_page(template: str, **content: Any) -> str:
-    """A page as HTML; every text in it is escaped by the template.
-
-    Args:
-        template: Name of a file in `templates/`.
-        **content: What the template shows.
-    """
+    """A file of `templates/`, filled in; every text in it is escaped."""
     environment = Environment(
         loader=PackageLoader("qurate.report"),
         autoescape=True,
@@ -70,10 +64,5 @@ def breakable(name: str) -> Markup:
 
 
 def data_uri(content: bytes, kind: str) -> str:
-    """A picture as an address that holds all of it.
-
-    Args:
-        content: The file.
-        kind: 'jpeg' or 'png'.
-    """
+    """A picture, 'jpeg' or 'png', as an address that holds all of it."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

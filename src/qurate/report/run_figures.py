@@ -22,9 +22,20 @@ from qurate.run_results import BaselineComparison
 
 Points = NDArray[np.float64]
 
-_ROUNDS = 300
-_MARGIN = 4.0
-_TOUCH = 1.0
+MOST_POINTS = 1500
+"""Images in the picture; more are neither seen apart nor drawn in time. Our choice."""
+PLACES = ["x_before", "y_before", "x_after", "y_after"]
+"""Columns of the picture."""
+COLORS = 8
+"""Colours k0 to k7 of the style sheet."""
+GROUPS = 5
+"""Groups of equal width by how sure the model is; held-out images are few. Our choice."""
+MOST_LABELS = 40
+"""Classes named in the map; of more, the largest."""
+_MAP = 400.0
+_EDGE = 14.0
+_LETTER = 6.4  # width of a letter and height of a line at the size that the style sheet gives names
+_LINE = 12.0
 
 
 def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
@@ -47,30 +58,23 @@ def spread_colors(maps: Sequence[Points], n_colors: int) -> list[int]:
 def place_labels(
     anchors: Points, widths: Sequence[float], height: float, side: float
 ) -> list[tuple[float, float] | None]:
-    """Middles of boxes that begin at their anchors and are pushed apart until none overlaps, within a square.
+    """Middles of boxes that begin at their anchors, (K, 2), and are pushed apart within a square until none overlaps.
 
-    Args:
-        anchors: Where each name belongs, (K, 2).
-        widths: Of the names.
-        height: Of a line.
-        side: Of the square.
-
-    Returns:
-        The middle of each box; None for one that would still cover an earlier one.
+    None for a box that would still cover an earlier one.
     """
     centers = [[float(x), float(y)] for x, y in anchors]
     sizes = [(width, height) for width in widths]
-    for _ in range(_ROUNDS):
+    for _ in range(300):
         moved = [_push_apart(centers, sizes, i, j) for i in range(len(centers)) for j in range(i)]
         for center, size in zip(centers, sizes, strict=True):
             for axis in (0, 1):
-                reach = size[axis] / 2 + _MARGIN
+                reach = size[axis] / 2 + 4
                 center[axis] = max(reach, min(center[axis], side - reach))
         if not any(moved):
             break
     placed: list[tuple[float, float] | None] = []
     for i, (x, y) in enumerate(centers):
-        free = all(placed[j] is None or min(_overlaps(centers, sizes, i, j)) <= _TOUCH for j in range(i))
+        free = all(placed[j] is None or min(_overlaps(centers, sizes, i, j)) <= 1 for j in range(i))
         placed.append((x, y) if free else None)
     return placed
 
@@ -92,13 +96,6 @@ def _overlaps(centers: list[list[float]], sizes: list[tuple[float, float]], i: i
     return [(sizes[i][axis] + sizes[j][axis]) / 2 - abs(centers[i][axis] - centers[j][axis]) for axis in (0, 1)]
 
 
-MOST_POINTS = 1500
-"""Images in the picture; more are neither seen apart nor drawn in time. Our choice."""
-PLACES = ["x_before", "y_before", "x_after", "y_after"]
-"""Columns of the picture."""
-_FEWEST_FOR_TSNE = 30
-
-
 def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: int) -> pd.DataFrame:
     """Where each image lies among the others, before and after.
 
@@ -111,7 +108,9 @@ def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: i
     Returns:
         At most `MOST_POINTS` of the rows, with the columns `PLACES`.
     """
-    shown = _choose(points, seed)
+    order = np.random.default_rng(seed).permutation(len(points))
+    labeled_first = (points["part"].to_numpy()[order] != "labeled").argsort(kind="stable")
+    shown = np.sort(order[labeled_first][:MOST_POINTS])
     table = points.iloc[shown].reset_index(drop=True)
     for name, vectors in (("before", before), ("after", after)):
         places = _flatten(vectors[torch.from_numpy(shown)], seed)
@@ -119,41 +118,19 @@ def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: i
     return table
 
 
-def _choose(points: pd.DataFrame, seed: int) -> NDArray[np.int64]:
-    """Rows to show: all labelled target images that fit, and a fair share of the other parts."""
-    order = np.random.default_rng(seed).permutation(len(points))
-    first = (points["part"].to_numpy()[order] != "labeled").argsort(kind="stable")
-    return np.sort(order[first][:MOST_POINTS])
-
-
-def _flatten(vectors: Tensor, seed: int) -> NDArray[np.float64]:
+def _flatten(vectors: Tensor, seed: int) -> Points:
     """Two numbers per row: t-SNE of cosine distances, or principal components where there are few rows."""
     rows = torch.nn.functional.normalize(vectors.double(), dim=1).numpy()
-    if len(rows) < _FEWEST_FOR_TSNE:
+    if len(rows) < 30:
         wide = np.pad(rows, ((0, 0), (0, max(0, 2 - rows.shape[1]))))
-        few: NDArray[np.float64] = PCA(2, random_state=seed).fit_transform(wide)
+        few: Points = PCA(2, random_state=seed).fit_transform(wide)
         return few
     if rows.shape[1] > 50:
         rows = PCA(min(50, len(rows)), random_state=seed, svd_solver="randomized").fit_transform(rows)
-    perplexity = min(30.0, (len(rows) - 1) / 3)
-    tsne = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1)
+    tsne = TSNE(2, perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
     with threadpool_limits(1):  # its threads wait for each other at every step: 37 s for 4 s of work on two busy cores
-        places: NDArray[np.float64] = tsne.fit_transform(rows)
+        places: Points = tsne.fit_transform(rows)
     return places
-
-
-COLORS = 8
-"""Colours k0 to k7 of the style sheet."""
-GROUPS = 5
-"""Groups of equal width by how sure the model is; held-out images are few. Our choice."""
-KINDS = {"uncalibrated": "kept", "probability": "new"}
-"""Styles of the dots before and after calibration."""
-MOST_LABELS = 40
-"""Classes named in the map; of more, the largest."""
-_MAP = 400.0
-_EDGE = 14.0
-_LETTER = 6.4  # width of a letter and height of a line at the size that the style sheet gives names
-_LINE = 12.0
 
 
 def interval_figure(comparison: BaselineComparison) -> Markup | None:
@@ -201,7 +178,9 @@ def reliability_figure(held_out: pd.DataFrame) -> Markup | None:
     _add(svg, "line", "axis", x1="12%", x2="94%", y1=base, y2=top)
     for kind, sure, right, size in groups:
         radius, y = 4 + 10 * math.sqrt(size / len(held_out)), base - right * (base - top)
-        dot = _add(svg, "circle", KINDS[kind], cx=f"{12 + 82 * sure:.2f}%", cy=y, r=radius)
+        dot = _add(
+            svg, "circle", "new" if kind == "probability" else "kept", cx=f"{12 + 82 * sure:.2f}%", cy=y, r=radius
+        )
         ElementTree.SubElement(dot, "title").text = f"{sure:.0%} sure, right on {right:.0%} of {size} images"
     return _markup(svg)
 
@@ -251,17 +230,16 @@ def embedding_figures(embedding: pd.DataFrame, classes: Sequence[str]) -> tuple[
     points = embedding[finite & embedding["label"].isin(list(classes)).to_numpy()]
     if points.empty:
         return None
-    maps = {when: points.assign(**_fitted(points, when)) for when in ("before", "after")}
-    medians = {when: _medians(placed) for when, placed in maps.items()}
-    colors = spread_colors([medians["before"].to_numpy(), medians["after"].to_numpy()], COLORS)
-    color_of = dict(zip(medians["after"].index, colors, strict=True))
-    before, after = (_map(maps[when], medians[when], color_of, when) for when in ("before", "after"))
-    return before, after
+    before, after = _fitted(points, "before"), _fitted(points, "after")
+    medians = [_medians(before), _medians(after)]
+    colors = spread_colors([places.to_numpy() for places in medians], COLORS)
+    color_of = dict(zip(medians[1].index, colors, strict=True))
+    return _map(before, medians[0], color_of, "before"), _map(after, medians[1], color_of, "after")
 
 
 def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], when: str) -> Markup:
     anchors = medians.head(MOST_LABELS).to_numpy()
-    names = [_short(str(name)) for name in medians.index[:MOST_LABELS]]
+    names = [name if len(name) <= 18 else name[:17] + "…" for name in map(str, medians.index[:MOST_LABELS])]
     above = anchors - [0.0, _LINE]  # a name must not hide the dots it names
     middles = place_labels(above, [len(name) * _LETTER + 5 for name in names], _LINE, _MAP)
     svg = _svg(
@@ -289,13 +267,13 @@ def _map(points: pd.DataFrame, medians: pd.DataFrame, color_of: dict[str, int], 
     return _markup(svg)
 
 
-def _fitted(points: pd.DataFrame, when: str) -> dict[str, np.ndarray]:
-    """Coordinates moved and scaled to fill the map, far outliers brought back to its edge; y grows downwards."""
+def _fitted(points: pd.DataFrame, when: str) -> pd.DataFrame:
+    """With x and y moved and scaled to fill the map, far outliers brought back to its edge; y grows downwards."""
     values = points[[f"x_{when}", f"y_{when}"]].to_numpy(float)
     low, high = np.percentile(values, [0.5, 99.5], axis=0)
     span = np.where(high > low, high - low, 1.0) / 0.9
     placed = np.clip((values - (low + high) / 2) / span, -0.5, 0.5) * (_MAP - 2 * _EDGE) + _MAP / 2
-    return {"x": placed[:, 0], "y": _MAP - placed[:, 1]}
+    return points.assign(x=placed[:, 0], y=_MAP - placed[:, 1])
 
 
 def _medians(points: pd.DataFrame) -> pd.DataFrame:
@@ -310,10 +288,6 @@ def _medians(points: pd.DataFrame) -> pd.DataFrame:
 def _dots(points: pd.DataFrame) -> str:
     """One path for many dots: strokes of no length with round ends."""
     return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in zip(points["x"], points["y"], strict=True))
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 18 else name[:17] + "…"
 
 
 def _svg(height: int, description: str, kind: str) -> ElementTree.Element:
