@@ -260,7 +260,7 @@ class Steps:
             if env.truth is None:
                 self.others += 1
             else:
-                self.true.append((int(made[4]["indices"]), int(made[4]["labels"]), made[1]))
+                self.true.append((made[4]["sample"], made[4]["label"], made[1]))
             return made
 
         monkeypatch.setattr(SelectionEnv, "step", step)

@@ -141,7 +141,7 @@ def test_phi_is_made_of_its_terms_by_the_trial_network() -> None:
     env.reset(seed=3)
     before = view(env.trial.method.network, round.data.unlabeled).probabilities
     _, gain, _, _, info = env.step(np.int64(1))
-    i, y = info["indices"], info["labels"]
+    i, y = info["sample"], info["label"]
     after = view(env.trial.method.network, round.data.unlabeled)
     target = view(env.trial.method.network, round.data.target.inputs)
     drop = float(

@@ -1,7 +1,7 @@
-"""Algorithm 1: selective pseudo-labelling by deep Q-learning, line by line; the researcher's door.
+"""Algorithm 1: selective pseudo-labelling by deep Q-learning, line by line.
 
-Here are lines 1-5 and 20; lines 6-18 are in `selection/dqn.py`. Processes, checkpoints, signals and callbacks are the
-session's.
+Here are lines 1-5 and 20; lines 6-18 are in `selection/dqn.py`. Processes, checkpoints, signals and callbacks are in
+`selection/session.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fit(
     check_arguments(arguments)
     with Session.open(arguments, follow_rank_zero) as run:
         config = run.config
-        # 1: pre-train F and C with D_s, D_t and D_u
+        # 1: pre-train F and C with D_s, D_t and D_u by the method's loss, Eq. (3) for TML
         run.train(line=1, steps=config.training.steps)
         # 2: D_p is empty    3: the experience pool M is empty; it is the agent's
         positives = run.positives
@@ -62,7 +62,7 @@ def fit(
                 round = pseudo_label(run.trainer, run.data, positives, number, config, run.neighbors)
                 # 6-18: which of them to trust
                 positives = run.select(round)
-            # 20: update F and C with D_s, D_t, D_u and D_p
+            # 20: update F and C with D_s, D_t, D_u and D_p by the same loss
             run.train(line=20, steps=config.selection.round_steps, positives=positives)
             run.end_round(positives)
         return run.result()

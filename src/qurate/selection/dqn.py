@@ -87,22 +87,21 @@ class DQNSelector(NamedSelector):
                     break
                 # 8: while D_c is not empty
                 while mask.any() and left > 0:
-                    # 9: choose an action
+                    # 9: choose an action, Eq. (11)
                     action = agent.act(observation, mask, exploration=exploration)
-                    # 10: update D_c and D_p    11: train F' and C'    12: next state    13: reward
-                    following, reward, terminated, _, info = env.step(np.int64(action))
+                    # 10: update D_c and D_p    11: train F' and C'    12: next state    13: reward, Eq. (8)
+                    next_observation, reward, terminated, _, info = env.step(np.int64(action))
                     mask, left = info["action_mask"], left - 1
                     ends = terminated or reward < 0
                     # 14: insert the recording into M
                     agent.remember(
-                        observation, action, reward, following, mask, terminated=ends, last=ends or left == 0
+                        observation, action, reward, next_observation, mask, terminated=ends, last=ends or left == 0
                     )
-                    # 15: sample recordings from M, update Q
+                    # 15: sample recordings from M, update Q, Eq. (10)
                     loss = agent.learn()
-                    observation = following
-                    sample, label = int(info["indices"]), int(info["labels"])
-                    measured = info["phi"], info["entropy_drop"]
-                    callbacks.on_action(Action(env.round.number, sample, label, reward, *measured, loss, exploration))
+                    observation = next_observation
+                    measured = info["sample"], info["label"], reward, info["phi"], info["entropy_drop"]
+                    callbacks.on_action(Action(env.round.number, *measured, loss, exploration))
                     # 16-18: if the reward is negative, break
                     if reward < 0:
                         break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -116,7 +117,6 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self._rng = torch.Generator().manual_seed(seed)
         self.positives = round.positives
         self._labeled = round.labeled_sums
-        self._trial: Trainer | None = None
         self._buffers: tuple[Tensor, Tensor] | None = None
         self._moments = moments(_relate_all(round)) if config.agent == "relational" else None
         self._trial_sees = config.state_network == "trial" or round.config.network == "trial"
@@ -143,7 +143,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         if positives is not self.positives:  # an episode mostly continues with what the one before it left
             self._labeled = round.sums_of(positives, round.target, round.unlabeled)
         self.positives = positives
-        self.trial = self._copy_trainer()
+        self.trial.start_over(round.trainer)
         among = None if self.truth is None else self.truth >= 0
         self.candidates, self.spent = draw_candidates(round, positives, self.config, self._rng, among=among)
         n, count = len(round.pseudo_labels), self.config.entropy_samples
@@ -165,7 +165,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         # 11: update F' and C' with D_s, D_t and D_p by the labelled loss
         self._train_trial()
         # 12: the next state s'
-        following = self._next_state()
+        next_observation = self._next_state()
         # 13: the reward, with F' and C'
         judged = self._judge(index)
         if bool(judged.rewards[0] < 0) and not self.config.keep_rejected:
@@ -173,21 +173,17 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         else:
             self.positives = before[0].joined_with(judged)
         info = {"action_mask": self._mask(), **judged.first()}
-        return following, float(judged.rewards[0]), bool(self.spent.all()), False, info
+        return next_observation, float(judged.rewards[0]), bool(self.spent.all()), False, info
 
-    def _copy_trainer(self) -> Trainer:
-        """F' and C' with the weights of F and C, and an optimiser that has not stepped yet."""
+    @cached_property
+    def trial(self) -> Trainer:
+        """F' and C'; every reset sets them back to F and C, with an optimiser that has not stepped yet."""
         trainer = self.round.trainer
-        if self._trial is None:
-            method = copy.deepcopy(trainer.method)
-            hold_statistics(method)  # else they alone would move the entropy of Eq. (7)
-            config, execution = trainer.config, trainer.execution
-            fabric = make_fabric(execution, config.precision, alone=True)  # it has the scale of 16-mixed gradients
-            schedule = {"step": trainer.step, "total_steps": trainer.total_steps}
-            self._trial = Trainer(method, config, fabric, execution, **schedule)
-        else:
-            self._trial.start_over(trainer)
-        return self._trial
+        method = copy.deepcopy(trainer.method)
+        hold_statistics(method)  # else they alone would move the entropy of Eq. (7)
+        config, execution = trainer.config, trainer.execution
+        fabric = make_fabric(execution, config.precision, alone=True)  # it has the scale of 16-mixed gradients
+        return Trainer(method, config, fabric, execution, total_steps=trainer.total_steps)
 
     def _without(self, index: Tensor) -> tuple[Positives, ClassSums]:
         """D_p and the class sums without this sample; a harvest may offer one again that is in D_p."""
@@ -241,12 +237,13 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         if self.round.config.network == "trial":
             classifier_prob, center_prob = self._trial_probabilities(index)
         phi = self.round.quality(classifier_prob, center_prob, drop)
-        gain = reward.reward(float(phi), float(self.round.threshold[index]))
-        if self.truth is not None:
-            gain = reward.true_reward(int(positive.labels), int(self.truth[index]))
+        if self.truth is None:
+            earned = reward.reward(float(phi), float(self.round.threshold[index]))
+        else:
+            earned = reward.true_reward(int(positive.labels), int(self.truth[index]))
         return replace(
             positive,
-            rewards=torch.tensor([gain]),
+            rewards=torch.tensor([earned]),
             phi=phi,
             classifier_prob=classifier_prob,
             center_prob=center_prob,

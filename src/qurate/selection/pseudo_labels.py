@@ -64,8 +64,8 @@ class Positives:
         return Positives(*(torch.cat([getattr(self, name), getattr(other, name)]) for name in names))
 
     def first(self) -> dict[str, float]:
-        """The first positive as plain numbers, by name of the field."""
-        return {field.name: getattr(self, field.name)[0].item() for field in fields(self)}
+        """The first positive as plain numbers, by the columns of `table`."""
+        return {column: values[0].item() for column, values in self._columns().items()}
 
     def take(self, chosen: Tensor) -> Positives:
         """The positives at these positions, or where this mask is true."""
@@ -102,10 +102,13 @@ class Positives:
 
     def table(self, classes: tuple[str, ...]) -> pd.DataFrame:
         """One row per positive, as it is saved beside the model."""
-        columns = {field.name: getattr(self, field.name).tolist() for field in fields(self)}
-        frame = pd.DataFrame(columns).rename(columns={"indices": "sample", "labels": "label", "rounds": "round"})
+        frame = pd.DataFrame({column: values.tolist() for column, values in self._columns().items()})
         frame["label"] = [classes[label] for label in self.labels.tolist()]
-        return frame.rename(columns={"rewards": "reward"})
+        return frame
+
+    def _columns(self) -> dict[str, Tensor]:
+        names = {"indices": "sample", "labels": "label", "rounds": "round", "rewards": "reward"}
+        return {names.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
 
 
 def view(network: Network, inputs: Inputs, out: Tensor | None = None) -> View:
