@@ -81,7 +81,7 @@ class Trainer:
         first: int = 0,
         random: Tensor | None = None,
     ) -> dict[str, float]:
-        """Train for some steps more.
+        """Train for some more steps.
 
         Args:
             data: What the method may see.
@@ -102,10 +102,9 @@ class Trainer:
         in_memory = isinstance(data.source.inputs, Tensor)
         counts = not (labeled_only and self.config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
-        few = micro_batches(self.config.micro_batch)
         with (
             use_group(self.group),
-            few,
+            micro_batches(self.config.micro_batch),
             seeded(seed),
             torch_threads(self._threads(in_memory)),
             self._out_of_memory_advice(),
@@ -201,7 +200,7 @@ class Trainer:
 
     def _set_rates(self) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = scheduled_rate(group["base"], self.config, self.step, self.total_steps)
+            group["lr"] = scheduled_rate(group["initial_lr"], self.config, self.step, self.total_steps)
 
     def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
         """One optimiser step on a loss, of all parameters or of some.
@@ -211,8 +210,8 @@ class Trainer:
         """
         self._check(loss.item())
         self.optimizer.zero_grad()
-        again = self.config.micro_batch or self.execution.activation_checkpointing
-        with without_autocast(self.fabric.device), held_statistics(self.method) if again else nullcontext():
+        recomputes = self.config.micro_batch or self.execution.activation_checkpointing
+        with without_autocast(self.fabric.device), held_statistics(self.method) if recomputes else nullcontext():
             self.fabric.backward(loss)
         if only is not None:
             chosen = set(only)
@@ -237,10 +236,10 @@ class Trainer:
             config = self.config
             rows = config.batch_source + config.batch_target + config.batch_unlabeled
             micro = max(1, (config.micro_batch or rows) // 4)
-            can_again = hasattr(self.method.network.backbone, "set_grad_checkpointing")
-            ways = (
-                ["`activation_checkpointing=True`"] if can_again and not self.execution.activation_checkpointing else []
-            )
+            can_checkpoint = hasattr(self.method.network.backbone, "set_grad_checkpointing")
+            ways = []
+            if can_checkpoint and not self.execution.activation_checkpointing:
+                ways.append("`activation_checkpointing=True`")
             ways.append(f"`micro_batch={micro}` (now {config.micro_batch or f'all {rows} rows of a batch'})")
             if config.precision == "32-true":
                 ways.append("`precision='bf16-mixed'`")
@@ -267,13 +266,14 @@ class Trainer:
 def sum_gradients(group: ProcessGroup, method: nn.Module, of_rows: Iterable[nn.Parameter]) -> None:
     """The gradients of the whole batch, from those of each process.
 
-    The backbone, which passes a process's own rows, has a part of its gradient, and the parts add up. What all
-    processes make of the vectors of all rows has its whole gradient in each, and the mean of equals keeps them equal.
+    Each process passes only its own rows through the backbone, so it has a part of the backbone's gradient, and the
+    parts add up. The layers after it see the vectors of all rows in every process, which so has their whole gradient;
+    the mean of equals keeps them equal.
 
     Args:
         group: Its processes.
         method: Has the gradients.
-        of_rows: The parameters that a process's own rows pass.
+        of_rows: Parameters through which a process passes only its own rows.
     """
     parts = set(of_rows)
     found = [(parameter, parameter.grad) for parameter in method.parameters() if parameter.grad is not None]
@@ -348,7 +348,7 @@ def build_optimizer(method: Method, config: TrainingConfig) -> torch.optim.SGD:
         ([p for p in method.parameters() if p in backbone], config.backbone_learning_rate),
     ]
     return torch.optim.SGD(
-        [{"params": parameters, "lr": rate, "base": rate} for parameters, rate in groups if parameters],
+        [{"params": parameters, "lr": rate, "initial_lr": rate} for parameters, rate in groups if parameters],
         momentum=config.momentum,
         nesterov=config.momentum > 0,
         weight_decay=config.weight_decay,

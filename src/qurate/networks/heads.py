@@ -122,7 +122,7 @@ class Network(nn.Module):
 
 @contextmanager
 def held_statistics(module: nn.Module) -> Iterator[None]:
-    """A block in which no batch changes the running statistics of batch norms: those that are passed a second time."""
+    """A block in which batches leave the running statistics of batch norms as they are: for those that pass again."""
     before = {layer: layer.momentum for layer in _batch_norms(module)}
     hold_statistics(module)
     try:
@@ -137,7 +137,7 @@ def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 
 
 def checkpoint_activations(network: Network) -> None:
-    """Let the backbone make its activations again on the way back, if it can.
+    """Let the backbone recompute its activations in the backward pass, if it can.
 
     Raises:
         ConfigError: If it cannot.
@@ -147,7 +147,7 @@ def checkpoint_activations(network: Network) -> None:
     except (AttributeError, AssertionError):  # it has none, and timm's way to say no
         raise ConfigError(
             f"ExecutionConfig.activation_checkpointing must be False for a {type(network.backbone).__name__}, which "
-            "cannot make its activations again. Use `micro_batch` to save memory."
+            "cannot recompute its activations. Use `micro_batch` to save memory."
         ) from None
 
 
