@@ -435,7 +435,7 @@ class RunConfig(Checked):
     training: TrainingConfig = field(default_factory=TrainingConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     seed: Seed = 0
-    """Seed of weights, batches, crops and dropout."""
+    """Decides everything random (decision 46)."""
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
     @property

@@ -70,7 +70,7 @@ class Callback:
         """F and C are built; the method is trained in place from here on."""
 
     def on_memory(self, peak: int) -> None:
-        """What the process will hold at most, in bytes, before the agent takes any of it."""
+        """The expected peak memory of the process in bytes, before the agent allocates any of it."""
 
     def on_step(self, step: int, terms: dict[str, float]) -> None:
         """A training step of line 1 or 20: its number from 1, and the terms of the loss."""

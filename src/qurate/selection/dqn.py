@@ -64,7 +64,7 @@ class DQNSelector(NamedSelector):
     def learn_from_answers(self, round: Round, truth: Tensor) -> None:
         """Lines 6-18 over samples that people have labelled, with true rewards; D_p stays as it is (decision 52).
 
-        As many actions as there are answers. They are not reported: they are on a D_u that is no more.
+        As many actions as there are answers. Callbacks are not told of them, for that D_u no longer exists.
 
         Args:
             round: Pseudo-labels of D_u as it was before the answers.
@@ -75,7 +75,7 @@ class DQNSelector(NamedSelector):
         self._run_episodes(env, int((truth >= 0).sum()), repeat=True, callbacks=Callback())
 
     def _run_episodes(self, env: SelectionEnv, actions: int, *, repeat: bool, callbacks: Callback) -> Positives:
-        """Lines 6-18 with so many actions, in one episode or in as many as that takes; D_p afterwards."""
+        """Lines 6-18 with this many actions, in one episode or in as many as that takes; D_p afterwards."""
         agent, positives, exploration = self.agent, env.round.positives, self.exploration(env.round.number)
         left = actions
         with torch_threads(1):

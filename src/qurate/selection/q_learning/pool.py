@@ -1,4 +1,4 @@
-"""The experience pool M of Algorithm 1: a ring of transitions, bounded in bytes."""
+"""The experience pool M of Algorithm 1: a ring buffer of transitions, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ExperiencePool:
     """The newest transitions that fit in a number of bytes.
 
     The next observation of a step is the observation of the following step, so each is stored once: they
-    stand in a ring in the order they came, and a transition is the slot of its observation, its next one
+    stand in a ring buffer in the order they came, and a transition is the slot of its observation, its next one
     being in the slot after it. An episode of n steps takes n + 1 slots. Slots are overwritten in order,
     hence a transition's next observation outlives it, and those retained are always the newest ones.
 
