@@ -107,14 +107,7 @@ class AnswerLog:
         self._append([row for row in new if row.file not in there or there[row.file].time <= row.time])
 
     def undo(self, act: str) -> bool:
-        """Take answers back by adding a row for each.
-
-        Args:
-            act: Their id.
-
-        Returns:
-            Whether there were any that counted.
-        """
+        """Take the answers of an id back by adding a row for each; whether there were any that counted."""
         given = [row for row in active_answers(self.rows()) if row.id == act]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._append([row._replace(time=now, answer="undo", label="") for row in given])
@@ -160,9 +153,8 @@ def _write_at_end(descriptor: int, content: bytes) -> None:
 def parse_answers(content: bytes) -> tuple[list[Answer], int]:
     """The rows of a labels.csv, and how many could not be understood.
 
-    Args:
-        content: Of the file. A row that was cut off must not cost the rows after it, so if the file as a whole is no
-            table, each line is read on its own.
+    A row that was cut off must not cost the rows after it, so if the file as a whole is no table, each line is read on
+    its own.
     """
     text = content.decode("utf-8-sig", errors="surrogateescape")
     try:
@@ -172,8 +164,12 @@ def parse_answers(content: bytes) -> tuple[list[Answer], int]:
         is_table = False
     found = whole if is_table else [row for line in text.split("\n") if (row := _parse_line(line))]
     rows = [row for row in found if row != list(Answer._fields)]
-    sound = [Answer(*map(unguard, row)) for row in rows if len(row) == len(Answer._fields)]
-    sound = [row for row in sound if _is_sound(row)]
+    answers = [Answer(*map(unguard, row)) for row in rows if len(row) == len(Answer._fields)]
+    sound = [
+        row
+        for row in answers
+        if row.id and row.file and row.answer in get_args(Kind) and bool(row.label) == (row.answer == "label")
+    ]
     return sound, len(rows) - len(sound)
 
 
@@ -182,10 +178,6 @@ def _parse_line(line: str) -> list[str]:
         return next(csv.reader([line], strict=True), [])
     except csv.Error:
         return [line]
-
-
-def _is_sound(row: Answer) -> bool:
-    return bool(row.id and row.file) and row.answer in get_args(Kind) and bool(row.label) == (row.answer == "label")
 
 
 def active_answers(rows: Iterable[Answer]) -> list[Answer]:
@@ -334,12 +326,7 @@ def estimate_accuracy(
 
 
 def is_conclusive(answer: Answer | None, predicted: str) -> bool:
-    """Whether an answer tells if the model is right; one that only denies another class does not.
-
-    Args:
-        answer: If there is one.
-        predicted: The prediction of the model.
-    """
+    """Whether an answer tells if the model is right; one that only denies another class does not."""
     return answer is not None and (answer.answer != "wrong" or answer.predicted == predicted)
 
 
@@ -347,9 +334,8 @@ def count_right(sample: Iterable[Answer]) -> AccuracyEstimate:
     """Accuracy of the model that was asked, from the answers to images that were drawn at random."""
     kinds = [(answer.answer, answer.label == answer.predicted) for answer in sample]
     judged = [is_right for kind, is_right in kinds if kind != "none"]
-    return AccuracyEstimate(
-        len(judged), sum(judged), len(kinds) - len(judged), *wilson_interval(sum(judged), len(judged))
-    )
+    right, total = sum(judged), len(judged)
+    return AccuracyEstimate(total, right, len(kinds) - total, *wilson_interval(right, total))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

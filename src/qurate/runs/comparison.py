@@ -35,13 +35,7 @@ def pack_folds(folds: Mapping[int, HeldOut]) -> bytes:
 
 
 def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
-    """The folds in a file; None where it is damaged, or of other data.
-
-    Args:
-        path: Holds what `pack_folds` gave.
-        split: D_s, D_t, D_u.
-        folds: Positions in D_t of the images that each holds out.
-    """
+    """The folds in a file of `pack_folds`; None where it is damaged, or of other data."""
     try:
         parts: dict[int, dict[str, Tensor]] = {}
         for name, each in read_tensors(path).items():
@@ -115,13 +109,7 @@ def steps_of_fold(config: RunConfig) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FoldTask:
-    """Trains folds in a worker process.
-
-    Args:
-        split: D_s, D_t, D_u as tensors.
-        config: The run.
-        folds: Positions in D_t, one tensor for each fold.
-    """
+    """Trains folds in a worker process; the split holds tensors, the folds positions in D_t."""
 
     split: Split
     config: RunConfig
@@ -136,9 +124,8 @@ class FoldTask:
     def __call__(self, number: int) -> bytes:
         """Train a fold; the pickled `HeldOut`."""
         steps = _ReportSteps()  # of both trainings
-        return pickle.dumps(
-            fit_fold(self.split, self.config, self.folds[number], make_callback=lambda name, total: steps)
-        )
+        fold = fit_fold(self.split, self.config, self.folds[number], make_callback=lambda name, total: steps)
+        return pickle.dumps(fold)
 
 
 class _ReportSteps(Callback):
@@ -240,14 +227,13 @@ def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tenso
         float((log_probs.argmax(dim=1) == held_out.labels).double().mean())
         for log_probs in (held_out.adapted, held_out.baseline)
     ]
-    moved = moved_proportions(adapted.argmax(dim=1), baseline.argmax(dim=1), adapted.shape[1])
     return BaselineComparison(
         adapted=right[0],
         baseline=right[1],
         images=images,
         how=how,
         disagreement=found.disagreement,
-        moved=moved,
+        moved=moved_proportions(adapted.argmax(dim=1), baseline.argmax(dim=1), adapted.shape[1]),
         gain=found.gain,
         balanced=found.balanced,
         verdict=verdict,
@@ -264,12 +250,6 @@ def gain_worth_seeing(gain: Gain) -> float:
 
 
 def moved_proportions(adapted: Tensor, baseline: Tensor, n_classes: int) -> float:
-    """Half the sum over classes of |share by one model - share by the other|: from 0 to 1.
-
-    Args:
-        adapted: Predicted classes of D_u, (N_u,).
-        baseline: The same by S+T.
-        n_classes: K.
-    """
+    """Half the sum over classes of |share by one model - share by the other|: from 0 to 1; predicted classes (N_u,)."""
     shares = [torch.bincount(named, minlength=n_classes).double() / len(named) for named in (adapted, baseline)]
     return float((shares[0] - shares[1]).abs().sum() / 2)

@@ -27,7 +27,6 @@ INPUT_NAME, OUTPUT_NAME = "images", "probabilities"
 LARGEST_DIFFERENCE = 1e-4
 """A probability of the exported file may differ by this from the model's."""
 
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _NONE = Calibration()
 
 
@@ -101,25 +100,21 @@ def describe(
         "calibration": f"The probabilities are {calibration}.",
     }
     for name, transform in zip(inputs, transforms, strict=True):
-        about |= {key + name.removeprefix(INPUT_NAME): value for key, value in _preparation(transform).items()}
+        size, crop, number = transform.resize, transform.crop, name.removeprefix(INPUT_NAME)
+        about |= {
+            f"preprocessing{number}": (
+                "Decode to RGB, upright by the EXIF tag, transparent pixels on white; "
+                f"resize to {size} x {size} pixels without keeping the aspect, {transform.interpolation} with "
+                f"antialiasing as Pillow does; cut the centre {crop} x {crop}; divide by 255, subtract mean and divide "
+                f"by std for each channel; order as float32 (batch, 3, {crop}, {crop})."
+            ),
+            f"resize{number}": json.dumps(size),
+            f"crop{number}": json.dumps(crop),
+            f"interpolation{number}": transform.interpolation,
+            f"mean{number}": json.dumps(transform.mean),
+            f"std{number}": json.dumps(transform.std),
+        }
     return about
-
-
-def _preparation(transform: Transform) -> dict[str, str]:
-    size, crop = transform.resize, transform.crop
-    return {
-        "preprocessing": (
-            "Decode to RGB, upright by the EXIF tag, transparent pixels on white; "
-            f"resize to {size} x {size} pixels without keeping the aspect, {transform.interpolation} with "
-            f"antialiasing as Pillow does; cut the centre {crop} x {crop}; divide by 255, subtract mean and divide by "
-            f"std for each channel; order as float32 (batch, 3, {crop}, {crop})."
-        ),
-        "resize": json.dumps(size),
-        "crop": json.dumps(crop),
-        "interpolation": transform.interpolation,
-        "mean": json.dumps(transform.mean),
-        "std": json.dumps(transform.std),
-    }
 
 
 class _Probabilities(nn.Module):
@@ -175,8 +170,7 @@ def check_possible(path: Path, force: bool) -> None:
     Raises:
         ExportError: If the extra is not installed, or the file already exists.
     """
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
+    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
         raise ExportError(
             f"Export needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
             "pip install 'qurate[onnx]'."

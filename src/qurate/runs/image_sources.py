@@ -76,21 +76,10 @@ def read_settings_of(run: StrPath) -> dict[str, Any]:
 
 
 def choose_places(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Places:
-    """Where the images are: as given, else where an earlier run had them.
-
-    Args:
-        settings: config.json of the earlier run, if there is one.
-        given: Options of `adapt`.
-
-    Raises:
-        DataError: If a place is neither given nor known, or nothing is left where it was.
-    """
+    """Where the images are: by the options of `adapt`, else where the config.json of an earlier run had them."""
     stored = (settings or {}).get("places")
-    known = {
-        name: value
-        for name, value in (stored if isinstance(stored, dict) else {}).items()
-        if isinstance(value, str) and value
-    }
+    stored = stored if isinstance(stored, dict) else {}
+    known = {name: value for name, value in stored.items() if isinstance(value, str) and value}
     if settings is not None and (base := start_folder(settings)) != Path():
         known |= {name: str(base / known[name]) for name in PARTS if name in known}
     if absent := [name for name in PARTS if given.get(name) is None and name not in known]:

@@ -43,11 +43,7 @@ def network_transforms(network: Network) -> tuple[Transform, ...]:
 
 
 def set_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
-    """Set how image files are prepared for each backbone.
-
-    Raises:
-        ValueError: If the network has more backbones or fewer, or takes no image files.
-    """
+    """Set how image files are prepared for each backbone."""
     wanted = len(network_transforms(network))
     if not wanted:
         raise ValueError("its backbone takes no image files")
@@ -79,11 +75,7 @@ def describe_preparation(transforms: Sequence[Transform]) -> list[str]:
 
 
 def read_transform(stored: Any) -> Transform:
-    """How images are prepared for one backbone, from model.json.
-
-    Raises:
-        ValueError: If the table is not of that kind.
-    """
+    """How images are prepared for one backbone, from model.json."""
     sizes, scales = ("resize", "crop"), ("mean", "std")
     if not isinstance(stored, dict) or stored.keys() - {"interpolation"} != {*sizes, *scales}:
         raise ValueError(
@@ -109,22 +101,13 @@ def read_transform(stored: Any) -> Transform:
 
 
 def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
-    """Put the tensors of model.safetensors into a network.
-
-    Args:
-        network: As model.json describes it.
-        path: The file.
-        checksum: Of its tensors, from model.json; None in models of version 0.1.
-
-    Raises:
-        ModelError: If the file is missing, damaged or of another network.
-    """
+    """Put the tensors of model.safetensors into a network; models of version 0.1 have no checksum."""
     try:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
         raise ModelError(f"{path}: not a safetensors file of this model ({type(error).__name__}: {error}).") from error
     own = network.state_dict()
-    wrong = sorted(name for name in own.keys() ^ tensors.keys())
+    wrong = sorted(own.keys() ^ tensors.keys())
     wrong += sorted(name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape)
     if wrong:
         raise ModelError(
@@ -139,14 +122,7 @@ def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
 
 
 class Looked(NamedTuple):
-    """Embeddings and probabilities of image files.
-
-    Args:
-        files: Those that can be read.
-        embeddings: By the backbone, (N, width).
-        probabilities: Of the classes, (N, K).
-        unreadable: The others, and why.
-    """
+    """Readable image files, their embeddings (N, width) and probabilities (N, K); and why others cannot be read."""
 
     files: tuple[Path, ...]
     embeddings: Tensor
@@ -206,11 +182,9 @@ class AdaptedModel:
         files = find_images(images)
         seen = self.look(files, on_progress)
         sure, labels = seen.probabilities.max(dim=1)
-        answers = {
-            file: (self.classes[label], probability)
-            for file, label, probability in zip(seen.files, labels.tolist(), sure.tolist(), strict=True)
-        }
-        rows = [(str(file), *answers.get(file, ("", math.nan)), seen.unreadable.get(file, "")) for file in files]
+        named = zip([self.classes[label] for label in labels.tolist()], sure.tolist(), strict=True)
+        found = dict(zip(seen.files, named, strict=True))
+        rows = [(str(file), *found.get(file, ("", math.nan)), seen.unreadable.get(file, "")) for file in files]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
     def evaluate(self, labeled: StrPath, on_progress: OnProgress | None = None) -> Metrics:
@@ -313,8 +287,7 @@ class AdaptedModel:
 
     def write_about(self, path: Path) -> None:
         """Write model.json alone; the tensors have not changed."""
-        tensors = {name: values.detach().cpu() for name, values in self.network.state_dict().items()}
-        about = {**self.about(), "sha256": tensor_digest(tensors)}
+        about = {**self.about(), "sha256": tensor_digest(self.network.state_dict())}
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
     def about(self) -> dict[str, Any]:

@@ -49,11 +49,7 @@ def read_about(folder: Path | str) -> dict[str, Any]:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else None
         raise ModelError(f"{path}: format must be '{FORMAT}', got {shorten(repr(found))}. Is it a model of qurate?")
-    _check_classes(path, about.get("classes"))
-    return about
-
-
-def _check_classes(path: Path, classes: Any) -> None:
+    classes = about.get("classes")
     if not isinstance(classes, list) or not all(isinstance(name, str) and name for name in classes):
         raise ModelError(f"{path}: classes must be a list of names, got {shorten(repr(classes))}.")
     if len(classes) < 2 or len(set(classes)) != len(classes):
@@ -62,3 +58,4 @@ def _check_classes(path: Path, classes: Any) -> None:
         "".join(classes).encode()
     except UnicodeEncodeError as error:
         raise ModelError(f"{path}: classes must be valid text ({error}).") from error
+    return about

@@ -29,24 +29,13 @@ Row = tuple[str, float, str]
 
 
 def calibrate_record(record: RunRecord, log_probs: Tensor, calibration: Calibration) -> RunRecord:
-    """The record with probabilities at a temperature; its classes stay.
-
-    Args:
-        record: Holds the predictions of D_u.
-        log_probs: Log-probabilities of D_u, (N_u, K).
-        calibration: The temperature and where it is from.
-    """
+    """The record with probabilities of D_u at a temperature, from log-probabilities (N_u, K); its classes stay."""
     sure = at_temperature(log_probs, calibration.temperature).max(dim=1).values.tolist()
     return dataclasses.replace(record, predictions=record.predictions.assign(probability=sure), calibration=calibration)
 
 
 def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFrame:
-    """Predictions for each image, and why some were not trained on.
-
-    Args:
-        record: Holds the predictions of D_u, and their calibration.
-        data: The images.
-        method: The trained F and C.
+    """Predictions for each image, and why some were not trained on; those of D_u are the record's.
 
     Returns:
         Columns file, label, probability and problem: first the images that can be read, in their order. Where people
@@ -66,13 +55,7 @@ def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFram
 
 
 def prediction_table(rows: Mapping[str, Row], readable: Sequence[str], answers: Sequence[Answer]) -> pd.DataFrame:
-    """The table that `predict_all` describes.
-
-    Args:
-        rows: By file.
-        readable: The files that come first, in their order.
-        answers: Answers about some of them.
-    """
+    """The table that `predict_all` describes, from rows by file; the readable files come first, in their order."""
     first = set(readable)
     files = [*readable, *(file for file in rows if file not in first)]
     table = pd.DataFrame([(file, *rows[file]) for file in files], columns=["file", "label", "probability", "problem"])
@@ -102,22 +85,12 @@ def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> di
 
 
 def calibrate(log_probs: Tensor, labels: Tensor) -> Calibration:
-    """From what models say of images that they were not trained on.
-
-    Args:
-        log_probs: Their log-probabilities, (n, K).
-        labels: The classes, (n,) int64.
-    """
+    """From log-probabilities (n, K) of images with labels (n,) by models that were not trained on them."""
     return Calibration(fit_temperature(log_probs, labels), "held-out images", len(labels))
 
 
 def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
-    """Such that the adapted model is as sure, on the mean, as S+T agrees with it.
-
-    Args:
-        adapted: Log-probabilities of D_u, (N_u, K).
-        baseline: Those of S+T.
-    """
+    """Such that the adapted model is as sure, on the mean, as S+T agrees with it; log-probabilities (N_u, K)."""
     agree = float((adapted.argmax(dim=1) == baseline.argmax(dim=1)).double().mean())
     return Calibration(match_confidence(adapted, agree), "agreement with S+T")
 
@@ -147,32 +120,17 @@ def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
 
 
 def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, reporter: Reporter) -> Method:
-    """S+T with the network, training and seed of a run; one that was trained before the run was stopped is taken up.
-
-    Args:
-        split: D_s, D_t, D_u.
-        config: The run.
-        folder: Of the run, if it is written anywhere.
-        reporter: Shown how far it is.
-    """
+    """S+T with the network, training and seed of a run; one that was trained before the run was stopped is taken up."""
     run = baseline_of(config)
     checkpoint = None if folder is None else folder.open_baseline()
-    listen = StepCount(reporter, "S+T on all labelled images", run.total_steps)
-    return fit(split, run, checkpoint=checkpoint, callbacks=[listen]).method
+    progress = StepCount(reporter, "S+T on all labelled images", run.total_steps)
+    return fit(split, run, checkpoint=checkpoint, callbacks=[progress]).method
 
 
 def predict_baseline(
     log_probs: Tensor, record: RunRecord, data: RunData, method: Method, calibration: Calibration
 ) -> pd.DataFrame:
-    """predictions.csv of S+T, with a row for the same images as the adapted model's.
-
-    Args:
-        log_probs: Log-probabilities of D_u by S+T, (N_u, K).
-        record: Of the run; names the files of D_u.
-        data: The images.
-        method: S+T.
-        calibration: Its temperature.
-    """
+    """predictions.csv of S+T, from its log-probabilities of D_u (N_u, K), for the images of the adapted one."""
     named = record.predictions.assign(label=[record.classes[label] for label in log_probs.argmax(dim=1).tolist()])
     of_baseline = calibrate_record(dataclasses.replace(record, predictions=named), log_probs, calibration)
     return predict_all(of_baseline, data, method)

@@ -29,8 +29,6 @@ from qurate.runtime.paths import is_file
 from qurate.runtime.tables import TableError, read_csv
 from qurate.runtime.validation import LARGEST_SEED, MOST, show
 
-RANDOM = "random"
-
 
 class Question(NamedTuple):
     """An image that a person is asked about.
@@ -114,51 +112,44 @@ class Inquiry:
             answers: What was answered already, by file.
         """
         check_query(count, asker, random_share, seed)
-        name, chooser = (
-            (asker, QUERY_STRATEGIES.find(asker).load()()) if isinstance(asker, str) else (type(asker).__name__, asker)
-        )
+        strategy = QUERY_STRATEGIES.find(asker).load()() if isinstance(asker, str) else asker
+        name = asker if isinstance(asker, str) else type(asker).__name__
         pool = self.after(answers or {})
         random = RandomStrategy().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
         assert pool.closed is not None
         closed = pool.closed.clone()
         closed[random] = True
-        others = chooser.ask(replace(pool, closed=closed), count - len(random), seed)
-        _check_asked(others, closed, name)
-        chosen = [*self._explain(RandomStrategy(), RANDOM, pool, random), *self._explain(chooser, name, pool, others)]
+        others = strategy.ask(replace(pool, closed=closed), count - len(random), seed)
+        check_positions(others, len(closed), f"what {name} asks about")
+        if len(others.unique()) != len(others) or bool(closed[others].any()):
+            raise DataError(
+                f"{name} must ask about different images that are open in the pool, got one twice or a closed one."
+            )
+        chosen = [
+            *self._explain(RandomStrategy(), "random", pool, random),
+            *self._explain(strategy, name, pool, others),
+        ]
         place = [(i + 0.5) / len(part) for part in (random, others) for i in range(len(part))]
         return [chosen[i] for i in sorted(range(len(chosen)), key=lambda i: place[i])]
 
-    def _explain(self, asker: QueryStrategy, name: str, pool: Pool, asked: Tensor) -> list[Question]:
-        reasons = (
-            asker.explain(pool, asked, self.classes)
-            if isinstance(asker, NamedStrategy)
-            else [f"Chosen by {name}."] * len(asked)
-        )
+    def _explain(self, strategy: QueryStrategy, name: str, pool: Pool, asked: Tensor) -> list[Question]:
+        reasons = [f"Chosen by {name}."] * len(asked)
+        if isinstance(strategy, NamedStrategy):
+            reasons = strategy.explain(pool, asked, self.classes)
         return [Question(i, name, why) for i, why in zip(asked.tolist(), reasons, strict=True)]
 
     def table(self, questions: Sequence[Question]) -> pd.DataFrame:
         """Questions as a table: file, label (empty), predicted, probability, runner_up, asker, why."""
         values, labels = self.pool.probabilities.topk(2, dim=1)
-        rows = [
-            (
-                self.files[i],
-                "",
-                self.classes[int(labels[i, 0])],
-                float(values[i, 0]),
-                self.classes[int(labels[i, 1])],
-                *why,
-            )
-            for i, *why in questions
-        ]
+        rows = []
+        for i, asker, why in questions:
+            first, second = (self.classes[label] for label in labels[i].tolist())
+            rows.append((self.files[i], "", first, float(values[i, 0]), second, asker, why))
         return pd.DataFrame(rows, columns=["file", "label", "predicted", "probability", "runner_up", "asker", "why"])
 
 
 def check_query(count: object, asker: object, random_share: object, seed: object) -> None:
-    """Check the arguments of a query before any work.
-
-    Raises:
-        ConfigError: If a number is out of its range, or the query strategy is none.
-    """
+    """Check the arguments of a query before any work."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
         raise ConfigError(f"count must be an integer between 1 and {MOST}, got {show(count)}.")
     if not isinstance(random_share, int | float) or not 0 <= random_share <= 1:
@@ -167,14 +158,6 @@ def check_query(count: object, asker: object, random_share: object, seed: object
         raise ConfigError(f"seed must be an integer between 0 and {LARGEST_SEED}, got {show(seed)}.")
     if isinstance(asker, str) or not hasattr(asker, "ask"):
         QUERY_STRATEGIES.find(asker)  # type: ignore[arg-type]  # whose error lists what is allowed
-
-
-def _check_asked(asked: Tensor, closed: Tensor, name: str) -> None:
-    check_positions(asked, len(closed), f"what {name} asks about")
-    if len(asked.unique()) != len(asked) or bool(closed[asked].any()):
-        raise DataError(
-            f"{name} must ask about different images that are open in the pool, got one twice or a closed one."
-        )
 
 
 class RunImages(NamedTuple):
@@ -194,16 +177,7 @@ class RunImages(NamedTuple):
 
 
 def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress | None = None) -> Inquiry:
-    """Let the model look at images that a person may be asked about.
-
-    Args:
-        model: The adapted model.
-        images: The images.
-        on_progress: Told how many images are done.
-
-    Raises:
-        DataError: If none can be read.
-    """
+    """Let the model look at images that a person may be asked about."""
     files, trusted, learned, base = images
     name_of = {base / file: str(file) for file in files}
     seen = model.look(list(name_of), on_progress)
@@ -219,11 +193,7 @@ def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress
 
 
 def read_run_images(folder: Path) -> RunImages:
-    """The unlabelled images that a run was given and could read, and the pseudo-labels that it trusted.
-
-    Raises:
-        RunError: If its tables are missing or damaged.
-    """
+    """The unlabelled images that a run was given and could read, and the pseudo-labels that it trusted."""
     predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "problem")
     files = [Path(file) for file in predictions.loc[predictions["problem"] == "", "file"]]
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label")

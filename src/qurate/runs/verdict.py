@@ -36,8 +36,6 @@ from torch.nn import functional as F
 from qurate.run_results import Gain
 from qurate.selection.crossfit import HeldOut
 
-Verdict = Literal["helps", "unclear", "harms"]
-
 SPREAD = 0.35
 """Prior deviation of theta. Our choice; measured: docs/verdict.md."""
 UNLABELED_ERROR = 0.3
@@ -52,7 +50,6 @@ one model were right. Our choice: three images that agree prove little."""
 _LEAST = -200.0  # a log-probability; two models that give a class no chance at all must still add up
 _Z95 = 1.959963984540054
 _Z_SURE = float(torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(SURE, dtype=torch.float64)))
-_ITERATIONS = 20  # of the class proportions
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class GainEstimate:
     labeled: Evidence
 
 
-def verdict_of(gain: Gain) -> Verdict:
+def verdict_of(gain: Gain) -> Literal["helps", "unclear", "harms"]:
     """The sign of a gain, where it is sure enough."""
     return "helps" if gain.chance >= SURE else "harms" if gain.chance <= 1 - SURE else "unclear"
 
@@ -160,7 +157,7 @@ def estimate_proportions(joint: Tensor) -> Tensor:
     count, n_classes = joint.shape
     even = count / (10 * n_classes)
     proportions = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
-    for _ in range(_ITERATIONS):
+    for _ in range(20):
         posterior = joint * proportions
         posterior = posterior / posterior.sum(dim=1, keepdim=True)
         proportions = (posterior.sum(dim=0) + even) / (count + n_classes * even)
@@ -188,14 +185,13 @@ def unlabeled_gain(joint: Tensor, adapted: Tensor, baseline: Tensor, weigh: Tens
     """
     rows = torch.arange(len(joint))
     odds, others = joint[rows, adapted], joint[rows, baseline]
-    for_adapted = torch.where(
-        odds + others > 0, odds / (odds + others), 0.5
-    )  # 0 / 0: both give both classes probability 0
+    total = odds + others
+    for_adapted = torch.where(total > 0, odds / total, 0.5)  # 0 / 0: both give both classes probability 0
     disputed = (adapted != baseline).double()
     won = (for_adapted * weigh[adapted] * disputed).sum()
     lost = ((1 - for_adapted) * weigh[baseline] * disputed).sum()
-    total = float(won + lost)
-    return total / len(joint), float(won - lost) / total if total else 0.0
+    weight = float(won + lost)
+    return weight / len(joint), float(won - lost) / weight if weight else 0.0
 
 
 def weighted_mean(values: Tensor, classes: Tensor, wanted: Tensor, disputed: float) -> tuple[float, float]:
@@ -223,13 +219,7 @@ def mean_per_image(images: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def combine(disputed: float, unlabeled: Evidence, labeled: Evidence) -> Gain:
-    """The posterior of the gain.
-
-    Args:
-        disputed: delta, the largest possible gain.
-        unlabeled: Evidence of D_u.
-        labeled: Evidence of the labelled images.
-    """
+    """The posterior of the gain; `disputed` is delta, the largest possible gain."""
     precisions = [1 / evidence.deviation**2 for evidence in (unlabeled, labeled)]
     total = sum(precisions) + 1 / SPREAD**2
     values = unlabeled.value, labeled.value
