@@ -119,12 +119,8 @@ class AnswerLog:
         content = to_csv(pd.DataFrame(rows, columns=list(Answer._fields)))
         try:
             is_new = not self.path.exists()
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                with wait_for_lock(descriptor):
-                    _write_at_end(descriptor, content)
-            finally:
-                os.close(descriptor)
+            with self.path.open("ab+", buffering=0) as file, wait_for_lock(file.fileno()):
+                _write_at_end(file.fileno(), content)
             if is_new:  # its name must be on the disk too
                 folder = os.open(self.path.parent, os.O_RDONLY)
                 try:
@@ -265,10 +261,7 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
 def _is_table(content: bytes) -> bool:
     """Whether the columns are those of a table of suggestions, not those of labels.csv."""
     first = content.decode("utf-8-sig", errors="surrogateescape").partition("\n")[0].rstrip("\r")
-    try:
-        names = {unguard(name) for name in next(csv.reader([first], strict=True), [])}
-    except csv.Error:
-        return False
+    names = set(map(unguard, _parse_line(first)))
     return {"file", "label"} <= names and "answer" not in names
 
 

@@ -201,20 +201,15 @@ def plan_comparison(labels: Tensor, *, seed: int) -> Plan:
     return Plan("k-fold over the labelled images", draw_folds(labels, FOLDS, seed=seed))
 
 
-def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison | None:
+def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison:
     """Judge the adapted model against S+T.
 
     Args:
-        folds: Of `cross_fit`.
+        folds: Of `cross_fit`; at least one.
         how: The images were held out, in words.
         adapted: Log-probabilities of D_u by the adapted model, trained on all labelled images, (N_u, K).
         baseline: Those by S+T, trained on all of them too, (N_u, K).
-
-    Returns:
-        None where no image could be held out.
     """
-    if not folds:
-        return None
     held_out = HeldOut.join(folds)
     found = estimate_gain(held_out, adapted, baseline)
     verdict, images = verdict_of(found.gain), len(held_out.images.unique())

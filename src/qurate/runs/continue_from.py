@@ -269,7 +269,7 @@ class RunData:
 
 
 def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun | None) -> AppliedAnswers:
-    """Find the images of a run that answers are about, which were given about a previous run or no run.
+    """Find the images that answers are about.
 
     Raises:
         DataError: If none of the answers is new and of use, or too few unlabelled images would be left.

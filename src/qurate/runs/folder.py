@@ -299,10 +299,10 @@ class RunFolder:
 
     def write_baseline(self, model: AdaptedModel, predictions: pd.DataFrame) -> None:
         """Write S+T and what it predicts."""
-        beside = self.open_baseline()
-        beside._write(PREDICTIONS_FILE, to_csv(predictions))
+        baseline = self.open_baseline()
+        baseline._write(PREDICTIONS_FILE, to_csv(predictions))
         with disk_errors(self.path):
-            model.write(beside.path)
+            model.write(baseline.path)
 
     def write_page(self, record: RunRecord) -> None:
         """Write metrics.csv and the page."""
