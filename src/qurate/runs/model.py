@@ -58,9 +58,9 @@ def set_transforms(network: Network, transforms: tuple[Transform, ...]) -> None:
 def describe_preparation(transforms: Sequence[Transform]) -> list[str]:
     """How an image becomes an input, in sentences."""
     lines = []
-    for number, transform in enumerate(transforms, start=1):
+    for number, transform in enumerate(transforms):
         size, crop = transform.resize, transform.crop
-        backbone = f"backbone.members.{number - 1}.*" if len(transforms) > 1 else "backbone.*"
+        backbone = f"backbone.members.{number}.*" if len(transforms) > 1 else "backbone.*"
         lines += [
             f"Decode to RGB, upright by the EXIF tag; resize to {size} x {size} pixels ({transform.interpolation}), "
             f"cut the centre {crop} x {crop}, divide by 255, subtract mean, divide by std.",
