@@ -108,21 +108,9 @@ METHODS = Registry(
 SELECTORS = Registry(
     "selector",
     _selector("none", "no pseudo-labels", "selectors:NoneSelector"),
-    _selector(
-        "confidence",
-        "those with a probability above 0.9 (the paper's SPL)",
-        "selectors:ConfidenceSelector",
-    ),
-    _selector(
-        "quality",
-        "those above the paper's quality threshold: phi > tau",
-        "selectors:QualitySelector",
-    ),
-    _selector(
-        "balanced",
-        "the best by phi within each pseudo-class, a growing share",
-        "selectors:BalancedSelector",
-    ),
+    _selector("confidence", "those with a probability above 0.9 (the paper's SPL)", "selectors:ConfidenceSelector"),
+    _selector("quality", "those above the paper's quality threshold: phi > tau", "selectors:QualitySelector"),
+    _selector("balanced", "the best by phi within each pseudo-class, a growing share", "selectors:BalancedSelector"),
     _selector("share", "the best by phi, a growing share of all", "selectors:ShareSelector"),
     _selector(
         "adaptive",

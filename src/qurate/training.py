@@ -98,51 +98,41 @@ class Trainer:
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
-        self.method.train()
-        in_memory = isinstance(data.source.inputs, Tensor)
-        counts = not (labeled_only and self.config.schedule == "progress")  # a trial is no progress of the run
+        method, config, device = self.method.train(), self.config, self.fabric.device
+        update = method.update_labeled if labeled_only else method.update
+        counts = not (labeled_only and config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
         with (
             use_group(self.group),
-            micro_batches(self.config.micro_batch),
+            micro_batches(config.micro_batch),
             seeded(seed),
-            torch_threads(self._threads(in_memory)),
+            torch_threads(self._threads(in_memory=isinstance(data.source.inputs, Tensor))),
             self._out_of_memory_advice(),
         ):
             if random is not None:
-                set_random_state(random, self.fabric.device)
-            stepping = self._steps(data.to(self.fabric.device), steps, seed, labeled_only, first)
-            for done, terms in enumerate(stepping, start=first):
+                set_random_state(random, device)
+            batches = stream_batches(
+                data.to(device),
+                config,
+                steps=steps,
+                seed=seed,
+                transform=method.network.transform,
+                labeled_only=labeled_only,
+                group=self.group,
+                first=first,
+                workers=self.execution.workers,
+            )
+            for done, batch in enumerate(self._timed(batches), start=first):
+                for group in self.optimizer.param_groups:
+                    group["lr"] = scheduled_rate(group["initial_lr"], config, self.step, self.total_steps)
+                with self.fabric.autocast():
+                    terms = update(batch.to(device), done / steps, self.minimize)
                 self.step += counts
                 if done >= steps - max(1, steps // 10):
                     recent.append(terms)
                 if on_step is not None:
                     on_step(done + 1, terms)
         return {name: sum(terms[name] for terms in recent) / len(recent) for name in (recent or [{}])[0]}
-
-    def _steps(
-        self, data: TrainingData, steps: int, seed: int, labeled_only: bool, first: int
-    ) -> Iterator[dict[str, float]]:
-        """Take the steps; the terms of the loss after each."""
-        method, config, device = self.method, self.config, self.fabric.device
-        update = method.update_labeled if labeled_only else method.update
-        transform = method.network.transform
-        batches = stream_batches(
-            data,
-            config,
-            steps=steps,
-            seed=seed,
-            transform=transform,
-            labeled_only=labeled_only,
-            group=self.group,
-            first=first,
-            workers=self.execution.workers,
-        )
-        for done, batch in enumerate(self._timed(batches), start=first):
-            self._set_rates()
-            with self.fabric.autocast():
-                terms = update(batch.to(device), done / steps, self.minimize)
-            yield terms
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; measures how long the network waits for them and how long its steps take."""
@@ -198,17 +188,19 @@ class Trainer:
         self.optimizer.state.clear()
         self.step = other.step
 
-    def _set_rates(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = scheduled_rate(group["initial_lr"], self.config, self.step, self.total_steps)
-
     def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
         """One optimiser step on a loss, of all parameters or of some.
 
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
-        self._check(loss.item())
+        value = loss.item()
+        if not math.isfinite(value) or abs(value) > self.config.largest_loss:
+            raise TrainingError(
+                f"The loss is {value:g} at step {self.step} (allowed: finite and below "
+                f"{self.config.largest_loss:g}). Lower learning_rate, check the inputs for NaN or huge values, "
+                "or use precision='32-true'."
+            )
         self.optimizer.zero_grad()
         recomputes = self.config.micro_batch or self.execution.activation_checkpointing
         with without_autocast(self.fabric.device), held_statistics(self.method) if recomputes else nullcontext():
@@ -253,14 +245,6 @@ class Trainer:
         cores = available_cores() // self.execution.devices
         shared = 0 if self.group is None else max(1, min(torch.get_num_threads(), cores))
         return self.execution.threads or int(in_memory) or shared
-
-    def _check(self, loss: float) -> None:
-        if not math.isfinite(loss) or abs(loss) > self.config.largest_loss:
-            raise TrainingError(
-                f"The loss is {loss:g} at step {self.step} (allowed: finite and below "
-                f"{self.config.largest_loss:g}). Lower learning_rate, check the inputs for NaN or huge values, "
-                "or use precision='32-true'."
-            )
 
 
 def sum_gradients(group: ProcessGroup, method: nn.Module, of_rows: Iterable[nn.Parameter]) -> None:

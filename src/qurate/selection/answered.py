@@ -16,7 +16,7 @@ from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback, Callbacks
 from qurate.selection.dqn import DQNSelector
 from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label
-from qurate.selection.selectors import Selector, build_selector
+from qurate.selection.selectors import build_selector
 from qurate.selection.session import Adaptation, Checkpoint, RunArguments, check_arguments
 from qurate.training import Trainer, start
 
@@ -82,7 +82,11 @@ def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
     """
     n = len(split.target_unlabeled)
     check_positions(indices, n, "answer: indices")
-    _check_labels(labels, split.n_classes)
+    allowed = f"answer: labels must be a tensor (N,) of int64 between -1 and {split.n_classes - 1}"
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
+        raise DataError(f"{allowed}, got {describe(labels)}.")
+    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < split.n_classes:
+        raise DataError(f"{allowed}, got {int(labels.min())} to {int(labels.max())}.")
     if len(indices) != len(labels) or len(indices.unique()) != len(indices):
         raise DataError(
             f"answer: each sample must come once and with one label, got {len(indices)} positions, "
@@ -101,14 +105,6 @@ def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
         target = Labeled(inputs, torch.cat([target.labels, labels[named].to(target.labels.device)]))
     left = replace(split, target_labeled=target, target_unlabeled=Unlabeled(take(whole.inputs, kept), sealed))
     return Answered(left, kept, int(named.sum()))
-
-
-def _check_labels(labels: object, n_classes: int) -> None:
-    allowed = f"answer: labels must be a tensor (N,) of int64 between -1 and {n_classes - 1}"
-    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
-        raise DataError(f"{allowed}, got {describe(labels)}.")
-    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < n_classes:
-        raise DataError(f"{allowed}, got {int(labels.min())} to {int(labels.max())}.")
 
 
 def shorten(config: RunConfig) -> RunConfig:
@@ -151,22 +147,14 @@ def fit_with_answers(
     config, selector = shorten(config), None
     if isinstance(config.selection.selector, DQNConfig) and previous.true_rewards and previous.answered:
         resumes = checkpoint is not None and checkpoint.load() is not None
-        selector = _taught_selector(split, config, previous, Callbacks(callbacks), resumes=resumes)
+        alone = replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
+        trainer = start(split, alone)
+        network, n_unlabeled = trainer.method.network, len(split.target_unlabeled)
+        selector = build_selector(config, network, n_unlabeled, Callbacks(callbacks), answers=previous.answered)
+        assert isinstance(selector, DQNSelector)
+        if not resumes:  # or else it has learned from them before
+            selector.learn_from_answers(*label_before_answers(trainer, TrainingData.of(split), config, previous))
     return fit(split, config, selector=selector, callbacks=callbacks, checkpoint=checkpoint)
-
-
-def _taught_selector(
-    split: Split, config: RunConfig, previous: Previous, callbacks: Callback, *, resumes: bool
-) -> Selector:
-    """The agent of a run, rewarded by the answers; one that resumes has learned from them before."""
-    alone = replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
-    trainer, n_unlabeled = start(split, alone), len(split.target_unlabeled)
-    network = trainer.method.network
-    selector = build_selector(config, network, n_unlabeled, callbacks, answers=previous.answered)
-    assert isinstance(selector, DQNSelector)
-    if not resumes:
-        selector.learn_from_answers(*label_before_answers(trainer, TrainingData.of(split), config, previous))
-    return selector
 
 
 def label_before_answers(

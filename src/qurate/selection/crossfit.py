@@ -39,11 +39,11 @@ class HeldOut:
     @classmethod
     def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
         """The rows of all of them, in their order."""
-        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> HeldOut:

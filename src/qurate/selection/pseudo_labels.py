@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pandas as pd
@@ -51,17 +51,15 @@ class Positives:
     @classmethod
     def none(cls) -> Positives:
         """The empty set, line 2."""
-        numbers = torch.empty(0)
-        places = torch.empty(0, dtype=torch.int64)
-        return cls(places, places, places, *[numbers] * 5)
+        return cls(*[torch.empty(0, dtype=torch.int64)] * 3, *[torch.empty(0)] * 5)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def joined_with(self, other: Positives) -> Positives:
         """These, then the other's."""
-        names = [field.name for field in fields(self)]
-        return Positives(*(torch.cat([getattr(self, name), getattr(other, name)]) for name in names))
+        columns = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Positives(*(torch.cat(pair) for pair in columns))
 
     def first(self) -> dict[str, float]:
         """The first positive as plain numbers, by the columns of `table`."""
@@ -69,7 +67,7 @@ class Positives:
 
     def take(self, chosen: Tensor) -> Positives:
         """The positives at these positions, or where this mask is true."""
-        return Positives(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return Positives(*(values[chosen] for values in vars(self).values()))
 
     def remembering(self, earlier: Positives) -> Positives:
         """These positives with the round they first came in, and the reward and entropy drop they were given then.
@@ -108,7 +106,7 @@ class Positives:
 
     def _columns(self) -> dict[str, Tensor]:
         names = {"indices": "sample", "labels": "label", "rounds": "round", "rewards": "reward"}
-        return {names.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
+        return {names.get(name, name): values for name, values in vars(self).items()}
 
 
 def view(network: Network, inputs: Inputs, out: Tensor | None = None) -> View:
@@ -142,8 +140,7 @@ def find_neighbors(network: Network, data: TrainingData, count: int) -> Tensor:
     n_labeled, found = len(data.target), []
     for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
         cosines = directions[start : start + 1024] @ directions.T
-        own = torch.arange(start, start + len(cosines))
-        cosines[torch.arange(len(cosines)), own] = -2.0
+        cosines.diagonal(start).fill_(-2.0)  # itself
         found.append(cosines.topk(min(count, len(directions) - 1), dim=1).indices)
     return torch.cat(found)
 
@@ -252,7 +249,12 @@ class Round:
     def center_prob(self) -> Tensor:
         """p_f of each pseudo-label in D_u by the network of the round, (N_u,)."""
         if self.config.center == "neighbors":
-            return self._neighbor_prob()
+            assert self.neighbors is not None, "a round with center='neighbors' is built with its neighbours"
+            certain = F.one_hot(self.data.target.labels.cpu(), self.n_classes).float()
+            known = torch.cat([certain, self.unlabeled.probabilities])
+            mean = self._of_pseudo_label(reward.neighbor_probabilities(known, self.neighbors))
+            floor = self.config.neighbor_floor
+            return (mean + floor) / (1 + floor)
         classes = self.labeled_sums.features(self.unlabeled.d)
         probabilities = reward.center_probabilities(self.unlabeled.features, classes.means(), self.scale)
         if self.config.leave_one_out_centers and len(self.positives):
@@ -319,14 +321,6 @@ class Round:
             center_prob=self.center_prob[indices],
             entropy_drop=torch.zeros(n),
         )
-
-    def _neighbor_prob(self) -> Tensor:
-        assert self.neighbors is not None, "a round with center='neighbors' is built with its neighbours"
-        certain = F.one_hot(self.data.target.labels.cpu(), self.n_classes).float()
-        known = torch.cat([certain, self.unlabeled.probabilities])
-        mean = self._of_pseudo_label(reward.neighbor_probabilities(known, self.neighbors))
-        floor = self.config.neighbor_floor
-        return (mean + floor) / (1 + floor)
 
     def _of_pseudo_label(self, probabilities: Tensor) -> Tensor:
         return probabilities.gather(1, self.pseudo_labels.unsqueeze(1)).squeeze(1)

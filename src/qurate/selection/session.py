@@ -101,8 +101,8 @@ class MidTraining:
         if not state:
             return None
         selected = below("selected.", state)
-        places = int(state["line"]), int(state["steps"]), state["random"]
-        return cls(*places, Positives(**selected) if selected else None)
+        trusted = Positives(**selected) if selected else None
+        return cls(int(state["line"]), int(state["steps"]), state["random"], trusted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,18 +136,11 @@ class Progress:
         """Line 4: whether the budget of rounds is used up, or D_p has not changed for long enough (decision 13)."""
         return self.next_round >= config.rounds or self.unchanged >= config.patience
 
-    def why_stopped(self, config: SelectionConfig) -> str:
-        """The same in words."""
-        if self.unchanged >= config.patience:
-            return f"the trusted pseudo-labels did not change for {_rounds(config.patience)}"
-        return f"the budget of {_rounds(config.rounds)} is used up"
-
     def after(self, positives: Positives, seconds: float) -> Self:
         """After one round more, which ended with this D_p."""
         new = len(positives.pairs() - self.positives.pairs())
-        record = RoundRecord(self.next_round, len(positives), new, seconds)
+        rounds = (*self.rounds, RoundRecord(self.next_round, len(positives), new, seconds))
         unchanged = self.unchanged + 1 if positives.same_as(self.positives) else 0
-        rounds = (*self.rounds, record)
         return replace(self, positives=positives, rounds=rounds, unchanged=unchanged, mid_training=None)
 
     def tensors(self) -> StateDict:
@@ -174,8 +167,7 @@ class Progress:
         try:
             if strange := {name.partition(".")[0] for name in state} - {part.name for part in fields(cls)}:
                 raise KeyError(min(strange))
-            columns = [below("rounds.", state)[part.name].tolist() for part in fields(RoundRecord)]
-            records = zip(*columns, strict=True)
+            records = zip(*(state[f"rounds.{part.name}"].tolist() for part in fields(RoundRecord)), strict=True)
             return cls(
                 positives=Positives(**below("positives.", state)),
                 neighbors=state.get("neighbors"),
@@ -249,10 +241,12 @@ class Checkpointer:
         Yields:
             What to call after each step instead.
         """
+        every, minutes = self._config.checkpoint_steps, self._config.checkpoint_minutes
 
         def on_step_and_save(step: int, terms: dict[str, float]) -> None:
             on_step(step, terms)
-            if self._signals.received or self._is_due(step):
+            is_late = bool(minutes) and time.monotonic() - self._saved >= 60 * minutes
+            if self._signals.received or is_late or (every and step % every == 0):
                 random = random_state(self._trainer.fabric.device)
                 self.save(replace(progress, mid_training=MidTraining(line, step, random, selected)))
             if self._signals.received:
@@ -263,10 +257,6 @@ class Checkpointer:
             return
         with self._signals.defer():
             yield on_step_and_save
-
-    def _is_due(self, step: int) -> bool:
-        every, minutes = self._config.checkpoint_steps, self._config.checkpoint_minutes
-        return bool(every and step % every == 0) or bool(minutes and time.monotonic() - self._saved >= 60 * minutes)
 
 
 class RankZeroError(QurateError, RuntimeError):
@@ -340,8 +330,7 @@ class Session:
         )
         self.callbacks.on_start(self.trainer.method)
         self._shared = arguments.pretrained
-        execution, checkpoint = self.config.execution, arguments.checkpoint
-        self._checkpointer = Checkpointer(checkpoint, execution, self.trainer, self.selector)
+        self._checkpointer = Checkpointer(arguments.checkpoint, self.config.execution, self.trainer, self.selector)
         restored = self._checkpointer.restore()
         self._progress = restored or Progress()
         self._is_pretrained = restored is not None and not self.is_within(1)
@@ -407,7 +396,7 @@ class Session:
         try:
             with use_group(None):
                 positives = self.selector.select(round)
-                check_positives(positives, self.selector, round)
+                _check_positives(positives, self.selector, round)
                 return positives
         finally:
             if group is not None:
@@ -458,10 +447,14 @@ class Session:
     def result(self) -> Adaptation:
         """What the run ended with."""
         self.callbacks.on_waited(self.trainer.waited, self.trainer.seconds)
-        stopped = "no selector: the base model is the result"
-        if not _is_none(self.selector):
-            stopped = self._progress.why_stopped(self.config.selection)
-        return Adaptation(self.trainer.method, self._progress.positives, stopped, self._progress.rounds)
+        progress, config = self._progress, self.config.selection
+        if _is_none(self.selector):
+            stopped = "no selector: the base model is the result"
+        elif progress.unchanged >= config.patience:
+            stopped = f"the trusted pseudo-labels did not change for {_rounds(config.patience)}"
+        else:
+            stopped = f"the budget of {_rounds(config.rounds)} is used up"
+        return Adaptation(self.trainer.method, progress.positives, stopped, progress.rounds)
 
 
 def check_arguments(arguments: RunArguments) -> None:
@@ -494,13 +487,7 @@ def check_arguments(arguments: RunArguments) -> None:
         raise ConfigError(f"fit: pretrained must be a Pretraining, got {describe(pretrained)}.")
 
 
-def check_positives(positives: object, selector: object, round: Round) -> None:
-    """Check what a selector returned.
-
-    Raises:
-        ConfigError: If these are no positives.
-        DataError: If they point to no sample of the round, or to no class.
-    """
+def _check_positives(positives: object, selector: object, round: Round) -> None:
     where = f"{type(selector).__name__}.select"
     if not isinstance(positives, Positives):
         raise ConfigError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Mapping
 
@@ -59,7 +58,11 @@ class DeepQAgent:
         self.target_network: QNetwork | None = None
         if config.target_update:
             self.target_network = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimizer = self._build_optimizer()
+        self.optimizer: torch.optim.Optimizer
+        if config.optimizer == "sgd":
+            self.optimizer = torch.optim.SGD(self.network.parameters(), lr=config.learning_rate)
+        else:  # fused: no temporaries as large as the first layer, which `memory_cost` would have to count
+            self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, fused=True)
         self.pool = ExperiencePool(config.pool_bytes, observation_shape, n_actions, needed=self.cost.pool_needed)
         self.pooled: PooledNetwork | None = None
         if self.cost.pooled:
@@ -80,8 +83,8 @@ class DeepQAgent:
 
     def act(self, observation: Array, mask: Array, *, exploration: float) -> int:
         """Choose a legal action: with that probability any, else the best."""
-        values = functools.partial(self.q_values, observation)
-        return choose_action(values, as_tensor(mask, torch.bool), exploration, self._acting)
+        legal = as_tensor(mask, torch.bool)
+        return choose_action(lambda: self.q_values(observation), legal, exploration, self._acting)
 
     def remember(
         self,
@@ -107,21 +110,19 @@ class DeepQAgent:
         """
         if len(self.pool) == 0:
             return None
-        loss = self._update()
-        self.updates += 1
-        if self.target_network is not None and self.updates % self.config.target_update == 0:
-            self.target_network.load_state_dict(self.network.state_dict())
-        return loss
-
-    def _update(self) -> float:
         config = self.config
         if self.pooled is not None:
-            return update_pooled(self.pooled, self.pool.draw(config.batch_size, self._sampling), config)
-        batch = self.pool.sample(config.batch_size, self._sampling)
-        longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
-        return update_q_network(
-            self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
-        )
+            loss = update_pooled(self.pooled, self.pool.draw(config.batch_size, self._sampling), config)
+        else:
+            batch = self.pool.sample(config.batch_size, self._sampling)
+            longest = config.largest_gradient if config.optimizer == "sgd" else math.inf  # Adam scales by itself
+            loss = update_q_network(
+                self.network, self.optimizer, batch, config.discount, self.target_network, largest_gradient=longest
+            )
+        self.updates += 1
+        if self.target_network is not None and self.updates % config.target_update == 0:
+            self.target_network.load_state_dict(self.network.state_dict())
+        return loss
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, optimiser, counters, generators and pool as a flat dictionary of tensors."""
@@ -152,9 +153,3 @@ class DeepQAgent:
         self.updates = int(state["updates"])
         self._acting.set_state(state["acting"])
         self._sampling.set_state(state["sampling"])
-
-    def _build_optimizer(self) -> torch.optim.Optimizer:
-        if self.config.optimizer == "sgd":
-            return torch.optim.SGD(self.network.parameters(), lr=self.config.learning_rate)
-        # Fused: no temporaries as large as the first layer, which `memory_cost` would have to count.
-        return torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)

@@ -15,10 +15,10 @@ from qurate.selection.q_learning.pool import OversizeStateError, check_capacity,
 
 def readable_size(n_bytes: int) -> str:
     """Bytes as '0.9 MB' or '3.7 GB' (powers of 1000)."""
-    scale, unit = next(
-        ((scale, unit) for scale, unit in ((10**9, "GB"), (10**6, "MB")) if n_bytes >= 0.1 * scale), (10**3, "kB")
-    )
-    return f"{n_bytes / scale:,.1f} {unit}"
+    for scale, unit in ((10**9, "GB"), (10**6, "MB")):
+        if n_bytes >= 0.1 * scale:
+            return f"{n_bytes / scale:,.1f} {unit}"
+    return f"{n_bytes / 10**3:,.1f} kB"
 
 
 @dataclass(frozen=True)

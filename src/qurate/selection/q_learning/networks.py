@@ -54,13 +54,12 @@ class FlatQNetwork(QNetwork):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Q(s, a) of observations (B, *observation_shape), as (B, n_actions)."""
-        first = self.first
-        values: Tensor = _WideLinear.apply(observations.flatten(1), first.weight, first.bias)
-        return self._after_first(values)
+        values: Tensor = _WideLinear.apply(observations.flatten(1), self.first.weight, self.first.bias)
+        return self.layers[1:](values)  # type: ignore[no-any-return]
 
     def of_products(self, products: Tensor) -> Tensor:
         """The same of W s with the weight W of the first layer: (B, width) to (B, n_actions)."""
-        return self._after_first(products + self.first.bias)
+        return self.layers[1:](products + self.first.bias)  # type: ignore[no-any-return]
 
     @property
     def first(self) -> nn.Linear:
@@ -68,11 +67,6 @@ class FlatQNetwork(QNetwork):
         layer = self.layers[0]
         assert isinstance(layer, nn.Linear)
         return layer
-
-    def _after_first(self, values: Tensor) -> Tensor:
-        for layer in self.layers[1:]:
-            values = layer(values)
-        return values
 
 
 class _WideLinear(torch.autograd.Function):

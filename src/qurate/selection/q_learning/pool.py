@@ -113,11 +113,13 @@ class ExperiencePool:
         self.slots = slots
         # Memory that is not written to is not taken from the machine: a short run pays for what it stores.
         self._observations = torch.empty(slots, *observation_shape)
-        self._where = torch.empty(slots, dtype=torch.int64)
-        self._actions = torch.empty(slots, dtype=torch.int64)
-        self._rewards = torch.empty(slots)
-        self._next_masks = torch.empty(slots, n_actions, dtype=torch.bool)
-        self._terminated = torch.empty(slots, dtype=torch.bool)
+        self._records = {
+            "where": torch.empty(slots, dtype=torch.int64),
+            "actions": torch.empty(slots, dtype=torch.int64),
+            "rewards": torch.empty(slots),
+            "next_masks": torch.empty(slots, n_actions, dtype=torch.bool),
+            "terminated": torch.empty(slots, dtype=torch.bool),
+        }
         self.written = 0  # observations ever written; the newest is in slot (written - 1) % slots
         self._oldest = 0  # transitions are counted from 0; those in [oldest, added) are retained
         self._added = 0
@@ -139,7 +141,7 @@ class ExperiencePool:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return sum(buffer.nbytes for buffer in (self._observations, *self._records().values()))
+        return sum(buffer.nbytes for buffer in (self._observations, *self._records.values()))
 
     def add(
         self,
@@ -171,71 +173,52 @@ class ExperiencePool:
         newest = (self.written - 1) % self.slots
         if not (self._episode_goes_on and torch.equal(self._observations[newest], before)):
             newest = self._write(before)
-        record = self._added % self.slots
-        self._where[record] = newest
-        self._actions[record] = action
-        self._rewards[record] = reward
-        self._next_masks[record] = mask
-        self._terminated[record] = terminated
+        record: dict[str, Any] = {
+            "where": newest,
+            "actions": action,
+            "rewards": reward,
+            "next_masks": mask,
+            "terminated": terminated,
+        }
+        for name, value in record.items():
+            self._records[name][self._added % self.slots] = value
         self._added += 1
         self._write(after)
         self._episode_goes_on = not (last or terminated)
 
     def sample(self, batch_size: int, rng: torch.Generator) -> Transitions:
         """Draw transitions uniformly, with replacement, from those retained."""
-        drawn = self.draw(batch_size, rng)
-        return Transitions(
-            observations=self._observations[drawn.slots],
-            actions=drawn.actions,
-            rewards=drawn.rewards,
-            next_observations=self._observations[drawn.next_slots],
-            next_masks=drawn.next_masks,
-            terminated=drawn.terminated,
-        )
+        slots, next_slots, actions, rewards, next_masks, terminated = self.draw(batch_size, rng)
+        following = self._observations[next_slots]
+        return Transitions(self._observations[slots], actions, rewards, following, next_masks, terminated)
 
     def draw(self, batch_size: int, rng: torch.Generator) -> TransitionSlots:
         """What `sample` would give, by its slots."""
         if len(self) == 0:
             raise ValueError("ExperiencePool.sample: the pool is empty; add a transition first.")
         records = torch.randint(self._oldest, self._added, (batch_size,), generator=rng) % self.slots
-        where = self._where[records]
-        return TransitionSlots(
-            slots=where,
-            next_slots=(where + 1) % self.slots,
-            actions=self._actions[records],
-            rewards=self._rewards[records],
-            next_masks=self._next_masks[records],
-            terminated=self._terminated[records],
-        )
+        slots, *rest = (buffer[records] for buffer in self._records.values())
+        return TransitionSlots(slots, (slots + 1) % self.slots, *rest)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The transitions and where the ring stands, as a flat dictionary of copies without unused slots."""
         written, added = min(self.written, self.slots), min(self._added, self.slots)
         counters = torch.tensor([self.written, self._oldest, self._added, int(self._episode_goes_on)])
         state = {"observations": self._observations[:written], "counters": counters}
-        state |= {name: buffer[:added] for name, buffer in self._records().items()}
+        state |= {name: buffer[:added] for name, buffer in self._records.items()}
         return {name: values.clone() for name, values in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a `state_dict` of a pool of the same shape."""
         self._observations[: len(state["observations"])] = state["observations"]
-        for name, buffer in self._records().items():
+        for name, buffer in self._records.items():
             buffer[: len(state[name])] = state[name]
         self.written, self._oldest, self._added, goes_on = state["counters"].tolist()
         self._episode_goes_on = bool(goes_on)
 
-    def _records(self) -> dict[str, Tensor]:
-        return {
-            "where": self._where,
-            "actions": self._actions,
-            "rewards": self._rewards,
-            "next_masks": self._next_masks,
-            "terminated": self._terminated,
-        }
-
     def _write(self, observation: Tensor) -> int:
         slot = self.written % self.slots
-        if len(self) and int(self._where[self._oldest % self.slots]) == slot:
+        if len(self) and int(self._records["where"][self._oldest % self.slots]) == slot:
             self._oldest += 1
         self._observations[slot] = observation
         self.written += 1
