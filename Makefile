@@ -47,7 +47,7 @@ SEEDS ?= 0,1,2,3,4
 TABLES ?= $(if $(filter 0$(comma)1$(comma)2$(comma)3$(comma)4,$(SEEDS)),docs/office31,office31/tables)
 office31: install
 	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --backbone timm/tf_efficientnet_lite0 --weights $(WEIGHTS) \
-	  --methods all,tml+confidence,tml+quality,tml+balanced,tml+adaptive,tml+random,tml+dqn,tml+oracle,S+T+long,ent+long,tml+long --selectors none --presets qurate,paper --seeds $(SEEDS) --out office31
+	  --methods source_target,dann,adr,cdan,ent,mme,tml,cml,tml+confidence,tml+quality,tml+balanced,tml+adaptive,tml+random,tml+dqn,tml+oracle,S+T+long,ent+long,tml+long --selectors none --presets qurate,paper --seeds $(SEEDS) --out office31
 	$(BIN)/qurate report office31 --reference "TML + adaptive" --out office31/tables
 	@mkdir -p $(TABLES)
 	cp office31/results.csv office31/rounds.csv $(TABLES)/

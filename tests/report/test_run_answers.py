@@ -60,7 +60,7 @@ def test_answers_of_one_kind_and_none_at_random() -> None:
     [
         (
             Calibration(2.5, "the run before"),
-            "divided by 2.50, such that it is as sure, on the mean, as the run before",
+            "divided by 2.50, such that it is as sure, on average, as the run before",
         ),
         (Calibration(), "not calibrated"),
     ],

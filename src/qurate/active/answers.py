@@ -254,7 +254,10 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
         found = AnswersFile(path, current_answers(rows), damaged)
     if not found.current and not allow_empty:
         lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
-        raise DataError(f"labels must be {_ALLOWED}, with answers in it; {path} holds none that counts.{lost}")
+        raise DataError(
+            f"labels must be {_ALLOWED}, with answers in it; {path} has none.{lost} Fill in the column label, or "
+            "answer on the page of 'qurate review'."
+        )
     return found
 
 

@@ -65,6 +65,7 @@ def suggest(
     write_output(out, to_csv(inquiry.table(questions)), "--out")
     honest = sum(question.asker == "random" for question in questions)
     say(f"{len(questions)} of {len(inquiry.files)} images to label, {honest} of them drawn at random. Table: {out}")
+    say(f"Next: fill in its column label, then qurate adapt --from {run} --labels {out} --out NEW_RUN.")
 
 
 def review(

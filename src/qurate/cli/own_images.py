@@ -22,6 +22,7 @@ from qurate.runs.files import EXPORT_FILE
 from qurate.runs.model_json import read_about
 from qurate.runs.options import (
     BACKBONE,
+    AdaptOptions,
     AnswerOptions,
     BackboneOptions,
     HardwareOptions,
@@ -29,6 +30,7 @@ from qurate.runs.options import (
     OutputOptions,
     TrainingOptions,
     check_options,
+    flags_off,
 )
 from qurate.runtime.options import option
 from qurate.runtime.paths import LABELED, existing, is_file
@@ -59,21 +61,22 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         say(line)
     if not report.ok:
         sys.exit(1)
+    if suite is None:
+        say("Next: qurate adapt with the same folders, and --out RUN.")
 
 
 def adapt(
     images: OmitArgPrefixes[ImageOptions],
     answers: OmitArgPrefixes[AnswerOptions],
     model: OmitArgPrefixes[BackboneOptions],
-    training: OmitArgPrefixes[TrainingOptions] = {"frozen_norms": False},  # noqa: B006  # tyro needs it, and copies
-    hardware: OmitArgPrefixes[HardwareOptions] = {"activation_checkpointing": False},  # noqa: B006
-    output: OmitArgPrefixes[OutputOptions] = {"resume": False, "force": False},  # noqa: B006
+    training: OmitArgPrefixes[TrainingOptions] = flags_off(TrainingOptions),  # noqa: B008  # tyro copies
+    hardware: OmitArgPrefixes[HardwareOptions] = flags_off(HardwareOptions),  # noqa: B008
+    output: OmitArgPrefixes[OutputOptions] = flags_off(OutputOptions),  # noqa: B008
 ) -> None:
     """Adapt an image classifier to your own images, and see whether it helped."""
     given: dict[str, Any] = {**images, **answers, **model, **training, **hardware, **output}
-    given = {
-        name: value for name, value in given.items() if value is not False or name == "compare"
-    }  # no flag, no word
+    off = flags_off(AdaptOptions)  # a flag that is not there was not given, and leaves a config as it is
+    given = {name: value for name, value in given.items() if value is not False or name not in off}
     if "out" not in given:
         raise ConfigError("adapt needs --out, the folder for the run.")
     check_options(given)

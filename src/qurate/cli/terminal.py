@@ -81,9 +81,8 @@ def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
     say(f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images.")
     if found.confidence is not None and found.calibration_error is not None and found.uncalibrated_error is not None:
         say(
-            f"How sure the model is, on the mean: {found.confidence:.1%}. Calibration error (how far that is from how "
-            f"often it is right): {100 * found.calibration_error:.1f} points, "
-            f"{100 * found.uncalibrated_error:.1f} before calibration."
+            f"Mean confidence {found.confidence:.1%}, expected calibration error "
+            f"{100 * found.calibration_error:.1f} points ({100 * found.uncalibrated_error:.1f} before calibration)."
         )
     rows = []
     for label, (name, count) in enumerate(zip(classes, counts, strict=True)):

@@ -120,20 +120,20 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
     scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
     if calibration.by == "the run before":
         return (
-            f"Its probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on the mean, as the "
+            f"Its probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on average, as the "
             "run before was, whose probabilities were calibrated. How often it is right after the answers was not "
             "measured.",
         )
     if calibration.by == "agreement with S+T":
         return (
             "No labelled target image could be held out, so how often the model is right is not known. Its "
-            f"probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on the mean, as plain "
+            f"probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on average, as plain "
             "training (S+T) agrees with it. With two or more labelled images per class they would be measured.",
         )
     right, before, after = (float(held_out[name].mean()) for name in ("right", "uncalibrated", "probability"))
     return (
         f"On {count(len(held_out), 'labelled target image')} that it was not trained on, the model was right on "
-        f"{percent(right, 1)}, and {percent(before, 1)} sure on the mean. So its probabilities {scaled} "
+        f"{percent(right, 1)}, and {percent(before, 1)} sure on average. So its probabilities {scaled} "
         f"{calibration.temperature:.2f}. It is now {percent(after, 1)} sure of these images.",
         "The figure shows them in groups. What lies on the line is right as often as the model says.",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from qurate.active.answers import AnswersFile, read_answers
-from qurate.config import EXECUTION_FIELDS, NetworkConfig, RunConfig, read_settings
+from qurate.config import EXECUTION_FIELDS, TRAINING_FIELDS, NetworkConfig, RunConfig, read_settings
 from qurate.data.own_images import count_images
 from qurate.distributed import check_world_size, init_process_group
 from qurate.embedding.backbone import choose_device
@@ -20,7 +20,7 @@ from qurate.runs.continue_from import PreviousRun, read_previous
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.options import BACKBONE, TRAINING_NUMBERS, AdaptOptions, check_options, find_places
+from qurate.runs.options import BACKBONE, AdaptOptions, check_options, find_places
 from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeline
 from qurate.runtime.machine import available_cores
 from qurate.runtime.options import Train
@@ -75,7 +75,7 @@ def resolve(given: Mapping[str, Any]) -> RunSetup:
         network = trained_network(given.get("train", "head"), backbone, weights)
         config = make_config(network=network, **_pick(given, *names))
         setup = RunSetup(config, backbone, weights, places, message=message)
-    training = dataclasses.replace(setup.config.training, **_pick(given, *TRAINING_NUMBERS))
+    training = dataclasses.replace(setup.config.training, **_pick(given, *TRAINING_FIELDS))
     execution = dataclasses.replace(setup.config.execution, **_pick(given, *EXECUTION_FIELDS))
     if "workers" not in given and not execution.workers and choose_device(execution.device).type == "cuda":
         execution = dataclasses.replace(execution, workers=max(1, min(8, available_cores() // execution.devices)))

@@ -150,9 +150,6 @@ class AdaptOptions(AnswerOptions, BackboneOptions, TrainingOptions, HardwareOpti
     """Show progress: bars in a terminal and in a notebook, elsewhere a line for each phase. Yes unless given."""
 
 
-TRAINING_NUMBERS = ("precision", "frozen_norms", "micro_batch")
-"""Options that change the training of a run whichever way its config was made, as those of `ExecutionConfig` do."""
-
 _PATHS = {
     "source": LABELED,
     "labeled": LABELED,
@@ -209,6 +206,11 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
             "RUN/labels.csv."
         )
     return given
+
+
+def flags_off(group: Any) -> Any:
+    """The flags of a group as the command line has them where none is given; tyro needs a default for each."""
+    return {name: False for name, kind in _hints(group).items() if kind == Flag}
 
 
 @cache
