@@ -54,8 +54,8 @@ def outcome(
     estimate = (
         "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
         f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
-        f"{_interval(found.balanced)} with all classes counted alike. In runs of known truth, such intervals held it "
-        "about nine times in ten."
+        f"{_interval(found.balanced)} with all classes counted alike. Where all labels were known, about nine in "
+        "ten such intervals contained the true difference."
     )
     measured = (
         f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
