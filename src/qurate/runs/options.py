@@ -210,7 +210,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def flags_off(group: Any) -> Any:
     """The flags of a group as the command line has them where none is given; tyro needs a default for each."""
-    return {name: False for name, kind in _hints(group).items() if kind == Flag}
+    return {name: False for name, kind in get_type_hints(group, include_extras=True).items() if kind == Flag}
 
 
 @cache
