@@ -86,8 +86,9 @@ class Published:
     """
 
     def __init__(self, suite: str, shots: int | None = None) -> None:
-        self.tables = [one for one in published_tables() if _is(one.suite, suite) and shots in (one.shots, None)]
-        self.later = [one for one in later_work() if _is(one.suite, suite) and shots in (one.shots, None)]
+        key = _key(suite)
+        self.tables = [one for one in published_tables() if _key(one.suite) == key and shots in (one.shots, None)]
+        self.later = [one for one in later_work() if _key(one.suite) == key and shots in (one.shots, None)]
 
     def accuracy(self, title: str, scenario: str) -> float | None:
         """Percent of a row on a scenario ('webcam:amazon' or 'W to A'); None where nothing is published."""
@@ -156,10 +157,6 @@ def later_work() -> tuple[LaterWork, ...]:
 
 def _data() -> dict[str, Any]:
     return tomllib.loads(files("qurate.report").joinpath("published.toml").read_text(encoding="utf-8"))
-
-
-def _is(name: str, other: str) -> bool:
-    return _key(name) == _key(other)
 
 
 def _key(name: str) -> str:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 from qurate.benchmark.outcome import Facts
 from qurate.model_selection import RULES, describe_rule
 from qurate.registry import LONG, PRINTED
-from qurate.report.published import TRAINING, Published, PublishedTable, same_backbone
+from qurate.report.published import TRAINING, Published, PublishedTable, same_backbone, scenario_titles
 
 _TRAINED = {"head": "frozen, head trained", "full": TRAINING}
 
 
-def table_notes(
-    facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], published: Published, measure: str = "accuracy"
-) -> list[str]:
+def table_notes(facts: Facts, results: pd.DataFrame, published: Published, measure: str) -> list[str]:
     """All sentences under one table.
 
     Args:
         facts: What was compared.
         results: Rows of this table.
-        columns: Scenarios and their titles.
         published: Numbers that may stand in it, beside targets that were not thinned.
         measure: What its numbers are, as results.csv calls it.
     """
     titles = [str(title) for title in results["title"].unique()]
+    rule = str(results["model_selection"].iloc[0])
     natural = list(results.loc[results["imbalance"] == 1, "scenario"].unique())
     shown = [title for title in titles if any(published.accuracy(title, name) is not None for name in natural)]
     return [
@@ -35,10 +31,10 @@ def table_notes(
         "Bold: the best; underlined: the best without pseudo-labels."
         + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
         *_gaps(results, len(titles)),
-        *_legend(columns),
+        *_legend(results),
         *(["S+T is plain training on the labelled images of both domains."] if "S+T" in titles else []),
         *_agents(set(results["selector"])),
-        _rule(str(results["model_selection"].iloc[0]), facts.protocol),
+        f"Model selection {rule}: {describe_rule(rule, facts.protocol) if rule in RULES else 'a rule of your own'}.",
         *_lengths(results),
         _made_with(facts, results),
         *_published(facts, published.sources(shown)),
@@ -47,18 +43,8 @@ def table_notes(
     ]
 
 
-def query_strategy_notes(
-    facts: Facts, results: pd.DataFrame, columns: Mapping[str, str], measure: str, number: int
-) -> list[str]:
-    """All sentences under a table of query strategies.
-
-    Args:
-        facts: What was compared.
-        results: Rows of this table.
-        columns: Scenarios and their titles.
-        measure: What its numbers are.
-        number: Labels that were asked for.
-    """
+def query_strategy_notes(facts: Facts, results: pd.DataFrame, measure: str, number: int) -> list[str]:
+    """All sentences under a table of query strategies after so many labels."""
     askers = [str(asker) for asker in results["asker"].unique()]
     answers = f"After each run people were asked for {number} labels, from which a run in a third of the steps learned"
     right = "; images that were labelled count as right." if measure == "accuracy" else "."
@@ -69,7 +55,7 @@ def query_strategy_notes(
         *_thinned(results),
         "Bold: the best.",
         *_gaps(results, len(askers)),
-        *_legend(columns),
+        *_legend(results),
         _made_with(facts, results),
     ]
 
@@ -110,18 +96,18 @@ def _gaps(results: pd.DataFrame, rows: int) -> list[str]:
     failed = int(results["accuracy"].isna().sum())
     columns = len(results[["scenario", "imbalance"]].drop_duplicates())
     missing = rows * columns * results["seed"].nunique() - len(results)
-    said = [f"{failed} failed"] if failed else []
-    said += [f"{missing} not run"] if missing else []
-    if not said:
+    gaps = [f"{failed} failed"] if failed else []
+    gaps += [f"{missing} not run"] if missing else []
+    if not gaps:
         return []
     runs = missing + len(results)
-    return [f"Of {runs} runs, {', '.join(said)}; a mean is given only where every scenario has the same seeds."]
+    return [f"Of {runs} runs, {', '.join(gaps)}; a mean is given only where every scenario has the same seeds."]
 
 
-def _legend(columns: Mapping[str, str]) -> list[str]:
+def _legend(results: pd.DataFrame) -> list[str]:
     """'W is webcam' for every letter."""
     letters: dict[str, str] = {}
-    for name, title in columns.items():
+    for name, title in scenario_titles(results["scenario"].unique()).items():
         parts, short = name.split(":"), title.split(" to ")
         if name != title and parts != short:
             letters.update(zip(short, parts, strict=True))
@@ -162,10 +148,6 @@ def _lengths(results: pd.DataFrame) -> list[str]:
     said = "; ".join(f"{length} for {', '.join(titles)}" for length, titles in by_length.items())
     control = " Rows that are named by their steps are controls: no pseudo-labels, but as long a training as with them."
     return [f"Total training steps: {said}.{control if LONG in set(known['selector']) else ''}"]
-
-
-def _rule(rule: str, protocol: str) -> str:
-    return f"Model selection {rule}: {describe_rule(rule, protocol) if rule in RULES else 'a rule of your own'}."
 
 
 def _made_with(facts: Facts, results: pd.DataFrame) -> str:

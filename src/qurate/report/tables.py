@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -57,11 +58,7 @@ class Entry:
         return f"{self.mean:.1f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
 
     def gap(self, seeds: int) -> str:
-        """'2 of 3 seeds, 1 failed' where seeds are missing from the mean; else empty.
-
-        Args:
-            seeds: Of the table, to compare with.
-        """
+        """'2 of 3 seeds, 1 failed' where seeds of the table are missing from the mean; else empty."""
         if self.mean is None or self.seeds == seeds:
             return ""
         return f"{self.seeds} of {seeds} seeds" + (f", {self.failed} failed" if self.failed else "")
@@ -73,11 +70,7 @@ class Entry:
         return signed(round(self.mean, 1) - self.published, 1)
 
     def small_lines(self, seeds: int) -> list[str]:
-        """What stands small under the number: '2 of 3 seeds', 'paper 77.5 (+2.5)'.
-
-        Args:
-            seeds: Of the table.
-        """
+        """What stands small under the number: '2 of 3 seeds', 'paper 77.5 (+2.5)'."""
         lines = [self.gap(seeds)] if self.gap(seeds) else []
         if self.published is not None:
             lines.append(f"paper {self.published:.1f}" + (f" ({self.difference()})" if self.difference() else ""))
@@ -139,7 +132,8 @@ def make_tables(outcome: Outcome) -> list[Table]:
     the expected calibration error, before and after.
     """
     results = outcome.results
-    rules = sorted(results["model_selection"].unique(), key=rule_rank)
+    known = {rule: place for place, rule in enumerate(RULES)}
+    rules = sorted(results["model_selection"].unique(), key=lambda rule: (known.get(rule, len(known)), rule))
     found = []
     for rule in rules:
         of_rule = results[results["model_selection"] == rule]
@@ -154,80 +148,52 @@ def make_tables(outcome: Outcome) -> list[Table]:
     return found
 
 
-def rule_rank(rule: str) -> tuple[int, str]:
-    """Sorts rules of model selection as they are listed, the last model first; names that nobody knows at the end."""
-    return (RULES.index(rule) if rule in RULES else len(RULES), rule)
-
-
-def order_scenarios(suite: str, scenarios: list[str]) -> list[str]:
-    """As the paper prints them where it does, else as they came."""
-    printed = next((table.scenarios for table in Published(suite).tables), ())
-    titles = scenario_titles(scenarios)
-    return sorted(scenarios, key=lambda name: printed.index(titles[name]) if titles[name] in printed else len(printed))
-
-
 def _make_table(outcome: Outcome, results: pd.DataFrame, measure: str) -> Table:
     shots, rule = int(results["shots"].iloc[0]), str(results["model_selection"].iloc[0])
     published = Published(outcome.facts.suite, shots if measure == ACCURACY else 0)  # of accuracy alone
-    table, titles = _fill_table(outcome, results, measure, published)
-    return replace(
-        table,
-        title=f"{table.title}{count(shots, 'label')} per class, model selection: {rule}{_TITLES.get(measure, '')}",
-        notes=tuple(table_notes(outcome.facts, results, titles, published, measure)),
-    )
+    title = f"{count(shots, 'label')} per class, model selection: {rule}{_TITLES.get(measure, '')}"
+    notes = table_notes(outcome.facts, results, published, measure)
+    return _fill_table(outcome, results, measure, published, PLAIN, title=title, notes=tuple(notes))
 
 
 def _fill_table(
-    outcome: Outcome, results: pd.DataFrame, measure: str, published: Published
-) -> tuple[Table, dict[str, str]]:
-    """The numbers of a table, without notes and under the title of the suite alone; and the titles of the scenarios."""
-    facts = outcome.facts
-    scenarios = order_scenarios(facts.suite, [str(name) for name in results["scenario"].unique()])
-    columns, names, titles = name_columns(results, scenarios)
-    rows = [
-        make_row(str(title), of_title, columns, published, measure)
-        for title, of_title in results.groupby("title", sort=False)
-    ]
-    table = Table(
-        title=f"{facts.suite_title or facts.suite}: ",
-        shots=int(results["shots"].iloc[0]),
-        model_selection=str(results["model_selection"].iloc[0]),
-        columns=(*names, *([MEAN] if len(columns) > 1 else [])),
-        rows=tuple(mark_best(rows, min if measure in (BEFORE, AFTER) else max)),
-        seeds=tuple(sorted(int(seed) for seed in results["seed"].unique())),
-        notes=(),
-        measure=measure,
+    outcome: Outcome,
+    results: pd.DataFrame,
+    measure: str,
+    published: Published,
+    plain: Collection[str],
+    *,
+    title: str,
+    **about: Any,
+) -> Table:
+    """Scenarios across in the order of the paper, once per imbalance; `plain` selectors have a best of their own."""
+    facts, titles = outcome.facts, scenario_titles(results["scenario"].unique())
+    printed = next((table.scenarios for table in Published(facts.suite).tables), ())
+    scenarios = sorted(
+        titles, key=lambda name: printed.index(titles[name]) if titles[name] in printed else len(printed)
     )
-    return table, titles
-
-
-def name_columns(
-    results: pd.DataFrame, scenarios: list[str]
-) -> tuple[list[tuple[str, int]], list[str], dict[str, str]]:
-    """The columns of a table: the scenarios in order, once for each imbalance.
-
-    Returns:
-        Scenario and imbalance of each column, its name, and the title of each scenario.
-    """
     there = set(zip(results["scenario"], results["imbalance"], strict=True))
     imbalances = sorted({int(imbalance) for _, imbalance in there})
     columns = [(name, imbalance) for imbalance in imbalances for name in scenarios if (name, imbalance) in there]
-    titles, thinned = scenario_titles(scenarios), any(imbalance > 1 for imbalance in imbalances)
-    return columns, [titles[name] + (f", {imbalance}:1" if thinned else "") for name, imbalance in columns], titles
+    names = [titles[name] + (f", {imbalance}:1" if imbalances[-1] > 1 else "") for name, imbalance in columns]
+    rows = [
+        _make_row(str(row), of_row, columns, published, measure) for row, of_row in results.groupby("title", sort=False)
+    ]
+    return Table(
+        title=f"{facts.suite_title or facts.suite}: {title}",
+        shots=int(results["shots"].iloc[0]),
+        model_selection=str(results["model_selection"].iloc[0]),
+        columns=(*names, *([MEAN] if len(columns) > 1 else [])),
+        rows=_mark_best(rows, min if measure in (BEFORE, AFTER) else max, plain),
+        seeds=tuple(sorted(int(seed) for seed in results["seed"].unique())),
+        measure=measure,
+        **about,
+    )
 
 
-def make_row(
+def _make_row(
     title: str, results: pd.DataFrame, columns: list[tuple[str, int]], published: Published, measure: str
 ) -> TableRow:
-    """One row of a table.
-
-    Args:
-        title: Its name.
-        results: Its runs.
-        columns: Scenario and imbalance of each column.
-        published: Numbers that may stand beside ours.
-        measure: Column of the results.
-    """
     by_seed = results.pivot(index="seed", columns=["scenario", "imbalance"], values=measure) * 100
     failed = results[results[ACCURACY].isna()].groupby(["scenario", "imbalance"]).size()
     by_seed = by_seed.reindex(columns=pd.MultiIndex.from_tuples(columns))
@@ -255,27 +221,27 @@ def _summary(percents: pd.Series) -> Entry:
     return Entry(float(percents.mean()), spread, len(percents))
 
 
-def mark_best(rows: list[TableRow], choose: Callable[..., float | None]) -> list[TableRow]:
+def _mark_best(
+    rows: list[TableRow], choose: Callable[..., float | None], plain: Collection[str]
+) -> tuple[TableRow, ...]:
     """Best means best as printed, so equal numbers are all marked."""
-    best, plain = [], []
-    for column in range(len(rows[0].cells)):
-        printed = [(row, round(mean, 1)) for row in rows if (mean := row.cells[column].mean) is not None]
-        best.append(choose((number for row, number in printed if not row.oracle), default=None))
-        plain.append(choose((number for row, number in printed if row.selector in PLAIN), default=None))
-    return [
-        replace(
-            row,
-            cells=tuple(
+    columns = []
+    for cells in zip(*(row.cells for row in rows), strict=True):
+        printed = [None if cell.mean is None else round(cell.mean, 1) for cell in cells]
+        ranked = [(row, number) for row, number in zip(rows, printed, strict=True) if number is not None]
+        best = choose((number for row, number in ranked if not row.oracle), default=None)
+        best_plain = choose((number for row, number in ranked if row.selector in plain), default=None)
+        columns.append(
+            [
                 replace(
                     cell,
-                    best=not row.oracle and cell.mean is not None and round(cell.mean, 1) == best[i],
-                    best_plain=row.selector in PLAIN and cell.mean is not None and round(cell.mean, 1) == plain[i],
+                    best=number is not None and not row.oracle and number == best,
+                    best_plain=number is not None and row.selector in plain and number == best_plain,
                 )
-                for i, cell in enumerate(row.cells)
-            ),
+                for row, cell, number in zip(rows, cells, printed, strict=True)
+            ]
         )
-        for row in rows
-    ]
+    return tuple(replace(row, cells=cells) for row, cells in zip(rows, zip(*columns, strict=True), strict=True))
 
 
 REFERENCE = "random"
@@ -333,32 +299,27 @@ def compare_query_strategies(outcome: Outcome, reference: str | None = None) -> 
                     continue
                 compared = compare_rows(known, str(known["model_selection"].iloc[0]), name)
                 if compared is not None:
-                    about = f"{title} after {number} labels, {_ABOUT[measure]}"
-                    found.append(replace(compared, about=about))
+                    found.append(replace(compared, about=f"{title} after {number} labels, {_ABOUT[measure]}"))
     return found
 
 
 def _by_query_strategy(asked: pd.DataFrame) -> pd.DataFrame:
     """With query strategies as rows, in their order; `row` is the row of the benchmark."""
     order = {name: i for i, name in enumerate(QUERY_STRATEGY_ORDER)}
-    rank = asked["asker"].map(order).fillna(len(order))
-    named = asked.assign(row=asked["title"], title=asked["asker"], selector=asked["asker"], rank=rank)
-    return named.sort_values("rank", kind="stable").drop(columns="rank")
+    named = asked.assign(row=asked["title"], title=asked["asker"], selector=asked["asker"])
+    return named.sort_values("asker", kind="stable", key=lambda names: names.map(order).fillna(len(order)))
 
 
 def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about: str, number: int) -> Table:
-    table, titles = _fill_table(outcome, results, measure, Published(outcome.facts.suite, 0))
-    short = f"{about}: {number} labels asked{_STRATEGY_TITLES[measure]}"
-    return replace(
-        table,
-        title=f"{table.title}{about}, {number} labels asked{_STRATEGY_TITLES[measure]}",
-        rows=tuple(_only_best(row) for row in table.rows),
-        notes=tuple(query_strategy_notes(outcome.facts, results, titles, measure, number)),
+    asked = f"{number} labels asked{_STRATEGY_TITLES[measure]}"
+    return _fill_table(
+        outcome,
+        results,
+        measure,
+        Published(outcome.facts.suite, 0),
+        (),
+        title=f"{about}, {asked}",
+        notes=tuple(query_strategy_notes(outcome.facts, results, measure, number)),
         heading="asker",
-        short=short,
+        short=f"{about}: {asked}",
     )
-
-
-def _only_best(row: TableRow) -> TableRow:
-    """Without the mark of the best row without pseudo-labels: query strategies are no such rows."""
-    return replace(row, cells=tuple(replace(cell, best_plain=False) for cell in row.cells))
