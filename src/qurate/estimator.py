@@ -145,19 +145,17 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each row, (n,)."""
-        probabilities = self.predict_proba(X)
-        predicted: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
         return predicted
 
     def _config(self, *, has_unlabeled: bool) -> RunConfig:
         given = self.random_state
         seed = int(given) if isinstance(given, Integral) else int(check_random_state(given).randint(2**31))
-        network = NetworkConfig(bottleneck=self.bottleneck, features=self.features)
         return make_config(
             self.method if has_unlabeled else "source_target",
             self.selector if has_unlabeled else "none",
             preset=self.preset if has_unlabeled else "qurate",
-            network=network,
+            network=NetworkConfig(bottleneck=self.bottleneck, features=self.features),
             steps=self.steps,
             rounds=self.rounds,
             round_steps=self.round_steps,
@@ -176,19 +174,18 @@ def _is_unlabeled(labels: NDArray[Any]) -> Mask:
 
 def _refuse_negative(labels: NDArray[Any]) -> None:
     """A label that only looks like none: a negative number other than -1, or the text of one."""
-    strange = [label for label in labels.tolist() if _is_negative(label)]
-    if strange:
+
+    def is_negative(label: object) -> bool:
+        if isinstance(label, str):
+            return re.fullmatch(r"\s*-\s*\d+(\.0*)?\s*", label) is not None
+        return isinstance(label, Real) and label < 0
+
+    if strange := [label for label in labels.tolist() if is_negative(label)]:
         raise DataError(
             f"SSDAClassifier.fit: a label of y must not be negative, nor the text of a negative number, got "
             f"{strange[0]!r} in {len(strange)} rows. A row without label has the number -1, or '' or "
             "None among strings."
         )
-
-
-def _is_negative(label: object) -> bool:
-    if isinstance(label, str):
-        return re.fullmatch(r"\s*-\s*\d+(\.0*)?\s*", label) is not None
-    return isinstance(label, Real) and label < 0
 
 
 def _is_target(sample_domain: ArrayLike | None, known: Mask) -> Mask:

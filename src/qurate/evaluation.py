@@ -46,12 +46,8 @@ class Metrics:
 
     def _key(self) -> tuple[object, ...]:
         """What the rest follows from."""
-        return (
-            tuple(self.confusion.flatten().tolist()),
-            self.confidence,
-            self.calibration_error,
-            self.uncalibrated_error,
-        )
+        counts = tuple(self.confusion.flatten().tolist())
+        return counts, self.confidence, self.calibration_error, self.uncalibrated_error
 
 
 def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:

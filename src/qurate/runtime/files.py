@@ -65,8 +65,15 @@ def file_lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     except OSError:
         yield True
         return
+    mine = True
     try:
-        yield _lock(descriptor, wait)
+        if fcntl is not None:
+            with suppress(OSError):  # no locks on this file system
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    mine = False
+        yield mine
     finally:
         os.close(descriptor)
 
@@ -84,15 +91,3 @@ def wait_for_lock(descriptor: int) -> Iterator[None]:
     finally:
         if locked:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _lock(descriptor: int, wait: bool) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # no locks on this file system
-        return True
-    return True

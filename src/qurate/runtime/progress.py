@@ -123,7 +123,8 @@ class PhaseBars:
         now = time.perf_counter()
         pace = say_pace(done - self._found, total - done, now - self._began)
         if self._notebook is not None:
-            self._notebook.draw(f"{phase} {draw_bar(done, total)} {done}/{total}{pace and f', {pace}'}")
+            full = 24 * done // max(1, total)
+            self._notebook.draw(f"{phase} {'█' * full:░<24} {done}/{total}{pace and f', {pace}'}")
         elif not self._console.is_terminal and pace and done < total and now - self._logged >= _LOG_SECONDS:
             self._logged = now
             self._print(f"{phase}: {done} of {total}, {pace}")
@@ -188,9 +189,3 @@ def follow(progress: bool) -> Iterator[Reporter]:
         return
     with PhaseBars(Console()) as bars:
         yield bars
-
-
-def draw_bar(done: int, total: int) -> str:
-    """A bar of 24 characters."""
-    full = 24 * done // max(1, total)
-    return "█" * full + "░" * (24 - full)

@@ -58,8 +58,8 @@ def read_csv(path: Path | str) -> pd.DataFrame:
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
             raise TableError(
-                f"{path}: row {number} has {_fields(row)}, and the header has {len(header)}. Put names with commas in "
-                "quotes."
+                f"{path}: row {number} has {len(row)} field{'' if len(row) == 1 else 's'}, and the header has "
+                f"{len(header)}. Put names with commas in quotes."
             )
     names = [unguard(name) for name in header]
     if repeated := sorted({name for name in names if name and names.count(name) > 1}):
@@ -70,10 +70,6 @@ def read_csv(path: Path | str) -> pd.DataFrame:
 def is_text(name: str) -> bool:
     """Whether a name is valid text: bytes that are no UTF-8 stand in Python's names as lone surrogates."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _fields(row: list[str]) -> str:
-    return f"{len(row)} field" + ("" if len(row) == 1 else "s")
 
 
 def _write(value: Any, float_format: str | None, *, alone: bool) -> str:
