@@ -264,7 +264,12 @@ class WorkerProcesses:
             )
             for rank, stderr in enumerate(self._stderr, start=1)
         ]
-        self._wait_until_ready()
+        for process in self._processes:
+            assert process.stdout is not None
+            if not any(line.strip() == _READY for line in process.stdout):  # a library may print as it is loaded
+                reason = self.why_ended()
+                self.close()
+                raise WorkerError(f"A process for `devices` could not be started ({reason}). Use `devices=1`.")
 
     def why_ended(self) -> str:
         """The last line of output of a process that has ended, or its exit code; empty if all are running."""
@@ -286,14 +291,6 @@ class WorkerProcesses:
                 if pipe is not None:
                     with suppress(OSError):  # data that the process did not read
                         pipe.close()
-
-    def _wait_until_ready(self) -> None:
-        for process in self._processes:
-            assert process.stdout is not None
-            if not any(line.strip() == _READY for line in process.stdout):  # a library may print as it is loaded
-                reason = self.why_ended()
-                self.close()
-                raise WorkerError(f"A process for `devices` could not be started ({reason}). Use `devices=1`.")
 
 
 def run_worker(follow: Follow, rank: int, port: int, device: Any, devices: int) -> None:

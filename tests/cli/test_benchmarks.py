@@ -302,7 +302,7 @@ def test_a_file_in_place_of_a_folder_is_refused_before_anything_is_loaded(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     words = {"report": (str(tmp_path),), "benchmark": ("--suite", "digits"), "demo": ()}[verb]
-    for module in ("begin", "announce"):
+    for module in ("load_torch", "announce_loading"):
         monkeypatch.setattr(f"qurate.cli.benchmarks.{module}", lambda *_: pytest.fail("loaded"))
     assert command(monkeypatch, verb, *words, "--out", str(tmp_path / "file")) == 2
     assert "--out must be a folder, got" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights
 
 from qurate.cli import VERBS, run_verb
-from qurate.cli.terminal import speak_of_options
+from qurate.cli.terminal import name_options
 from qurate.data.domains import DataWarning
 
 
@@ -308,5 +308,5 @@ def test_nothing_to_embed_is_an_error(
         ("`timm.list_models(pretrained=True)` lists them", "`timm.list_models(pretrained=True)` lists them"),
     ],
 )
-def test_errors_speak_of_options(message: str, said: str) -> None:
-    assert speak_of_options(message) == said
+def test_errors_name_options(message: str, said: str) -> None:
+    assert name_options(message) == said

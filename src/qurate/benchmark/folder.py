@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -67,17 +67,16 @@ def read_queries(path: Path, numbers: Sequence[int]) -> pd.DataFrame:
     """
     try:
         table = read_csv(path)
-        expected = [SAMPLE, ASKED_AT, *(right_at(number) for number in numbers)]
-        if list(table.columns) != expected:
-            raise BenchmarkError(f"{path}: must have the columns {', '.join(expected)}.")
-        if not path.read_bytes().endswith(b"\n"):
-            raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
-        found = table.astype("int64").set_index(SAMPLE)
     except TableError as error:
         raise BenchmarkError(str(error)) from error
+    expected = [SAMPLE, ASKED_AT, *(right_at(number) for number in numbers)]
+    if list(table.columns) != expected:
+        raise BenchmarkError(f"{path}: must have the columns {', '.join(expected)}.")
+    if not path.read_bytes().endswith(b"\n"):
+        raise BenchmarkError(f"{path}: is cut off: its last row has no end.")
+    try:
+        found = table.astype("int64").set_index(SAMPLE)
     except ValueError as error:
-        if isinstance(error, BenchmarkError):
-            raise
         raise BenchmarkError(f"{path}: must hold whole numbers ({error}).") from error
     allowed = found[ASKED_AT].isin(numbers).all() and found.drop(columns=ASKED_AT).isin((0, 1)).all(axis=None)
     if not allowed or found.index.has_duplicates or found.empty:
@@ -164,8 +163,7 @@ class BenchmarkFolder:
                 that no benchmark wrote.
         """
         check_writable(self.path)
-        foreign = self._foreign()
-        if foreign is not None:
+        if foreign := self._foreign():
             raise BenchmarkError(f"{foreign} was not written by `qurate benchmark`. Choose another `out`.")
         with file_lock(self.path / LOCK) as alone:
             if not alone:
@@ -183,10 +181,6 @@ class BenchmarkFolder:
         except (OSError, ValueError, RecursionError):
             return None  # damaged, and written again
         return None if isinstance(facts, dict) and "suite" in facts else self.path / FACTS
-
-    def write_facts(self, facts: Mapping[str, object]) -> None:
-        """benchmark.json: what is compared."""
-        write_file(self.path / FACTS, json.dumps(facts, indent=1) + "\n")
 
     def seconds(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, float]]:
         """The finished ones of some cells, and how long each took."""

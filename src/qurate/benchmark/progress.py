@@ -206,7 +206,9 @@ class CellDisplay:
     def started(self, cell: Cell) -> None:
         """Show that it runs."""
         self._running.append(cell)
-        self._expect()
+        if self._finished and self._console.is_terminal:
+            left = [cell for cell in self._cells if cell not in self._ended]
+            self._time_left = f"{say_time(estimate(left, self._finished, None).whole(self._processes))} left"
 
     def ended(self, cell: Cell, result: CellResult) -> None:
         """A line for it."""
@@ -222,11 +224,6 @@ class CellDisplay:
             asked = f" after {row.asked} labels" if cell.asker else ""
             text = f"{row.accuracy:.1%}{asked} ({row.model_selection}), {row.seconds:.0f} s"
         self._console.print(f"{count}  {cell.title()}: {text}", markup=False, highlight=False, soft_wrap=True)
-
-    def _expect(self) -> None:
-        left = [cell for cell in self._cells if cell not in self._ended]
-        if self._finished and self._console.is_terminal:
-            self._time_left = f"{say_time(estimate(left, self._finished, None).whole(self._processes))} left"
 
     def _draw(self) -> Group:
         now = [Text(f"  running: {cell.title()}", style="dim") for cell in self._running]

@@ -78,20 +78,14 @@ class Row:
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One round of a run with a selector; round 0 is the model after pre-training.
+    """One round of a run with a selector; round 0 is the model after pre-training. Other columns are as in `Row`.
 
     Args:
-        scenario: As in `Row`, like the next four.
-        method: See `Row`.
-        selector: See `Row`.
-        shots: See `Row`.
-        seed: See `Row`.
         round: Its number.
         accuracy: After the round, on the hidden labels of D_u.
         positives: Size of D_p.
         positives_accuracy: Share of them whose pseudo-label is right; None if there are none.
         coverage: Size of D_p over size of D_u.
-        imbalance: See `Row`.
     """
 
     scenario: str

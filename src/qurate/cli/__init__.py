@@ -14,7 +14,7 @@ import tyro
 
 import qurate
 from qurate.cli import asking, benchmarks, own_images
-from qurate.cli.terminal import on_stop, say, stop_advice, tell
+from qurate.cli.terminal import on_stop, print_line, print_message, stop_advice
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.signals import ReceivedSignal, ignore_signals, raise_on_signal
 from qurate.runtime.validation import Allowed, show
@@ -46,21 +46,21 @@ def main() -> None:
     try:
         run_verb()
     finally:
-        ignore_signals()  # all is done and said; let Python end in peace
+        ignore_signals()  # all is done; a signal now would print a traceback
 
 
 def run_verb() -> None:
     """Do what the command line says; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
     words = sys.argv[1:] or ["--help"]
     if words == ["--version"]:
-        say(f"qurate {qurate.__version__}")
+        print_line(f"qurate {qurate.__version__}")
         return
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name need not be valid text
-    on_stop(str)  # nothing to say yet
+    on_stop(str)  # no advice yet
     with raise_on_signal() as received, warnings.catch_warnings():
-        warnings.showwarning = _Warner()
+        warnings.showwarning = _print_once(set())
         try:
             _refuse_empty(words)
             verbs = {name: _checked(verb) for name, verb in VERBS.items()}
@@ -70,15 +70,14 @@ def run_verb() -> None:
 
 
 def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb, which judges its arguments by the rules in their annotations before it begins."""
+    """The verb, which checks its arguments by the rules in their annotations before it begins."""
 
     @functools.wraps(verb)
     def run(*positional: Any, **named: Any) -> None:
         kinds = get_type_hints(verb, include_extras=True)
         for name, value in inspect.signature(verb).bind(*positional, **named).arguments.items():
-            rules = [rule for rule in getattr(kinds[name], "__metadata__", ()) if isinstance(rule, Allowed)]
-            for rule in rules:
-                if not rule.test(value):
+            for rule in getattr(kinds[name], "__metadata__", ()):
+                if isinstance(rule, Allowed) and not rule.test(value):
                     raise ConfigError(f"--{name.replace('_', '-')} must be {rule.words}, got {show(value)}.")
         verb(*positional, **named)
 
@@ -86,7 +85,7 @@ def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _explain(error: BaseException, received: ReceivedSignal) -> int:
-    """Say in a line what happened, for people.
+    """Print in a line what happened.
 
     Returns:
         The exit code.
@@ -95,15 +94,17 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
         BaseException: If it is none of ours, or no error at all.
     """
     if received.signal is not None or isinstance(error, KeyboardInterrupt):
-        said = [str(word) for word in error.args] if isinstance(error, KeyboardInterrupt) else []
-        tell(" ".join(["stopped.", *(said or [stop_advice()])]), "red")
+        advice = [str(word) for word in error.args] if isinstance(error, KeyboardInterrupt) else []
+        print_message(" ".join(["stopped.", *(advice or [stop_advice()])]), "red")
         return received.exit_code
     if isinstance(error, QurateError):
-        tell(str(error), "red")
+        print_message(str(error), "red")
         return 2
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
-        tell(f"{named}cannot be read or written ({error.strerror}). Check the disk and the permissions.", "red")
+        print_message(
+            f"{named}cannot be read or written ({error.strerror}). Check the disk and the permissions.", "red"
+        )
         return 2
     raise error
 
@@ -117,13 +118,10 @@ def _refuse_empty(words: Sequence[str]) -> None:
             raise ConfigError(f"{named} is empty; is a variable unset?")
 
 
-class _Warner:
-    """Says each warning once."""
+def _print_once(printed: set[str]) -> Callable[..., None]:
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in printed:
+            printed.add(str(message))
+            print_message(f"warning: {message}", "yellow")
 
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, message: Warning | str, *_: object, **__: object) -> None:
-        if str(message) not in self._said:
-            self._said.add(str(message))
-            tell(f"warning: {message}", "yellow")
+    return show_warning

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qurate.cli import options
 from qurate.cli.options import check_output, write_output
-from qurate.cli.terminal import begin, on_stop, say, tell
+from qurate.cli.terminal import load_torch, on_stop, print_line, print_message
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model_json import read_about
@@ -52,7 +52,7 @@ def suggest(
     check_output(out, "--out", force=force)
     read_about(run)
     on_stop(lambda: "Nothing was written. Re-run the command to start again.")
-    begin()
+    load_torch()
     from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.runs.suggestions import read_run_images
     from qurate.runtime.tables import to_csv
@@ -64,8 +64,10 @@ def suggest(
         raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
     write_output(out, to_csv(inquiry.table(questions)), "--out")
     honest = sum(question.asker == "random" for question in questions)
-    say(f"{len(questions)} of {len(inquiry.files)} images to label, {honest} of them drawn at random. Table: {out}")
-    say(f"Next: fill in its column label, then qurate adapt --from {run} --labels {out} --out NEW_RUN.")
+    print_line(
+        f"{len(questions)} of {len(inquiry.files)} images to label, {honest} of them drawn at random. Table: {out}"
+    )
+    print_line(f"Next: fill in its column label, then qurate adapt --from {run} --labels {out} --out NEW_RUN.")
 
 
 def review(
@@ -93,7 +95,7 @@ def review(
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise ConfigError("review needs the extra 'review': pip install 'qurate[review]'.")
     on_stop(lambda: f"All answers are saved in {run / 'labels.csv'}.")
-    begin()
+    load_torch()
     from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.review.app import ReviewPage
     from qurate.review.server import listen, read_examples, serve
@@ -106,7 +108,7 @@ def review(
         inquiry = look_at(run, read_run_images(run))
         session = Session(inquiry, AnswerLog(run / LABELS_FILE), QueryOptions(count, asker, random_share, seed))
         title = run.absolute().name
-        serve(ReviewPage(title, session, examples), own, show=browser, say=say)
+        serve(ReviewPage(title, session, examples), own, show=browser, say=print_line)
 
 
 def look_at(run: Path, images: RunImages) -> Inquiry:
@@ -120,7 +122,7 @@ def look_at(run: Path, images: RunImages) -> Inquiry:
         inquiry = make_inquiry(load(run), images, functools.partial(bars.show, "looking at the images"))
     if inquiry.unreadable:
         lost = f"{len(inquiry.unreadable)} of {len(images.files)} images cannot be read and are left out"
-        tell(f"{lost}: {list_some(inquiry.unreadable, 3)}.", "yellow")
+        print_message(f"{lost}: {list_some(inquiry.unreadable, 3)}.", "yellow")
     return inquiry
 
 

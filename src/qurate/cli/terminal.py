@@ -1,4 +1,4 @@
-"""Lines on the terminal, numbers as it shows them, and what to say when a verb is stopped."""
+"""Lines on the terminal, and what is printed when a verb is stopped."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _OPTIONS = {"previous": "from"}
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)(?:=([^`]*))?`")
 
 
-def say(line: str) -> None:
-    """A line on standard output, as it is: a file name may hold brackets, and a line may be long."""
+def print_line(line: str) -> None:
+    """Print a line to standard output as it is: a file name may hold brackets, and a line may be long."""
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def tell(message: str, style: str = "") -> None:
-    """One line on standard error, likewise."""
-    line = " ".join(f"qurate: {speak_of_options(message)}".split())
+def print_message(message: str, style: str = "") -> None:
+    """Print a message of the library to standard error in one line, likewise."""
+    line = " ".join(f"qurate: {name_options(message)}".split())
     Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def speak_of_options(message: str) -> str:
+def name_options(message: str) -> str:
     """A message of the library with its arguments, such as `force=True`, as options: --force.
 
     Example:
-        >>> speak_of_options("Pass `missing='drop'`, or choose another `out`.")
+        >>> name_options("Pass `missing='drop'`, or choose another `out`.")
         'Pass --missing drop, or choose another --out.'
     """
 
@@ -46,18 +46,18 @@ def speak_of_options(message: str) -> str:
     return _ARGUMENT.sub(option, message)
 
 
-def begin() -> None:
-    """Say that PyTorch is being loaded, which takes seconds, and set this process up for work with it."""
-    announce("PyTorch", "torch")
+def load_torch() -> None:
+    """Print that PyTorch is being loaded, which takes seconds, and set this process up for work with it."""
+    announce_loading("PyTorch", "torch")
     from qurate.runtime.machine import keep_freed_memory
 
     keep_freed_memory()
 
 
-def announce(title: str, module: str) -> None:
-    """Say that a part is being loaded, unless it is loaded already."""
+def announce_loading(title: str, module: str) -> None:
+    """Print that a part is being loaded, unless it is loaded already."""
     if module not in sys.modules:
-        tell(f"loading {title} ...", "dim")
+        print_message(f"loading {title} ...", "dim")
 
 
 _advice: list[Callable[[], str]] = []
@@ -78,9 +78,11 @@ def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
     from qurate.runtime.progress import make_table
 
     counts = found.confusion.sum(dim=1).tolist()
-    say(f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images.")
+    print_line(
+        f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images."
+    )
     if found.confidence is not None and found.calibration_error is not None and found.uncalibrated_error is not None:
-        say(
+        print_line(
             f"Mean confidence {found.confidence:.1%}, expected calibration error "
             f"{100 * found.calibration_error:.1f} points ({100 * found.uncalibrated_error:.1f} before calibration)."
         )

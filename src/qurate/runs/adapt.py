@@ -152,7 +152,7 @@ def run_adaptation(options: Mapping[str, Any], reporter: Reporter | None = None)
     check_world_size(execution)  # else several would write to one folder
     group = init_process_group(execution, follow_rank_zero) if external_world_size() > 1 else None
     if group is not None and not group.is_rank_zero:
-        return RunOutcome(follow_rank_zero(group), None, is_rank_zero=False)
+        return RunOutcome(follow_rank_zero(group), None)
     choose_device(execution.device)  # before any work
     with follow(given.get("progress", True)) if reporter is None else nullcontext(reporter) as reporter:
         if folder is not None:

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from torch import Tensor
 
 from qurate.active.answers import AnswersFile
@@ -66,10 +65,6 @@ STILL_TO_COME = (
     "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
     "--resume to finish it, or with --resume --no-compare to do without."
 )
-_IS_BASELINE = "This run is plain training (S+T) itself, so there is nothing to compare it with."
-_SWITCHED_OFF = (
-    "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,13 +114,12 @@ class RunOutcome:
 
     Args:
         model: The adapted model.
-        record: What its page shows; None where the run was finished before and its model only loaded.
-        is_rank_zero: Whether this process did it, and did not only help another one.
+        record: What its page shows; None where the model was only loaded, as that of a run that was finished before, or
+            this process only helped another one.
     """
 
     model: AdaptedModel
     record: RunRecord | None
-    is_rank_zero: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +245,11 @@ def plan_folds(setup: RunSetup, parts: Parts) -> tuple[Plan, str]:
     if setup.previous is not None:
         why_not = _not_compared_again(setup.previous)
     elif not setup.compare:
-        why_not = _SWITCHED_OFF
+        why_not = (
+            "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
+        )
     elif is_baseline(setup.config):
-        why_not = _IS_BASELINE
+        why_not = "This run is plain training (S+T) itself, so there is nothing to compare it with."
     else:
         return plan, "" if plan.folds else TOO_FEW
     return Plan(plan.how, ()), why_not
@@ -298,7 +294,10 @@ def write_results(run: Run, result: Adaptation, plan: Plan, why_not: str) -> tup
     record = make_record(run, result, STILL_TO_COME if plan.folds else why_not)
     record = calibrate_record(record, log_probs, calibration)
     predictions = predict_all(record, data, result.method)
-    record = _with_answers(record, run, predictions)
+    if len(data.applied):
+        named = predictions.set_index("file")["label"].loc[[row.file for row in data.applied.answers]].tolist()
+        changed = summarize_answers(data.applied, named, record.predictions, run.setup.previous)
+        record = dataclasses.replace(record, answers=changed)
     model = make_model(run, result.method, calibration)
     if folder is not None and not folder.finished:
         answers = (*data.applied.answers, *data.applied.others)
@@ -319,41 +318,33 @@ def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome
         done: What the run left so far.
         log_probs: Of D_u by the adapted model, (N_u, K).
     """
-    setup, data, record = run.setup, run.data, done.record
+    setup, folder, data, record = run.setup, run.setup.folder, run.data, done.record
     assert record is not None
-    baseline = train_baseline(data.split, setup.config, setup.folder, run.reporter)
+    baseline = train_baseline(data.split, setup.config, folder, run.reporter)
     baseline_log_probs = log_probabilities(baseline.network, data.split.target_unlabeled.inputs)
-    folds = _cross_fit(run, plan)
+    kept = {} if folder is None else folder.load_folds(data.split, plan.folds)
+    if kept is None:
+        run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
+    save = None if folder is None else folder.save_folds
+    folds = cross_fit(data.split, setup.config, plan.folds, run.reporter, done=kept, on_fold=save)
     found, held_out = compare(folds, plan.how, log_probs, baseline_log_probs), HeldOut.join(folds)
     calibration = calibrate(held_out.adapted, held_out.labels)
     record = calibrate_record(record, log_probs, calibration)
     table = held_out_table(held_out, calibration)
     record = dataclasses.replace(record, comparison=found, no_comparison="", held_out=table)
     model = dataclasses.replace(done.model, calibration=calibration)
-    if setup.folder is not None:
+    if folder is not None:
         fitted = calibrate(held_out.baseline, held_out.labels)
         predictions = predict_baseline(baseline_log_probs, record, data, baseline, fitted)
-        setup.folder.write_baseline(make_model(run, baseline, fitted), predictions)
-        setup.folder.write_calibrated(model, record, predict_all(record, data, method))
+        folder.write_baseline(make_model(run, baseline, fitted), predictions)
+        folder.write_calibrated(model, record, predict_all(record, data, method))
     return RunOutcome(model, record)
-
-
-def _cross_fit(run: Run, plan: Plan) -> tuple[HeldOut, ...]:
-    """The folds, less those that were done before a stop."""
-    split, folder = run.data.split, run.setup.folder
-    done = {} if folder is None else folder.load_folds(split, plan.folds)
-    if done is None:
-        run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
-    keep = None if folder is None else folder.save_folds
-    return cross_fit(split, run.setup.config, plan.folds, run.reporter, done=done, on_fold=keep)
 
 
 def calibrate_without_labels(run: Run, log_probs: Tensor) -> Calibration:
     """The temperature where no image is held out: as sure as the run before, or as often as S+T agrees.
 
-    Args:
-        run: The run.
-        log_probs: Of D_u, (N_u, K).
+    `log_probs` are those of D_u, (N_u, K).
     """
     setup, data = run.setup, run.data
     if setup.previous is not None:
@@ -409,23 +400,8 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
     )
 
 
-def _with_answers(record: RunRecord, run: Run, predictions: pd.DataFrame) -> RunRecord:
-    """The record with what the answers changed."""
-    applied = run.data.applied
-    if not len(applied):
-        return record
-    named = predictions.set_index("file")["label"].loc[[row.file for row in applied.answers]].tolist()
-    changed = summarize_answers(applied, named, record.predictions, run.setup.previous)
-    return dataclasses.replace(record, answers=changed)
-
-
 def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
-    """What came of a run, in sentences: whether adaptation helped, what answers changed, where the files are.
-
-    Args:
-        record: What the page shows; None where the run was finished before.
-        folder: Where the run was written, if anywhere.
-    """
+    """What came of a run, in sentences: whether adaptation helped, what answers changed, where the files are."""
     lines: list[str] = []
     if record is not None and record.comparison is not None:
         page = outcome(record.comparison)
