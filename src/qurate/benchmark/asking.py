@@ -167,12 +167,7 @@ def ask_in_rounds(
 
 
 def pool_of(split: Split, state: QueryState) -> Pool:
-    """What a query strategy sees of a run.
-
-    Args:
-        split: Of the beginning.
-        state: Of the run.
-    """
+    """What a query strategy sees of a run; `split` is that of the beginning."""
     n = len(state.probabilities)
     closed, trusted = torch.zeros(n, dtype=torch.bool), torch.full((n,), -1)
     closed[state.asked] = True

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from qurate.benchmark import folder as commit
+from qurate.benchmark import folder
 
 git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
 def in_package(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(commit, "PACKAGE", path)
-    return commit.current_commit.__wrapped__()
+    monkeypatch.setattr(folder, "PACKAGE", path)
+    return folder.current_commit.__wrapped__()
 
 
 @git
