@@ -62,7 +62,7 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if not report.ok:
         sys.exit(1)
     if suite is None:
-        say("Next: qurate adapt with the same folders, and --out RUN.")
+        print_line("Next: qurate adapt with the same folders, and --out RUN.")
 
 
 def adapt(
