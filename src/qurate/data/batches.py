@@ -63,12 +63,8 @@ class TrainingData:
     positives: tuple[Tensor, Tensor] = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
 
     def __post_init__(self) -> None:
-        for name, size in (
-            ("source", len(self.source)),
-            ("target", len(self.target)),
-            ("unlabeled", len(self.unlabeled)),
-        ):
-            if size == 0:
+        for name in ("source", "target", "unlabeled"):
+            if len(getattr(self, name)) == 0:
                 raise DataError(f"TrainingData: {name} is empty; training needs at least one sample of it.")
 
     @classmethod
@@ -118,29 +114,22 @@ def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: tor
     return torch.cat([target, draw_batches(n_positive, of_positives, steps, rng) + n_target], dim=1)
 
 
-def draw_labeled(data: TrainingData, config: TrainingConfig, steps: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Positions in D_s and in D_t followed by D_p for `steps` batches, (steps, B) int64 each."""
-    source = draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1))
-    return source, draw_target(data, config, steps, generator(seed, 2))
-
-
 def target_labels(data: TrainingData) -> Tensor:
     """Labels of D_t followed by those of D_p."""
     return torch.cat([data.target.labels, data.positives[1]])
 
 
-def target_inputs(data: TrainingData, rows: Tensor) -> tuple[Tensor, Tensor]:
+def target_inputs(data: TrainingData, rows: Tensor) -> tuple[Inputs, Tensor]:
     """Inputs in which to look up batches of D_t followed by D_p, and the positions to look up.
 
     D_p grows with every action, so no more of it is copied than the batches hold.
     """
     first, second, (indices, _) = data.target.inputs, data.unlabeled, data.positives
-    assert isinstance(first, Tensor)
     if len(indices) == 0:
         return first, rows
-    assert isinstance(second, Tensor)
-    if rows.numel() >= len(first) + len(indices):
-        return torch.cat([first, second[indices]]), rows
+    are_few = len(first) + len(indices) <= rows.numel()
+    if are_few or not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return join(first, take(second, indices)), rows
     flat = rows.flatten().to(first.device)
     labeled = flat < len(first)
     batches = second[indices[(flat - len(first)).clamp_min(0)]]
@@ -173,11 +162,14 @@ def stream_batches(
         first: How many of the batches to leave out; they were had before.
         workers: Processes that decode images.
     """
-    rows = [*draw_labeled(data, config, steps, seed)]
+    rows = [
+        draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1)),
+        draw_target(data, config, steps, generator(seed, 2)),
+    ]
     if not labeled_only:
         rows.append(draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3)))
     labels = data.source.labels[rows[0][first:]], target_labels(data)[rows[1][first:]]
-    inputs, rows[1] = _target_rows(data, rows[1])
+    inputs, rows[1] = target_inputs(data, rows[1])
     own = [slice(None) if group is None else slice(*group.bounds(part.shape[1])) for part in rows]
     mine = [part[first:, which] for part, which in zip(rows, own, strict=True)]
     found = (data.source.inputs, inputs, data.unlabeled)[: len(rows)]
@@ -203,8 +195,8 @@ def stream_in_order(
     if isinstance(inputs, Tensor):
         yield from (inputs[start : start + batch_size] for start in starts)
     else:
-        ends = (min(start + batch_size, len(inputs)) for start in starts)
-        keys = [[(i, _TEST_DRAW) for i in range(start, end)] for start, end in zip(starts, ends, strict=True)]
+        positions = range(len(inputs))
+        keys = ([(i, _TEST_DRAW) for i in positions[start : start + batch_size]] for start in starts)
         yield from _load_images(inputs, keys, workers, transform)
 
 
@@ -233,39 +225,13 @@ def _load_together(
         assert isinstance(part, ImageFiles)
         offset.append(positions + len(paths))
         paths += part.paths
-    keys = _Keys(torch.cat(offset, dim=1), torch.cat(list(draws), dim=1))
+    pairs = zip(torch.cat(offset, dim=1), torch.cat(list(draws), dim=1), strict=True)
+    keys = (list(zip(row.tolist(), draw.tolist(), strict=True)) for row, draw in pairs)
     sizes = [part.shape[1] for part in rows]
     if not any(sizes):  # of several processes one may have no row
         side = 0 if transform is None else transform.crop
         return (torch.empty(0, 3, side, side).split(sizes) for _ in keys)
     return (batch.split(sizes) for batch in _load_images(ImageFiles(paths), keys, workers, transform))
-
-
-class _Keys:
-    """What to load for each batch: positions and draws, made into lists when they are asked for.
-
-    Args:
-        positions: (steps, B) int64.
-        draws: (steps, B) int64.
-    """
-
-    def __init__(self, positions: Tensor, draws: Tensor) -> None:
-        self._positions, self._draws = positions, draws
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for row, draw in zip(self._positions, self._draws, strict=True):
-            yield list(zip(row.tolist(), draw.tolist(), strict=True))
-
-
-def _target_rows(data: TrainingData, rows: Tensor) -> tuple[Inputs, Tensor]:
-    """Inputs of D_t and D_p together, and the positions of their batches in them."""
-    inputs, positives = data.target.inputs, data.positives[0]
-    if isinstance(inputs, Tensor) and isinstance(data.unlabeled, Tensor):
-        return target_inputs(data, rows)
-    return (join(inputs, take(data.unlabeled, positives)) if len(positives) else inputs), rows
 
 
 def _load_images(

@@ -193,8 +193,7 @@ def _class_problems(domains: Mapping[str, Domain], by_part: Mapping[str, Sequenc
             yield f"source must have at least two classes, got {list_some(sizes) or 'none'}. Is it the right folder?"
     if len(counts) == 2:
         for part, other in (("source", "labeled"), ("labeled", "source")):
-            names = [name for name in domains[part].classes if name not in domains[other].classes]
-            if names:
+            if names := [name for name in domains[part].classes if name not in domains[other].classes]:
                 likely = _same_but_for_spelling(names, domains[other].classes)
                 hint = f" Spelled differently there: {likely}." if likely else ""
                 yield f"Only {part} has {list_some(names)}.{hint} Rename the classes alike, or remove those."
@@ -222,18 +221,15 @@ def _duplicate_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[st
         for picture in pictures:
             same[picture.digest].append(picture)
     groups = [group for group in same.values() if len(group) > 1]
-    torn = [group for group in groups if len({picture.label for picture in group} - {None}) > 1]
-    if torn:
+    if torn := [group for group in groups if len({picture.label for picture in group} - {None}) > 1]:
         examples = list_some((" = ".join(f"{p.path} ({p.label})" for p in group if p.label) for group in torn), 3)
         yield f"{_count(torn)} with more than one class: {examples}. Keep the right one."
     for part in by_part:
-        inside = [members for group in groups if len(members := [p for p in group if p.part == part]) > 1]
-        if inside:
+        if inside := [members for group in groups if len(members := [p for p in group if p.part == part]) > 1]:
             examples = list_some((f"{members[0].path} = {members[1].path}" for members in inside), 3)
             yield f"{part} holds {_count(inside)} more than once: {examples}. Remove the copies."
     for first, second in combinations(by_part, 2):
-        shared = [group for group in groups if {first, second} <= {picture.part for picture in group}]
-        if shared:
+        if shared := [group for group in groups if {first, second} <= {picture.part for picture in group}]:
             pairs = [[next(p for p in group if p.part == part) for part in (first, second)] for group in shared]
             examples = list_some((f"{one.path} = {two.path}" for one, two in pairs), 3)
             yield f"{_count(shared)} both in {first} and in {second}: {examples}. Remove them from {second}."
@@ -260,11 +256,9 @@ def _count_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
 
 def _size_warnings(by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
     for part, pictures in by_part.items():
-        small = [picture for picture in pictures if min(picture.size) < SMALL_SIDE]
-        if small:
+        if small := [picture for picture in pictures if min(picture.size) < SMALL_SIDE]:
             yield f"{part} has {_count(small)} with a side under {SMALL_SIDE} pixels: {_with_sizes(small)}."
-        long = [picture for picture in pictures if max(picture.size) > LONG_SHAPE * min(picture.size)]
-        if long:
+        if long := [picture for picture in pictures if max(picture.size) > LONG_SHAPE * min(picture.size)]:
             yield f"{part} has {_count(long)} over {LONG_SHAPE:g} times as long as wide: {_with_sizes(long)}."
 
 
@@ -294,13 +288,14 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
     """
     if suite.generated:
         return CheckReport((f"{suite.title}: made when it is used ({suite.published}); nothing to check.",), (), ())
+    about = (
+        f"{suite.title}: {len(suite.domains)} domains, {suite.classes} classes, {len(suite.scenarios)} scenarios "
+        f"({', '.join(suite.scenarios)})."
+    )
     if data is None or not data.is_dir():
         where = "none was given; pass --data DIR" if data is None else f"{data} is not a folder"
-        return CheckReport(
-            (_describe_domain(suite),),
-            (f"data must be the folder of {suite.title}, but {where}. {_published(suite)}",),
-            (),
-        )
+        problem = f"data must be the folder of {suite.title}, but {where}. {_published(suite)}"
+        return CheckReport((about,), (problem,), ())
     found = _Findings(suite, data)
     lists = suite.find_lists(data)
     if suite.lists and lists is None:
@@ -309,7 +304,7 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
         found.check_domain(domain, lists)
     if lists is not None:
         found.check_lists(lists)
-    return CheckReport((_describe_domain(suite), *found.summary), tuple(found.problems), tuple(found.warnings))
+    return CheckReport((about, *found.summary), tuple(found.problems), tuple(found.warnings))
 
 
 class Overlap(NamedTuple):
@@ -398,8 +393,7 @@ class _Findings:
         classes = len({row.label for row in rows})
         self.summary.append(f"{domain.name} ({folder}): {len(rows)} images listed, {classes} classes.")
         self._check_counts(domain, source_list(lists, domain).name, len(rows), classes)
-        missing = [row.path for row in rows if not (self.data / row.path).is_file()]
-        if missing:
+        if missing := [row.path for row in rows if not (self.data / row.path).is_file()]:
             self.problems.append(
                 f"{domain.name}: {len(missing)} of {len(rows)} listed images are missing: {list_some(missing, 3)}. "
                 f"{_published(self.suite)}"
@@ -413,13 +407,6 @@ class _Findings:
             self.problems.append(f"{domain.name}: {where} has {classes} classes, expected {suite.classes}{why}.")
         if domain.images is not None and images != domain.images:
             self.problems.append(f"{domain.name}: {where} has {images} images, expected {domain.images} as published.")
-
-
-def _describe_domain(suite: Suite) -> str:
-    return (
-        f"{suite.title}: {len(suite.domains)} domains, {suite.classes} classes, {len(suite.scenarios)} scenarios "
-        f"({', '.join(suite.scenarios)})."
-    )
 
 
 def _published(suite: Suite) -> str:

@@ -134,11 +134,7 @@ def handwritten_digits() -> tuple[Tensor, Tensor]:
 
 
 def check_shots(shots: int, validation_shots: int = 0) -> None:
-    """Whether this many handwritten digits of each class can be taken: one of the smallest class must stay unlabelled.
-
-    Raises:
-        ConfigError: If not.
-    """
+    """Refuse more handwritten digits of each class than there are: one of the smallest class must stay unlabelled."""
     _check_integer("digits_split: validation_shots", validation_shots, 0, SMALLEST - 2)
     _check_integer("digits_split: shots", shots, 1, SMALLEST - 1 - validation_shots)
 
@@ -160,12 +156,8 @@ def _render(digit: str, rng: Generator) -> NDArray[np.float32]:
     canvas = Image.new("L", (CANVAS, CANVAS))
     ImageDraw.Draw(canvas).text(corner, digit, fill=255, font=font, stroke_width=stroke)
     turned = canvas.rotate(rng.uniform(-ROTATION, ROTATION), resample=Image.Resampling.BICUBIC)
-    return _sum_blocks(turned)
-
-
-def _sum_blocks(canvas: Image.Image) -> NDArray[np.float32]:
-    """Mean of each 4x4 block, rounded to the 17 levels of the handwritten set."""
-    blocks = np.asarray(canvas.reduce(BLOCK), dtype=np.float32) / 255
+    # Mean of each 4x4 block, rounded to the 17 levels of the handwritten set.
+    blocks = np.asarray(turned.reduce(BLOCK), dtype=np.float32) / 255
     return (np.round(blocks * LEVELS) / LEVELS).astype(np.float32)
 
 

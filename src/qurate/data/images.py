@@ -129,25 +129,17 @@ def read_image(path: Path, least: int | None = None) -> Image.Image:
     Raises:
         UnreadableImageError: If the file is missing, truncated or no image.
     """
-    if path.suffix == ".npy":
-        return _read_prepared(path)
     if path.exists() and not path.is_file():  # opening a pipe would wait for ever
         raise UnreadableImageError(f"{path}: not a regular file. Remove it, or give the image itself.")
     try:
+        if path.suffix == ".npy":  # an image that `prepare_images` has stored
+            return Image.fromarray(np.load(path, allow_pickle=False))
         with Image.open(path) as image:
             if least is not None:
                 image.draft(None, (least, least))
             image.load()
             return _to_rgb(_upright(image))
     except Exception as error:  # PIL's format readers raise whatever their parsers meet
-        raise unreadable_image(path, error) from error
-
-
-def _read_prepared(path: Path) -> Image.Image:
-    """An image that `qurate.data.own_images` has stored."""
-    try:
-        return Image.fromarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, TypeError, EOFError) as error:
         raise unreadable_image(path, error) from error
 
 
@@ -189,20 +181,12 @@ def try_all(
 
 
 def check_pixels(path: Path) -> None:
-    """Decode a file and forget it.
-
-    Raises:
-        UnreadableImageError: If it cannot be decoded.
-    """
+    """Decode a file and forget it; UnreadableImageError if that fails."""
     read_image(path)
 
 
 def check_header(path: Path) -> None:
-    """Look at the head of a file; damage deeper inside shows on decoding.
-
-    Raises:
-        UnreadableImageError: If it is no image.
-    """
+    """Read the header of an image file; UnreadableImageError if it is none. Damage further in shows on decoding."""
     try:
         with Image.open(path):
             pass

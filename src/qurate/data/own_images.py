@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -241,22 +241,19 @@ def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, HashedFil
         warnings.simplefilter("always", DataWarning)
         source, labeled = match_classes(domains["source"], domains["labeled"], missing=missing)
     notes += [str(warning.message) for warning in caught]
-    unlabeled = _without_labeled(domains["unlabeled"], labeled, contents)
-    if left_out := len(domains["unlabeled"]) - len(unlabeled):
-        images = "1 image is" if left_out == 1 else f"{left_out} images are"
-        notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
-    return Parts(domains, contents, missing, split_parts(source, labeled, unlabeled), tuple(notes))
-
-
-def _without_labeled(unlabeled: Domain, labeled: Domain, contents: Mapping[Path, HashedFile]) -> Domain:
+    everything = domains["unlabeled"]
     known = {contents[path].digest for path in paths_of(labeled)}
-    kept = [i for i, path in enumerate(paths_of(unlabeled)) if contents[path].digest not in known]
+    kept = [i for i, path in enumerate(paths_of(everything)) if contents[path].digest not in known]
     if len(kept) < 2:
         raise DataError(
-            f"unlabeled ('{unlabeled.name}') must hold at least two images that labeled ('{labeled.name}') does not, "
-            f"got {len(kept)} among {len(unlabeled)}. Point it at the unlabelled ones; adaptation learns from many."
+            f"unlabeled ('{everything.name}') must hold at least two images that labeled ('{labeled.name}') does not, "
+            f"got {len(kept)} among {len(everything)}. Point it at the unlabelled ones; adaptation learns from many."
         )
-    return unlabeled.keep(torch.tensor(kept))
+    if left_out := len(everything) - len(kept):
+        images = "1 image is" if left_out == 1 else f"{left_out} images are"
+        notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
+    split = split_parts(source, labeled, everything.keep(torch.tensor(kept)))
+    return Parts(domains, contents, missing, split, tuple(notes))
 
 
 def _skipped(name: str, domain: Domain) -> list[str]:
@@ -279,25 +276,15 @@ def prepare_images(
     An array is what `Transform` makes of the image before it crops, so a run on it is the same to the last bit. A file
     is named by the image's path, size and time of change, and by how it is resized.
 
-    Args:
-        paths: Image files.
-        transform: How the backbone prepares images.
-        folder: Where to store them; resize * resize * 3 bytes for each.
-        on_progress: Told how many are done.
-
     Returns:
-        The array of each image, and the reason for those that cannot be read.
+        The array of each image, of resize * resize * 3 bytes, and the reason for those that cannot be read.
     """
     return try_all(partial(_store, folder, transform), paths, on_progress)
 
 
 def read_prepared(split: Split, stored: dict[Path, Path]) -> Split:
     """The split on the stored arrays."""
-    parts = {
-        name: replace(part, inputs=ImageFiles(tuple(stored[path] for path in paths_of(part))))
-        for name, part in split.parts.items()
-    }
-    return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
+    return split.convert_inputs(lambda files: ImageFiles(tuple(stored[path] for path in files.paths)))  # type: ignore[union-attr]
 
 
 def _store(folder: Path, transform: Transform, path: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TypeAlias
 
@@ -152,17 +153,12 @@ class Split:
         kinds = {"source": Labeled, "target_labeled": Labeled, "target_unlabeled": Unlabeled, "validation": Labeled}
         for name, kind in kinds.items():
             part = getattr(self, name)
-            if not isinstance(part, kind) and not (name == "validation" and part is None):
+            if part is None and name == "validation":
+                continue
+            if not isinstance(part, kind):
                 raise DataError(f"Split: {name} must be {kind.__name__}, got {describe(part)}.")
-        for name, part in (
-            ("source", self.source),
-            ("target_labeled", self.target_labeled),
-            ("validation", self.validation),
-        ):
-            if part is not None and len(part) and int(part.labels.max()) >= len(self.classes):
-                raise DataError(
-                    f"Split: {name} has label {int(part.labels.max())} but there are only {len(self.classes)} classes."
-                )
+            if isinstance(part, Labeled) and len(part) and (largest := int(part.labels.max())) >= len(self.classes):
+                raise DataError(f"Split: {name} has label {largest} but there are only {len(self.classes)} classes.")
 
     @property
     def parts(self) -> dict[str, Labeled | Unlabeled]:
@@ -175,18 +171,14 @@ class Split:
         """K, the number of classes."""
         return len(self.classes)
 
+    def convert_inputs(self, convert: Callable[[Inputs], Inputs]) -> Split:
+        """The split with what a function makes of the inputs of each part; sealed labels stay sealed."""
+        parts = {name: replace(part, inputs=convert(part.inputs)) for name, part in self.parts.items()}
+        return replace(self, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
+
 
 def check_positions(positions: object, size: int, where: str) -> None:
-    """Positions in a set of samples, or labels that point into its classes.
-
-    Args:
-        positions: (N,) int64.
-        size: Of the set.
-        where: Whose argument they are, for the message.
-
-    Raises:
-        DataError: If they are none.
-    """
+    """Refuse what are no positions (N,) int64 in a set of this size; `where` names their argument in the message."""
     found, allowed = describe(positions), f"a tensor (N,) of int64 between 0 and {size - 1}"
     if not isinstance(positions, Tensor) or positions.dtype != torch.int64 or positions.ndim != 1:
         raise DataError(f"{where} must be {allowed}, got {found}.")
@@ -195,11 +187,7 @@ def check_positions(positions: object, size: int, where: str) -> None:
 
 
 def check_integer(argument: str, value: object, least: int) -> None:
-    """Make sure that an argument is an integer of at least `least`.
-
-    Raises:
-        DataError: If it is not.
-    """
+    """Refuse a value that is no integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise DataError(f"{argument} must be an integer of at least {least}, got {show(value)}.")
 

@@ -110,10 +110,6 @@ class SuiteDomain(Checked):
         if not self.folders:
             raise ConfigError("SuiteDomain.folders must have at least one name, got none.")
 
-    def find(self, data: Path) -> str | None:
-        """The first of its folders that is there."""
-        return next((folder for folder in self.folders if (data / folder).is_dir()), None)
-
 
 @dataclass(frozen=True)
 class Suite(Checked):
@@ -265,13 +261,13 @@ def read_suite_split(
 
 def find_folder(suite: Suite, domain: SuiteDomain, data: Path) -> str:
     """The folder of a domain, which must be there."""
-    found = domain.find(data)
-    if found is None:
-        raise DataError(
-            f"{suite.title}: domain '{domain.name}' is missing: {data} has no folder {list_some(domain.folders)}. "
-            f"It is published at {suite.published or 'a place that the suite does not name'}."
-        )
-    return found
+    for folder in domain.folders:
+        if (data / folder).is_dir():
+            return folder
+    raise DataError(
+        f"{suite.title}: domain '{domain.name}' is missing: {data} has no folder {list_some(domain.folders)}. "
+        f"It is published at {suite.published or 'a place that the suite does not name'}."
+    )
 
 
 def missing_lists(suite: Suite, data: Path) -> str:

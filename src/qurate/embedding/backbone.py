@@ -31,10 +31,6 @@ def choose_precision(module: nn.Module, device: str) -> torch.dtype:
     1.7 times as fast (docs/performance.md). Convolutional ones would gain as much, but stay in float32, as in the
     published tables. Elsewhere float32.
 
-    Args:
-        module: The backbone.
-        device: 'cpu', 'cuda' or 'mps'.
-
     Raises:
         ConfigError: If the environment asks for a precision that there is not.
     """
@@ -75,25 +71,21 @@ class FrozenBackbone:
         """Backbone, weights and transform, as JSON."""
         counts = "num_batches_tracked"  # of training steps; no output depends on it
         weights = {name: values for name, values in self.module.state_dict().items() if not name.endswith(counts)}
-        about = {
-            "backbone": self.name,
-            "weights": tensor_digest(weights),
-            "transform": self.transform.to_dict(),
-            "width": self.width,
-        }
-        return json.dumps(about, sort_keys=True, indent=2) + "\n"
+        return _to_json(
+            backbone=self.name,
+            weights=tensor_digest(weights),
+            transform=self.transform.to_dict(),
+            width=self.width,
+        )
 
     def describe_space(self, precision: torch.dtype) -> str:
         """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings.
 
         Beside the identity: which JPEGs are decoded smaller than they are, and the precision.
         """
-        about = {
-            **json.loads(self.identity),
-            "decoding": f"JPEG at no less than {ENOUGH} times the resized side",
-            "precision": str(precision).removeprefix("torch."),
-        }
-        return json.dumps(about, sort_keys=True, indent=2) + "\n"
+        decoding = f"JPEG at no less than {ENOUGH} times the resized side"
+        name = str(precision).removeprefix("torch.")
+        return _to_json(**json.loads(self.identity), decoding=decoding, precision=name)
 
     @property
     def members(self) -> tuple[FrozenBackbone, ...]:
@@ -103,11 +95,7 @@ class FrozenBackbone:
 
 @dataclass(frozen=True, eq=False)
 class FrozenBackbones:
-    """Several backbones that only embed, whose vectors are concatenated.
-
-    Args:
-        members: Two or more.
-    """
+    """Two or more backbones that only embed, whose vectors are concatenated."""
 
     members: tuple[FrozenBackbone, ...]
 
@@ -130,8 +118,11 @@ class FrozenBackbones:
     @cached_property
     def identity(self) -> str:
         """The identities of all of them, as JSON."""
-        each = [json.loads(member.identity) for member in self.members]
-        return json.dumps({"joined": "unit length", "members": each}, sort_keys=True, indent=2) + "\n"
+        return _to_json(joined="unit length", members=[json.loads(member.identity) for member in self.members])
+
+
+def _to_json(**about: object) -> str:
+    return json.dumps(about, sort_keys=True, indent=2) + "\n"
 
 
 Frozen = FrozenBackbone | FrozenBackbones
@@ -156,11 +147,7 @@ def freeze_backbone(name: str, weights: str) -> FrozenBackbone:
 
 
 def freeze_backbones(name: str, weights: str) -> Frozen:
-    """One backbone for embedding, or several that the name joins with '+'.
-
-    Raises:
-        BackboneError: As `freeze_backbone` does.
-    """
+    """One backbone for embedding, or several that the name joins with '+'; see `freeze_backbone`."""
     check_backbone(name)
     pairs = zip(parse_backbones(name), weights_of(name, weights), strict=True)
     members = tuple(freeze_backbone(str(member), own) for member, own in pairs)
@@ -168,14 +155,7 @@ def freeze_backbones(name: str, weights: str) -> Frozen:
 
 
 def freeze_module(name: str, module: nn.Module, width: int, transforms: Sequence[Transform]) -> Frozen:
-    """The backbone of a model, for embedding.
-
-    Args:
-        name: As `build_backbone` knows it.
-        module: In evaluation mode.
-        width: Length of its vectors.
-        transforms: How images are prepared for each member.
-    """
+    """The backbone of a model, in evaluation mode, for embedding; `transforms` has one for each member."""
     if not isinstance(module, ConcatenatedBackbones):
         return FrozenBackbone(name, module, width, transforms[0])
     parts = zip(parse_backbones(name), module.members, module.widths, transforms, strict=True)

@@ -67,11 +67,7 @@ def digest_index(cache: Path | None) -> Path:
 
 
 def file_status(path: Path) -> FileStatus:
-    """The file's status now.
-
-    Raises:
-        UnreadableImageError: If there is no such file, or it may not be read.
-    """
+    """The file's status now; UnreadableImageError if it is missing or no regular file."""
     try:
         status = path.stat()
     except OSError as error:
@@ -253,7 +249,7 @@ class EmbeddingCache:
         vectors = vectors.contiguous()
         checksum = _checksum(vectors)
         if self.folder is None:
-            self._keep_in_memory(_Shard(Path(), list(keys), vectors, checksum))
+            self._add_shard(_Shard(Path(), list(keys), vectors, checksum), is_sound=True)
             return
         stacked = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, _KEY_BYTES)
         header = {"format": _FORMAT, "space": self.space, "keys": _checksum(stacked), "vectors": checksum}
@@ -268,7 +264,7 @@ class EmbeddingCache:
             if self.required:
                 raise EmbeddingCacheError(f"{problem}. Make room, or pass another `cache`.") from error
             _warn(f"{problem}. Embeddings are made without it, and the next run makes them again.")
-            self._keep_in_memory(_Shard(path, list(keys), vectors, checksum))
+            self._add_shard(_Shard(path, list(keys), vectors, checksum), is_sound=True)
 
     @contextmanager
     def claim(self, keys: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
@@ -291,13 +287,11 @@ class EmbeddingCache:
                     with suppress(OSError):
                         path.unlink(missing_ok=True)
 
-    def _keep_in_memory(self, shard: _Shard) -> None:
-        self._sound.add(len(self._shards))
-        self._add_shard(shard)
-
-    def _add_shard(self, shard: _Shard) -> None:
+    def _add_shard(self, shard: _Shard, *, is_sound: bool) -> None:
         number = len(self._shards)
         self._shards.append(shard)
+        if is_sound:
+            self._sound.add(number)
         self._rows.update((key, (number, row)) for row, key in enumerate(shard.keys))
 
     def _find_shards(self) -> None:
@@ -308,27 +302,24 @@ class EmbeddingCache:
         for path in found:
             if path.name in self._seen or path.name == _ABOUT or path.name.startswith("."):
                 continue
+            self._seen.add(path.name)
             if not _SHARD_NAME.fullmatch(path.name):
-                self._seen.add(path.name)
                 _warn(f"{path}: not a file of the embedding cache; it is ignored. Move it elsewhere.")
-                continue
-            shard = self._open(path)
-            if shard is not None:
-                self._add_shard(shard)
+            elif shard := self._open(path):
+                self._add_shard(shard, is_sound=False)
 
     def _open(self, path: Path) -> _Shard | None:
         try:
             with safe_open(path, framework="pt") as file:
                 about = file.metadata() or {}
                 if (about.get("format"), about.get("space")) != (_FORMAT, self.space):
-                    self._seen.add(path.name)
                     _warn(f"{path}: embeddings of another backbone, weights or transform; it is ignored.")
                     return None
                 keys, vectors = file.get_tensor("keys"), file.get_tensor("vectors")
-        except FileNotFoundError:  # another process found it damaged first
+        except FileNotFoundError:  # another process found it damaged first, and may write it again
+            self._seen.discard(path.name)
             return None
         except PermissionError:
-            self._seen.add(path.name)
             return None
         except Exception as error:  # a damaged file fails in many ways
             self._remove_damaged(path, str(error))
@@ -336,7 +327,6 @@ class EmbeddingCache:
         if _checksum(keys) != about.get("keys") or vectors.shape != (len(keys), self.width):
             self._remove_damaged(path, "its keys do not match their checksum")
             return None
-        self._seen.add(path.name)
         return _Shard(path, [bytes(key) for key in keys.numpy()], vectors, about.get("vectors", ""))
 
     def _remove_damaged(self, path: Path, why: str) -> None:
@@ -345,7 +335,6 @@ class EmbeddingCache:
             self._seen.discard(path.name)
             done = "it is removed and its images are embedded again"
         except OSError as error:
-            self._seen.add(path.name)
             done = f"its images are embedded again, but it cannot be removed ({error.strerror})"
         _warn(f"{path}: damaged ({why}); {done}.")
 

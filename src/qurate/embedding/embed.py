@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
-from qurate.data.samples import DataError, Labeled, Split, Unlabeled, describe
+from qurate.data.samples import DataError, Split, describe
 from qurate.embedding.backbone import Frozen, FrozenBackbone, choose_device, choose_precision, freeze_backbones
 from qurate.embedding.cache import EmbeddingCache, HashedFile, default_cache, digest_index, hash_files, with_copies
 from qurate.embedding.forward import (
@@ -41,21 +41,16 @@ SHARD_ROWS = 512
 
 
 @dataclass(eq=False)
-class _Shard:
-    """Rows on their way to the cache.
+class _PendingShard:
+    """Rows on their way to the cache."""
 
-    Args:
-        claim: Ends our claim on them when it is closed.
-        left: How many files have yet to come back.
-    """
-
-    claim: ExitStack
-    left: int
+    claim: ExitStack  # ends our claim on them when it is closed
+    left: int  # files that have yet to come back
     keys: list[bytes] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
 
 
-class EmbeddingWork:
+class _EmbeddingWork:
     """Rows that are wanted, and the making of those that are missing.
 
     Args:
@@ -83,8 +78,7 @@ class EmbeddingWork:
     def complete(self, start: Callable[[], Embed]) -> None:
         """Embed what is missing, beside other processes that may be doing the same; note what cannot be read.
 
-        Args:
-            start: Prepares the forward pass; called only if something is missing.
+        `start` prepares the forward pass, and is called only if something is missing.
         """
         embed: Embed | None = None
         for _ in range(3):  # once, unless a shard goes bad between being written and being read
@@ -107,7 +101,7 @@ class EmbeddingWork:
         self, shards: list[list[HashedFile]], embed: Embed, others: list[list[HashedFile]] | None
     ) -> None:
         """Embed shards in one stream and write each when it is whole; on an error, the rows that came before it."""
-        claimed: deque[_Shard] = deque()
+        claimed: deque[_PendingShard] = deque()
         try:
             with closing(embed(self._claim(shards, claimed, others))) as stream:
                 for batch in stream:
@@ -124,7 +118,7 @@ class EmbeddingWork:
                 self._write(claimed.popleft())
 
     def _claim(
-        self, shards: list[list[HashedFile]], claimed: deque[_Shard], others: list[list[HashedFile]] | None
+        self, shards: list[list[HashedFile]], claimed: deque[_PendingShard], others: list[list[HashedFile]] | None
     ) -> Iterator[Sequence[HashedFile]]:
         """Batches of the shards that this process makes; those of other processes are noted, or waited for."""
         for shard in shards:
@@ -139,11 +133,11 @@ class EmbeddingWork:
                 files = [file for file in shard if file.digest in missing]
                 if not files:
                     continue
-                claimed.append(_Shard(stack.pop_all(), len(files)))
+                claimed.append(_PendingShard(stack.pop_all(), len(files)))
             for start in range(0, len(files), self.size):
                 yield files[start : start + self.size]
 
-    def _write(self, shard: _Shard) -> None:
+    def _write(self, shard: _PendingShard) -> None:
         with shard.claim:
             if shard.keys:
                 self.store.add(shard.keys, torch.cat(shard.rows))
@@ -241,7 +235,7 @@ def embed_files(
         precision = choose_precision(member.module, target.device if isinstance(target, ClusterTasks) else target.type)
         stores.append(_open_cache(root if cached else None, member, precision, required))
         size, start = _embedder(member, target, precision, batch_size)
-        work = EmbeddingWork(stores[-1], wanted, size, report)
+        work = _EmbeddingWork(stores[-1], wanted, size, report)
         missing = work.missing()
         if strict:
             _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
@@ -339,9 +333,4 @@ def image_paths(split: Split) -> list[Path]:
 
 def put_embeddings(split: Split, found: Embeddings) -> Split:
     """The split with embeddings in place of image files, all of which must be among those found."""
-    parts: dict[str, Labeled | Unlabeled] = {
-        name: replace(part, inputs=found.of(part.inputs))
-        for name, part in split.parts.items()
-        if isinstance(part.inputs, ImageFiles)
-    }
-    return replace(split, **parts)  # type: ignore[arg-type]  # each name keeps its own kind
+    return split.convert_inputs(lambda inputs: found.of(inputs) if isinstance(inputs, ImageFiles) else inputs)

@@ -231,8 +231,6 @@ def on_device(
 
 
 class _BatchDataset(Dataset[DecodedBatch]):
-    """A batch of files in, decoded images out."""
-
     def __init__(self, transform: Transform) -> None:
         self._transform = transform
 
@@ -267,13 +265,7 @@ def _decode_in_processes(
 
 
 class ClusterTasks(NamedTuple):
-    """Ray tasks that embed.
-
-    Args:
-        device: 'cpu' or 'cuda'.
-        parallel: How many at once.
-        gpus: Share of a GPU that each takes.
-    """
+    """Ray tasks that embed: on 'cpu' or 'cuda', how many at once, and the share of a GPU that each takes."""
 
     device: str
     parallel: int
@@ -281,11 +273,7 @@ class ClusterTasks(NamedTuple):
 
 
 def choose_cluster_tasks(resources: Mapping[str, float], device: str) -> ClusterTasks:
-    """Tasks for a cluster: each on a CPU, and on its share of a GPU where there are any.
-
-    Args:
-        resources: What the cluster has, by Ray's names.
-        device: 'auto', 'cpu' or 'cuda'.
+    """Tasks for a cluster with these resources, by Ray's names: each on a CPU, and on its share of a GPU if it has any.
 
     Raises:
         ConfigError: If the cluster has no such device.

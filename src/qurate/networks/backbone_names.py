@@ -291,28 +291,16 @@ AUTO_MEGABYTES = 400
 
 @dataclass(frozen=True)
 class Recommended:
-    """One row of the table.
+    """One row of the table."""
 
-    Args:
-        word: The word that stands for it, if any.
-        name: As `build_backbone` knows it, with its image size where that is not the model's own.
-        trained_on: What its weights have seen.
-        licence: Of the weights.
-        image_size: Side of its images in pixels.
-        width: Length of its vectors.
-        gmacs: Billions of multiplications per image.
-        cost: Time per image on a CPU, in times of the first row; measured (docs/backbones.md).
-        megabytes: To download.
-    """
-
-    word: str
-    name: str
+    word: str  # that stands for it, if any
+    name: str  # as `build_backbone` knows it, with its image size where that is not the model's own
     trained_on: str
     licence: str
     image_size: int
     width: int
-    gmacs: float
-    cost: float
+    gmacs: float  # billions of multiplications per image
+    cost: float  # time per image on a CPU, in times of the first row; measured (docs/backbones.md)
     megabytes: int
 
     @property
