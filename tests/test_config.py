@@ -315,6 +315,13 @@ def test_a_config_of_version_0_1_is_refused(tmp_path: Path) -> None:
         RunConfig.from_file(tmp_path / "config.json")
 
 
+def test_the_settings_of_a_run_by_another_version_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    run = {"selection": {"selector": {"name": "adaptive", "lopsided_from": 0.3}}}
+    (tmp_path / "config.json").write_text(json.dumps({"qurate": "0.2", "run": run}))
+    with pytest.raises(ConfigError, match=r"has no 'lopsided_from'.*start a new run from the images"):
+        RunConfig.from_file(tmp_path / "config.json")
+
+
 @pytest.mark.parametrize("name", EXECUTION_FIELDS)
 def test_a_field_of_execution_in_the_table_of_training_says_where_it_belongs(name: str) -> None:
     message = rf"TrainingConfig has no '{name}'\. It is a field of ExecutionConfig, table \[execution\]\."

@@ -465,10 +465,12 @@ class RunConfig(Checked):
             ConfigError: If the file cannot be read, or a value is not allowed.
         """
         data = read_settings(path)
+        is_of_run = "qurate" in data and "run" in data
         try:
-            return cls.from_dict(data["run"] if "qurate" in data and "run" in data else data)
+            return cls.from_dict(data["run"] if is_of_run else data)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+            hint = " If another version of qurate wrote that run, start a new run from the images." if is_of_run else ""
+            raise ConfigError(f"{path}: {error}{hint}") from error
 
 
 _HASHED: Mapping[str, Any] = {"device": "auto", "threads": 0, "workers": 0}
