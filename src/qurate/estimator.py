@@ -145,7 +145,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each row, (n,)."""
-        predicted: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        columns = self.predict_proba(X).argmax(axis=1)  # first, for it checks that the estimator is fitted
+        predicted: NDArray[Any] = self.classes_[columns]
         return predicted
 
     def _config(self, *, has_unlabeled: bool) -> RunConfig:

@@ -57,12 +57,12 @@ def _command_rows() -> list[BadInput]:
         "another run as out": ("adapt --from run --out half", ANSWERED, ("half", "--resume", "--force")),
         "labels that are nowhere": (f"{_GO_ON} --labels l.csv", ANSWERED, ("--labels", "l.csv")),
         "a folder as labels": (f"{_GO_ON} --labels source", ANSWERED, ("--labels", "source")),
-        "a text as labels": (f"{_GO_ON} --labels note.txt", ANSWERED, ("labels", "note.txt", "none that counts")),
+        "a text as labels": (f"{_GO_ON} --labels note.txt", ANSWERED, ("labels", "note.txt", "has none", "Fill in")),
         "bytes as labels": (f"{_GO_ON} --labels w.safetensors", ANSWERED, ("labels", "w.safetensors")),
         "an empty file as labels": (
             f"{_GO_ON} --labels l.csv",
             every(ANSWERED, written("l.csv", "")),
-            ("l.csv", "none that counts"),
+            ("l.csv has none", "Fill in"),
         ),
         "a broken table as labels": (
             f"{_GO_ON} --labels l.csv",

@@ -106,5 +106,5 @@ def test_a_run_with_two_backbones_predicts_and_is_exported(place: dict[str, Any]
 
 
 def test_several_are_only_put_side_by_side_frozen(place: dict[str, Any], weights: str) -> None:
-    with pytest.raises(ConfigError, match="only frozen"):
+    with pytest.raises(ConfigError, match="can only be frozen"):
         qurate.adapt(**place, backbone=BOTH, weights=weights, train="full")

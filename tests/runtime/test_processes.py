@@ -32,7 +32,8 @@ class Counting:
         return self.calls, os.environ.get(argument), signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_a_task_is_kept_between_calls_and_replaced_with_its_process() -> None:
+def test_a_task_is_kept_between_calls_and_replaced_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # the process must find the tests
     with WorkerProcess(pickle.dumps(Counting()), environment={"OF_A_WORKER": "yes"}) as worker:
         assert worker.submit("OF_A_WORKER").result() == (1, "yes", True)
         assert worker.submit("NOWHERE").result() == (2, None, True)
