@@ -24,7 +24,7 @@ $(DEPS):
 	@rm -f $(VENV)/.deps-*
 	@echo "$(CURDIR)" > $(DEPS)
 
-# The main job on the example images, typeset to handwritten digits: about three minutes on 2 cores.
+# The main job on the example images, typeset to handwritten digits: about a minute on 2 cores.
 # `qurate demo` prints a table of methods on the same digits.
 demo: install
 	$(BIN)/python examples/digit_images.py $(OUT)/images
