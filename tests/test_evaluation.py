@@ -8,8 +8,19 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
 
 from qurate.config import MethodConfig, NetworkConfig
-from qurate.data.samples import DataError, SealedLabels, Unlabeled
-from qurate.evaluation import Annotator, calibration_error, evaluate, measure, predict_probabilities
+from qurate.data.samples import UNKNOWN, DataError, SealedLabels, Unlabeled
+from qurate.evaluation import (
+    Annotator,
+    auroc,
+    auroc_right,
+    auroc_unknown,
+    calibration_error,
+    evaluate,
+    hos,
+    measure,
+    predict_probabilities,
+    pseudo_label_accuracy,
+)
 from qurate.methods import build_method
 from qurate.networks.heads import build_network
 
@@ -27,6 +38,7 @@ def test_metrics_are_equal_where_classes_and_calibration_are() -> None:
     first, same, other = (measure(torch.tensor([0, guess, 1]), torch.tensor([0, 0, 1]), 2) for guess in (1, 1, 0))
     assert first == same != other
     measured = {"confidence": 0.9, "calibration_error": 0.1, "uncalibrated_error": 0.2}
+    measured |= {"auroc": 0.8, "auroc_unknown": 0.7, "unknown": 2}
     calibrated = replace(first, **measured)  # type: ignore[arg-type]
     assert calibrated == replace(same, **measured)  # type: ignore[arg-type]
     assert hash(calibrated) == hash(replace(same, **measured))  # type: ignore[arg-type]
@@ -76,6 +88,106 @@ def test_the_calibration_error_by_hand() -> None:
     assert calibration_error(half, torch.tensor([0, 0, 1, 1])) == 0  # right as often as it says
     with pytest.raises(ValueError, match="nothing to measure"):
         calibration_error(half, torch.full((4,), -1))
+
+
+def plain_auroc(positives: list[float], negatives: list[float]) -> float:
+    wins = 0.0
+    for high in positives:
+        for low in negatives:
+            wins += 1.0 if high > low else 0.5 if high == low else 0.0
+    return wins / (len(positives) * len(negatives))
+
+
+@pytest.mark.parametrize("levels", [3, 1000])  # with many equal scores, and with few
+def test_the_auroc_equals_the_plain_loop(levels: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    positive = torch.rand(80, generator=rng) < 0.3
+    scores = torch.randint(levels, (80,), generator=rng) / levels + 0.2 * positive
+    assert 0.5 < plain_auroc(scores[positive].tolist(), scores[~positive].tolist()) < 1
+    assert auroc(scores, positive) == pytest.approx(plain_auroc(scores[positive].tolist(), scores[~positive].tolist()))
+
+
+def test_the_auroc_by_hand_and_where_one_side_is_empty() -> None:
+    scores = torch.tensor([0.9, 0.8, 0.1])
+    assert auroc(scores, torch.tensor([True, True, False])) == 1
+    assert auroc(scores, torch.tensor([False, False, True])) == 0
+    assert auroc(torch.ones(3), torch.tensor([True, False, False])) == 0.5
+    assert auroc(scores, torch.ones(3, dtype=torch.bool)) is None
+    assert auroc(scores, torch.zeros(3, dtype=torch.bool)) is None
+    assert auroc(torch.empty(0), torch.empty(0, dtype=torch.bool)) is None
+
+
+def open_set(n: int = 200) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Probabilities, scores, flags and labels: of 4 classes, of no class, and of classes that no one knows."""
+    rng = torch.Generator().manual_seed(1)
+    labels = torch.tensor([-1, UNKNOWN, 0, 1, 2, 3])[torch.randint(6, (n,), generator=rng)]
+    logits = torch.randn(n, 4, generator=rng)
+    logits[labels >= 0, labels[labels >= 0]] += 1
+    scores = torch.rand(n, generator=rng) + 0.3 * (labels >= 0)
+    return logits.softmax(dim=1), scores, scores < 0.5, labels
+
+
+def test_right_against_wrong_is_among_samples_of_a_class_alone() -> None:
+    probabilities, _, _, labels = open_set()
+    right, wrong = [], []
+    for row, label in zip(probabilities.tolist(), labels.tolist(), strict=True):
+        if label >= 0:
+            (right if row.index(max(row)) == label else wrong).append(max(row))
+    assert auroc_right(probabilities, labels) == pytest.approx(plain_auroc(right, wrong))
+    assert auroc_right(torch.eye(4), torch.tensor([0, 1, UNKNOWN, -1])) is None  # nothing is wrong
+
+
+def test_known_against_unknown_leaves_out_what_no_one_knows() -> None:
+    _, scores, _, labels = open_set()
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    for score, label in zip(scores.tolist(), labels.tolist(), strict=True):
+        if label != -1:
+            sides[label >= 0].append(score)
+    assert auroc_unknown(scores, labels) == pytest.approx(plain_auroc(sides[True], sides[False]))
+    assert auroc_unknown(scores[:3], torch.tensor([0, 1, -1])) is None
+    assert auroc_unknown(scores[:2], torch.tensor([UNKNOWN, -1])) is None
+
+
+def test_hos_equals_the_plain_loop() -> None:
+    probabilities, _, flagged, labels = open_set()
+    predicted = probabilities.argmax(dim=1)
+    n_known = n_right = n_unknown = n_found = 0
+    for guess, flag, label in zip(predicted.tolist(), flagged.tolist(), labels.tolist(), strict=True):
+        if label >= 0:
+            n_known += 1
+            n_right += guess == label and not flag
+        elif label == UNKNOWN:
+            n_unknown += 1
+            n_found += flag
+    assert 0 < n_right < n_known
+    assert 0 < n_found < n_unknown
+    expected = 2 / (n_known / n_right + n_unknown / n_found)
+    assert hos(predicted, flagged, labels) == pytest.approx(expected)
+
+
+def test_hos_by_hand() -> None:
+    predicted, labels = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, UNKNOWN, UNKNOWN])
+
+    def of(*flags: int) -> float | None:
+        return hos(predicted, torch.tensor(flags, dtype=torch.bool), labels)
+
+    assert of(0, 0, 1, 1) == 1
+    assert of(0, 0, 0, 0) == 0  # nothing is found
+    assert of(1, 1, 1, 1) == 0  # a known sample that is flagged is wrong
+    assert of(1, 1, 0, 0) == 0
+    assert of(0, 1, 1, 1) == pytest.approx(2 / 3)  # of 0.5 and 1
+    flags = torch.zeros(2, dtype=torch.bool)
+    assert hos(predicted[:2], flags, labels[:2]) is None
+    assert hos(predicted[2:], flags, labels[2:]) is None
+
+
+def test_samples_of_no_class_count_in_no_accuracy_but_as_wrong_among_the_positives() -> None:
+    labels = torch.tensor([0, 1, UNKNOWN])
+    assert measure(torch.tensor([0, 1, 1]), labels, 2).accuracy == 1
+    assert calibration_error(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), labels) == 0
+    part = Unlabeled(torch.zeros(3, 1), SealedLabels(labels))
+    assert pseudo_label_accuracy(torch.tensor([0, 2]), torch.tensor([0, 1]), part) == 0.5
+    assert Annotator(part).label(torch.tensor([2])).tolist() == [UNKNOWN]
 
 
 def test_predictions_do_not_depend_on_the_batch_size() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from qurate.data.samples import DataError, Inputs, Labeled, Unlabeled, check_positions, describe
+from qurate.data.samples import UNKNOWN, DataError, Inputs, Labeled, Unlabeled, check_positions, describe
 from qurate.methods import Method
 from qurate.networks.heads import check_inputs
 from qurate.networks.inference import infer
@@ -28,6 +29,9 @@ class Metrics:
         confidence: Mean probability of the predicted class; None where only classes were compared.
         calibration_error: Expected calibration error of the probabilities; None likewise.
         uncalibrated_error: The same without the model's temperature; None likewise.
+        auroc: Of right against wrong predictions by their probability; None where all are right, or all wrong.
+        auroc_unknown: Of images of a class against images of none; None where there are no images of no class.
+        unknown: How many images of no class there are; nothing else counts them.
     """
 
     accuracy: float
@@ -37,6 +41,9 @@ class Metrics:
     confidence: float | None = None
     calibration_error: float | None = None
     uncalibrated_error: float | None = None
+    auroc: float | None = None
+    auroc_unknown: float | None = None
+    unknown: int = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Metrics) and self._key() == other._key()
@@ -47,11 +54,12 @@ class Metrics:
     def _key(self) -> tuple[object, ...]:
         """What the rest follows from."""
         counts = tuple(self.confusion.flatten().tolist())
-        return counts, self.confidence, self.calibration_error, self.uncalibrated_error
+        probabilities = self.confidence, self.calibration_error, self.uncalibrated_error
+        return counts, *probabilities, self.auroc, self.auroc_unknown, self.unknown
 
 
 def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
-    """Compare predicted classes with true ones; samples of label -1 are left out.
+    """Compare predicted classes with true ones; samples without one (label -1 or `UNKNOWN`) are left out.
 
     Args:
         predicted: (N,) int64.
@@ -74,7 +82,7 @@ def measure(predicted: Tensor, labels: Tensor, n_classes: int) -> Metrics:
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
-    """Expected calibration error: how far confidence is from accuracy; samples of label -1 are left out.
+    """Expected calibration error: how far confidence is from accuracy; samples of a negative label are left out.
 
     ECE = sum over bins b of n_b / n * |share right in b - mean confidence in b|
 
@@ -91,6 +99,72 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
     gaps = (predicted == labels[known]).double() - confidence
     return float(torch.bincount(torch.bucketize(confidence, edges), gaps, BINS).abs().sum() / len(gaps))
+
+
+def auroc(scores: Tensor, positive: Tensor) -> float | None:
+    """Area under the ROC curve: how often a positive has a higher score than a negative; equal scores count half.
+
+    Args:
+        scores: (N,).
+        positive: (N,) bool.
+
+    Returns:
+        None where there is no positive or no negative.
+    """
+    if bool(positive.all()) or not bool(positive.any()):
+        return None
+    return float(roc_auc_score(positive.cpu().numpy(), scores.double().cpu().numpy()))
+
+
+def auroc_right(probabilities: Tensor, labels: Tensor) -> float | None:
+    """AUROC of right against wrong predictions by the highest probability, among samples of a class.
+
+    Args:
+        probabilities: (N, K).
+        labels: True classes, negative where there is none, (N,) int64.
+
+    Returns:
+        None where all are right, or all wrong.
+    """
+    known = labels >= 0
+    confidence, predicted = probabilities[known].max(dim=1)
+    return auroc(confidence, predicted == labels[known])
+
+
+def auroc_unknown(scores: Tensor, labels: Tensor) -> float | None:
+    """AUROC of samples of a class against those of none; samples whose class no one knows are left out.
+
+    Args:
+        scores: How well each fits any class, (N,).
+        labels: True classes, `UNKNOWN` where a sample is of none, (N,) int64.
+
+    Returns:
+        None where all are of a class, or none is.
+    """
+    known, unknown = labels >= 0, labels == UNKNOWN
+    return auroc(scores[known | unknown], known[known | unknown])
+
+
+def hos(predicted: Tensor, flagged: Tensor, labels: Tensor) -> float | None:
+    """Harmonic mean of known accuracy and unknown found; Bucci et al. (2020) take the accuracy as a mean over classes.
+
+    HOS = 2 a u / (a + u), where a is the share of the samples of a class that are predicted right and not flagged, and
+    u the share of the samples of no class that are flagged.
+
+    Args:
+        predicted: (N,) int64.
+        flagged: Whether a sample is taken to be of no class, (N,) bool.
+        labels: True classes, `UNKNOWN` where a sample is of none, (N,) int64.
+
+    Returns:
+        None where all are of a class, or none is.
+    """
+    known, unknown = labels >= 0, labels == UNKNOWN
+    if not bool(known.any()) or not bool(unknown.any()):
+        return None
+    accuracy = float(((predicted == labels) & ~flagged)[known].double().mean())
+    found = float(flagged[unknown].double().mean())
+    return 2 * accuracy * found / (accuracy + found) if accuracy + found else 0.0
 
 
 def predict_probabilities(method: Method, inputs: Inputs, *, batch_size: int | None = None) -> Tensor:
@@ -131,6 +205,8 @@ def evaluate(method: Method, part: Labeled | Unlabeled) -> Metrics:
 def pseudo_label_accuracy(indices: Tensor, labels: Tensor, part: Unlabeled) -> float | None:
     """Share of right labels among pseudo-labelled samples of D_u; None where there are none or the truth is not known.
 
+    A sample of no class has no right label.
+
     Args:
         indices: Positions in D_u, (N,) int64.
         labels: Their pseudo-labels, (N,) int64.
@@ -161,7 +237,7 @@ class Annotator:
         return int(self._answered.sum())
 
     def label(self, indices: Tensor) -> Tensor:
-        """The class of each of these samples, -1 where no one knows, (n,) int64.
+        """The class of each of these samples, `UNKNOWN` where it has none, -1 where no one knows, (n,) int64.
 
         Args:
             indices: Different positions in D_u that were not asked about before, (n,) int64.

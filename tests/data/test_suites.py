@@ -16,8 +16,8 @@ from torch import Tensor
 
 from qurate.data.checks import check_suite
 from qurate.data.images import ImageFiles
-from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
-from qurate.data.suites import load_suite, read_suite_split, suite_names, thin_to_tail
+from qurate.data.samples import UNKNOWN, DataError, Labeled, SealedLabels, Split, Unlabeled
+from qurate.data.suites import hide_classes, load_suite, read_suite_split, suite_names, thin_to_tail
 
 
 def paths(inputs: object, root: Path) -> list[str]:
@@ -284,3 +284,84 @@ def test_classes_that_nobody_knows_cannot_be_thinned() -> None:
     partly = Unlabeled(inputs, SealedLabels(torch.tensor([0, 1, -1, 1])))
     with pytest.raises(DataError, match="of 1 of 4 it is not"):
         thin_to_tail(replace(whole, target_unlabeled=partly), 5, 0)
+
+
+def labeled_split(n_classes: int) -> Split:
+    """Three samples of each class in every part; the only number of a sample is its class."""
+    labels = torch.arange(n_classes).repeat(3)
+    part = Labeled(labels[:, None].float(), labels)
+    unlabeled = Unlabeled(part.inputs, SealedLabels(labels))
+    return Split(tuple(f"class {i}" for i in range(n_classes)), part, part, unlabeled, part)
+
+
+@given(st.integers(3, 12), st.data(), seeds)
+def test_hidden_classes_are_in_no_labelled_part_and_the_others_keep_their_names(
+    n_classes: int, data: st.DataObject, seed: int
+) -> None:
+    unknown = data.draw(st.integers(0, n_classes - 2))
+    missing = data.draw(st.integers(0, n_classes - unknown - 1))
+    found = hide_classes(labeled_split(n_classes), unknown, missing, seed)
+    assert found.n_classes == n_classes - unknown
+    known = [int(name.removeprefix("class ")) for name in found.classes]
+    assert known == sorted(set(known))
+    for part in (found.source, found.target_labeled, found.validation):
+        assert isinstance(part, Labeled)
+        assert isinstance(part.inputs, Tensor)
+        assert len(part) == 3 * len(known)  # of all known classes, the missing ones too
+        assert [known[label] for label in part.labels.tolist()] == part.inputs.flatten().tolist()
+    assert len(found.target_unlabeled) == 3 * (n_classes - missing)
+    pairs = list(zip(positions(found), truth(found).tolist(), strict=True))
+    for old, new in pairs:
+        assert new == (known.index(old) if old in known else UNKNOWN)
+    assert {old for old, _ in pairs if old not in known} == set(range(n_classes)) - set(known)
+    assert len({new for _, new in pairs if new >= 0}) == len(known) - missing
+
+
+def test_the_seed_decides_which_classes_are_hidden_and_more_include_fewer() -> None:
+    whole = labeled_split(12)
+    assert hide_classes(whole, 0, 0, 1) is whole
+    names = [set(hide_classes(whole, n, 0, 1).classes) for n in (2, 5)]
+    assert names[1] < names[0]
+    assert len({hide_classes(whole, 5, 0, seed).classes for seed in range(5)}) == 5
+    alone, beside = (set(positions(whole)) - set(positions(hide_classes(whole, n, 3, 1))) for n in (0, 4))
+    assert alone == beside  # the missing classes are the same, however many are unknown
+
+
+def test_what_no_one_knows_stays_so_when_classes_are_hidden() -> None:
+    whole = labeled_split(4)
+    labels = truth(whole)
+    labels[0] = -1
+    partly = Unlabeled(whole.target_unlabeled.inputs, SealedLabels(labels))
+    assert truth(hide_classes(replace(whole, target_unlabeled=partly, validation=None), 2, 1, 0))[0] == -1
+
+
+def test_image_files_are_hidden_like_tensors() -> None:
+    whole = labeled_split(5)
+    files = image_files([f"{number}.jpg" for number in positions(whole)])
+    parts = {name: replace(part, inputs=files) for name, part in whole.parts.items()}
+    found = hide_classes(replace(whole, **parts), 2, 1, 3)  # type: ignore[arg-type]
+    tensors = hide_classes(whole, 2, 1, 3)
+    assert isinstance(found.target_unlabeled.inputs, ImageFiles)
+    assert [int(path.stem) for path in found.target_unlabeled.inputs.paths] == positions(tensors)
+    assert torch.equal(found.source.labels, tensors.source.labels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((-1, 0, 0), "hide_classes: unknown must be an integer of at least 0"),
+        ((0, True, 0), "hide_classes: missing must be an integer of at least 0"),
+        ((0, 0, -1), "hide_classes: seed must be an integer of at least 0"),
+        ((3, 0, 0), "of 4 classes at least two must stay known.*got 3 unknown and 0 missing"),
+        ((1, 3, 0), "one of them must stay in the unlabelled target, got 1 unknown and 3 missing"),
+    ],
+)
+def test_hiding_too_many_classes_is_refused(arguments: tuple[int, int, int], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        hide_classes(labeled_split(4), *arguments)
+
+
+def test_classes_that_nobody_knows_cannot_be_hidden() -> None:
+    whole = labeled_split(4)
+    with pytest.raises(DataError, match="the true classes of the unlabelled target are not known"):
+        hide_classes(replace(whole, target_unlabeled=Unlabeled(whole.target_unlabeled.inputs)), 1, 0, 0)

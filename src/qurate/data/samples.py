@@ -16,6 +16,10 @@ from qurate.runtime.validation import show
 
 Inputs: TypeAlias = Tensor | ImageFiles
 """Tensors in memory (arrays or embeddings, sample first) or image files on disk."""
+UNKNOWN = -2
+"""The sealed label of a sample of D_u that is of no class; -1 is that of a sample whose class no one knows."""
+NO_CLASS = "none"
+"""How people call the class of such an image: in answers, and in labelled images to measure a model on."""
 
 
 def take(inputs: Inputs, indices: Tensor) -> Inputs:
@@ -99,7 +103,7 @@ class SealedLabels:
         return SealedLabels(self.__labels[indices])
 
     def open_for_evaluation(self) -> Tensor:
-        """The hidden labels, (N,) int64; -1 where no one knows."""
+        """The hidden labels, (N,) int64; -1 where no one knows, `UNKNOWN` where the sample is of no class."""
         return self.__labels.clone()
 
 

@@ -1,4 +1,4 @@
-"""Benchmark suites: domains, scenarios, layout on disk, public lists; targets thinned to a long tail."""
+"""Benchmark suites: domains, scenarios, layout on disk, public lists; long-tailed, unknown and missing classes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
 from qurate.data.domains import list_some, read_folder
 from qurate.data.lists import domain_of, move_rows, parse_list
-from qurate.data.samples import DataError, SealedLabels, Split, Unlabeled, check_integer, take
+from qurate.data.samples import UNKNOWN, DataError, Labeled, SealedLabels, Split, Unlabeled, check_integer, take
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
 from qurate.networks.backbones import check_backbone
 from qurate.runtime.paths import is_file
 from qurate.runtime.validation import AT_MOST, Allowed, Checked, Count, Positive, StepsOrDefault, show
 
-_STREAM = 0x7A11  # a random stream of its own: thinning moves no other draw of the same seed
+_STREAM, _HIDING = 0x7A11, 0x41DE  # random streams of their own: they move no other draw of the same seed
 
 
 def thin_to_tail(split: Split, imbalance: int, seed: int) -> Split:
@@ -77,6 +77,65 @@ def _draw_tail(labels: Tensor, imbalance: int, rng: np.random.Generator) -> Tens
         most = max(1, round(int(sizes.max()) * imbalance ** (-int(rank) / last)))
         kept.append(members[torch.from_numpy(rng.permutation(len(members)))[:most]])
     return torch.cat(kept).sort().values
+
+
+def hide_classes(split: Split, unknown: int, missing: int, seed: int) -> Split:
+    """The split with some classes unknown, and others missing from D_u.
+
+    Samples of an unknown class stay in D_u, with the sealed label `UNKNOWN`, and leave all other parts; the known
+    classes are numbered anew, in their order. Samples of a missing class leave D_u alone. The seed puts the classes in
+    a random order, whose first are unknown and whose last are missing: more unknown classes include fewer ones.
+
+    The true classes are read here, where the split is drawn, and are sealed again.
+
+    Args:
+        split: Its D_u must have true labels.
+        unknown: How many classes are unknown; two must stay known.
+        missing: How many of the known ones are missing; one must stay.
+        seed: Of the draw, at least 0.
+
+    Raises:
+        DataError: If an argument is not allowed, or no class of D_u is known.
+    """
+    for argument, value in (("unknown", unknown), ("missing", missing), ("seed", seed)):
+        check_integer(f"hide_classes: {argument}", value, 0)
+    if not unknown and not missing:
+        return split
+    whole = split.target_unlabeled
+    if whole.sealed is None:
+        raise DataError("hide_classes: the true classes of the unlabelled target are not known. Hide none.")
+    if problem := too_many_hidden(split.n_classes, unknown, missing):
+        raise DataError(f"hide_classes: {problem}")
+    order = torch.from_numpy(np.random.default_rng((int(seed), _HIDING)).permutation(split.n_classes))
+    known = order[unknown:].sort().values
+    renumbered = torch.full((split.n_classes,), UNKNOWN)
+    renumbered[known] = torch.arange(len(known))
+    labels = whole.sealed.open_for_evaluation()
+    stays = (~torch.isin(labels, order[split.n_classes - missing :])).nonzero().squeeze(1)
+    labels = torch.where(labels < 0, labels, renumbered[labels])[stays]
+    return Split(
+        tuple(split.classes[label] for label in known.tolist()),
+        _renumber(split.source, renumbered),
+        _renumber(split.target_labeled, renumbered),
+        Unlabeled(take(whole.inputs, stays), SealedLabels(labels)),
+        None if split.validation is None else _renumber(split.validation, renumbered),
+    )
+
+
+def too_many_hidden(classes: int, unknown: int, missing: int) -> str:
+    """Why not so many of the classes can be unknown or missing, in a sentence; empty where they can."""
+    if unknown <= classes - 2 and missing <= classes - unknown - 1:
+        return ""
+    return (
+        f"of {classes} classes at least two must stay known, and one of them must stay in the unlabelled target, got "
+        f"{unknown} unknown and {missing} missing. Hide fewer."
+    )
+
+
+def _renumber(part: Labeled, table: Tensor) -> Labeled:
+    labels = table[part.labels]
+    kept = (labels >= 0).nonzero().squeeze(1)
+    return Labeled(take(part.inputs, kept), labels[kept])
 
 
 BUILT_IN = Path(__file__).parent / "catalog"
