@@ -129,7 +129,8 @@ def open_set(n: int = 200) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
 
 def test_right_against_wrong_is_among_samples_of_a_class_alone() -> None:
     probabilities, _, _, labels = open_set()
-    right, wrong = [], []
+    right: list[float] = []
+    wrong: list[float] = []
     for row, label in zip(probabilities.tolist(), labels.tolist(), strict=True):
         if label >= 0:
             (right if row.index(max(row)) == label else wrong).append(max(row))

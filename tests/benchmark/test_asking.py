@@ -19,6 +19,7 @@ from qurate.benchmark.executors import next_cell
 from qurate.benchmark.folder import BenchmarkFolder, read_queries
 from qurate.benchmark.results import BenchmarkError, Row, read_results
 from qurate.data.samples import SealedLabels, Split, Unlabeled
+from qurate.data.suites import hide_classes
 from qurate.evaluation import Annotator, true_labels
 from qurate.registry import QUERY_STRATEGIES
 
@@ -236,13 +237,29 @@ def test_a_damaged_table_of_samples_is_told_and_the_cell_run_again(tmp_path: Pat
     truth = pd.DataFrame(
         {"sample": [0, 1], "asked_at": [0, 0], "right_0": [1, 0], "right_2": [1, 1], "right_4": [0, 1]}
     )
-    rows = [
-        Row(*cell.key(), "last", 0.5, 0.5, 0, None, 1.0, cell.name, "c", asker="none", asked=n)
-        for n in cell.label_counts
-    ]
+    row = Row(
+        **cell.key(), model_selection="last", accuracy=0.5, balanced_accuracy=0.5, positives=0, positives_accuracy=None,
+        seconds=1.0, config=cell.name, commit="c", asker="none",
+    )  # fmt: skip
+    rows = [replace(row, asked=n) for n in cell.label_counts]
     BenchmarkFolder(tmp_path).keep(cell, CellResult(tuple(rows), asked=truth))
     assert BenchmarkFolder(tmp_path).is_finished(cell)
     path = tmp_path / "cells" / cell.name / "asked.csv"
     path.write_text(damage(path.read_text()))
     with pytest.warns(UserWarning, match=said):
         assert not BenchmarkFolder(tmp_path).is_finished(cell)
+
+
+def test_images_of_no_class_are_answered_so_and_count_as_found(split: Split) -> None:
+    hidden = hide_classes(split, 4, 0, 0)
+    cell = replace(cell_of("random", ask=40, rounds=1), unknown=4)
+    (first, last), asked = (result := run_query_cell(hidden, cell, cell.config)[0]).rows, result.asked
+    truth = true_labels(hidden.target_unlabeled)
+    assert asked is not None
+    assert len(asked) == int((truth >= 0).sum())
+    of_a_class = int((asked["asked_at"] > 0).sum())
+    assert 0 < of_a_class < 40  # the others are of no class
+    assert (first.unknown, first.hos) == (4, None)
+    assert first.auroc_unknown is not None
+    assert last.auroc_unknown is not None
+    assert last.auroc_unknown > first.auroc_unknown

@@ -6,10 +6,19 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import small_split, tiny_grid
 
-from qurate.benchmark.cell import SNAPSHOTS, Cell, CellResult, Pretrained, SnapshotMonitor, run_cell, snapshot_steps
+from qurate.benchmark.cell import (
+    SNAPSHOTS,
+    Cell,
+    CellResult,
+    Pretrained,
+    SnapshotMonitor,
+    judge,
+    run_cell,
+    snapshot_steps,
+)
 from qurate.benchmark.folder import current_commit
 from qurate.config import DQNConfig, RunConfig
-from qurate.data.samples import SealedLabels, Split, Unlabeled
+from qurate.data.samples import UNKNOWN, SealedLabels, Split, Unlabeled
 from qurate.evaluation import evaluate
 from qurate.model_selection import RULES
 from qurate.selection.algorithm import fit
@@ -76,6 +85,26 @@ def test_every_rule_has_a_row_and_the_last_model_is_that_of_a_plain_run(split: S
     assert result.rounds[-1].positives == by_rule["last"].positives
     assert result.rounds[-1].coverage == pytest.approx(result.rounds[-1].positives / len(split.target_unlabeled))
     assert by_rule["oracle"].accuracy == max(row.accuracy for row in result.rounds)
+
+
+def test_a_model_is_judged_by_its_score_and_flags_where_it_has_them() -> None:
+    probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3], [0.2, 0.8], [0.5, 0.5]])
+    truth = torch.tensor([0, 1, 1, UNKNOWN, -1])
+    alone = judge(probabilities, truth)
+    assert alone.accuracy == pytest.approx(2 / 3)
+    assert alone.balanced_accuracy == pytest.approx(0.75)
+    assert alone.auroc == 0.5  # the wrong one, at 0.7, is below 0.9 and above 0.6
+    assert alone.auroc_unknown == pytest.approx(1 / 3)  # 0.8 is above two of the three
+    assert alone.hos is None
+    known = torch.tensor([0.9, 0.8, 0.7, 0.1, 0.0])
+    whole = judge(probabilities, truth, known=known, flagged=torch.tensor([False, True, False, True, False]))
+    assert whole.auroc_unknown == 1
+    assert whole.hos == pytest.approx(
+        2 / (3 / 1 + 1)
+    )  # one of three is right and not flagged, the unknown one is found
+    assert replace(whole, auroc_unknown=alone.auroc_unknown, hos=None) == alone
+    closed = judge(probabilities, torch.tensor([0, 1, 1, -1, -1]), flagged=torch.zeros(5, dtype=torch.bool))
+    assert (closed.auroc_unknown, closed.hos) == (None, None)
 
 
 def test_a_run_without_rounds_is_looked_at_evenly_unless_only_the_last_model_counts() -> None:

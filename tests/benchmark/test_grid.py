@@ -74,6 +74,8 @@ def test_selectors_are_compared_on_the_same_training() -> None:
         {"selectors": ("dqn",)},
         {"scenarios": ("dslr:amazon",)},
         {"imbalance": (5,)},
+        {"unknown": (5,)},
+        {"missing_classes": (5,)},
         {"calibrate": True},
         {"asker": ("none",), "ask": 2},
     ],
@@ -86,6 +88,7 @@ def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others
     (cell,) = office(scenarios=("webcam:amazon",)).cells()
     about = to_dict(cell)
     assert about.pop("imbalance") == 1
+    assert (about.pop("unknown"), about.pop("missing_classes")) == (0, 0)
     assert about.pop("calibrate") is False
     assert (about.pop("asker"), about.pop("ask"), about.pop("ask_rounds")) == ("", 0, 0)
     del about["config"]["execution"]
@@ -111,6 +114,14 @@ def test_each_imbalance_is_a_group_of_cells_with_a_pre_training_of_its_own() -> 
     ]
     assert len({cell.pretraining for cell in cells}) == 2
     assert ("imbalance 20" in cells[0].title(), "imbalance 20" in cells[-1].title()) == (False, True)
+
+
+def test_each_number_of_hidden_classes_is_a_group_of_cells_with_a_pre_training_of_its_own() -> None:
+    cells = office(unknown=(16, 0), missing_classes=(0, 2), scenarios=("webcam:amazon",)).cells()
+    assert [(cell.unknown, cell.missing_classes) for cell in cells] == [(0, 0), (0, 2), (16, 0), (16, 2)]
+    assert len({cell.name for cell in cells}) == len({cell.pretraining for cell in cells}) == 4
+    assert cells[0].name == office(scenarios=("webcam:amazon",)).cells()[0].name
+    assert cells[3].title() == "webcam:amazon 3-shot unknown 16 missing 2 tml none seed 0"
 
 
 def test_weights_are_named_by_content_and_not_by_place(tmp_path: Path) -> None:
@@ -202,6 +213,10 @@ def test_full_training_takes_the_papers_network() -> None:
         ({"shots": (0,)}, "`shots` must be between 1 and 4294967295, got '0'"),
         ({"seeds": (-1,)}, "`seeds` must be between 0 and 4294967295, got '-1'"),
         ({"imbalance": ()}, "`imbalance` must be a comma-separated list of at least one, got none"),
+        ({"unknown": (-1,)}, "`unknown` must be between 0 and 4294967295, got '-1'"),
+        ({"missing_classes": (1.5,)}, "`missing_classes` must be integers"),
+        ({"unknown": (0, 30)}, "`unknown` and `missing_classes`: of 31 classes at least two must stay known"),
+        ({"unknown": (20,), "missing_classes": (11,)}, "got 20 unknown and 11 missing. Hide fewer"),
         ({"imbalance": (0,)}, "`imbalance` must be between 1 and 4294967295, got '0'"),
         ({"shots": 3}, "`shots` must be a tuple, got 3"),
         ({"steps": -5}, "`steps` must be between 1 and 1000000, got -5"),

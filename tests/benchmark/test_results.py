@@ -16,37 +16,46 @@ def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None
     header, *lines = path.read_text().splitlines()
     assert header == (
         "scenario,method,selector,shots,seed,model_selection,accuracy,balanced_accuracy,positives,positives_accuracy,"
-        "seconds,config,commit,steps,imbalance,ece,ece_calibrated,temperature,asker,asked,device"
+        "seconds,config,commit,steps,imbalance,ece,ece_calibrated,temperature,asker,asked,device,"
+        "unknown,missing_classes,auroc,auroc_unknown,hos"
     )
-    assert lines[0] == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,,,,,0,"
-    assert lines[1] == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125,,,,0,"
+    assert lines[0] == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,,,,,0,,0,0,,,"
+    assert lines[1] == "a:b,tml,dqn,3,1,snd,0.95,0.9,12,0.75,2.5,ba9876543210,f,3100,20,0.125,,,,0,,0,0,,,"
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
     assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it on_the_way like
 
 
-@pytest.mark.parametrize("lacking", range(9))
+ADDED = (
+    "steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device", "unknown",
+    "missing_classes", "auroc", "auroc_unknown", "hos",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lacking", range(len(ADDED) + 1))
 def test_a_table_of_before_columns_were_added_is_read(lacking: int, tmp_path: Path) -> None:
-    assert COLUMNS[-8:] == ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device")
+    assert COLUMNS[-len(ADDED) :] == ADDED
     path = tmp_path / "results.csv"
-    row = "a:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5,1500,1,0.1,0.05,4.2,density,31,cuda"
+    row = "a:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5,1500,1,0.1,0.05,4.2,density,31,cuda,16,2,0.8,0.7,0.6"
     path.write_text(",".join(COLUMNS[: len(COLUMNS) - lacking]) + "\n" + row.rsplit(",", lacking)[0] + "\n")
     table = read_results(path)
     assert tuple(table.columns) == COLUMNS
-    assert list(table["steps"].isna()) == [lacking == 8]
+    there = ADDED[: len(ADDED) - lacking]
+    assert list(table["steps"].isna()) == [lacking == len(ADDED)]
     assert list(table["imbalance"]) == [1]
-    assert list(table["ece"].isna()) == [lacking >= 6]
-    assert list(table["temperature"].isna()) == [lacking >= 4]
-    assert list(table["asker"]) == ["density" if lacking < 3 else ""]
-    assert list(table["asked"]) == [31 if lacking < 2 else 0]
-    assert list(table["device"]) == ["cuda" if lacking < 1 else ""]
+    for name in ("ece", "temperature", "auroc", "auroc_unknown", "hos"):
+        assert list(table[name].notna()) == [name in there]
+    for name, value in {"asked": 31, "unknown": 16, "missing_classes": 2}.items():
+        assert list(table[name]) == [value if name in there else 0]
+    for name, word in {"asker": "density", "device": "cuda"}.items():
+        assert list(table[name]) == [word if name in there else ""]
 
 
 def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
     lines = (
         rows_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)], ROUND_COLUMNS).decode().splitlines()
     )
-    assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0,1"
+    assert lines[1] == "a:b,tml,dqn,3,0,0,0.8,0,,0,1,0,0"
 
 
 def test_another_csv_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, tables, tiny_grid
 
-from qurate.benchmark.cell import Cell, CellResult, cross_fitted_temperature
+from qurate.benchmark.cell import Cell, CellResult, cross_fitted_temperature, run_cell
 from qurate.benchmark.executors import next_cell
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results
 from qurate.config import RunConfig
+from qurate.data.samples import UNKNOWN
 from qurate.evaluation import true_labels
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.files import write_atomically
@@ -56,7 +57,8 @@ def test_one_row_a_cell_and_one_a_round_in_the_order_of_the_grid(whole: Path) ->
     assert set(table["device"]) == {"cpu"}
     header, *rounds = (whole / "rounds.csv").read_text().splitlines()
     assert header == (
-        "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage,imbalance"
+        "scenario,method,selector,shots,seed,round,accuracy,positives,positives_accuracy,coverage,imbalance,"
+        "unknown,missing_classes"
     )
     assert len(rounds) == 2 * (4 + 1)
     for cell in GRID.cells():
@@ -113,13 +115,14 @@ def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole:
     shutil.copytree(whole, tmp_path / "bench")
     cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
     rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
-    rows.write_text("".join(line.rsplit(",", 8)[0] + "\n" for line in rows.read_text().splitlines()))
+    rows.write_text("".join(line.rsplit(",", 13)[0] + "\n" for line in rows.read_text().splitlines()))
     assert rows.read_text().splitlines()[0].endswith(",commit")
     folder.write_tables(cells)
     table = read_results(tmp_path / "bench" / "results.csv")
-    for column in ("steps", "ece"):
+    for column in ("steps", "ece", "auroc"):
         assert list(table[column].isna()) == [True] + [False] * (len(cells) - 1)
     assert set(table["imbalance"]) == {1}
+    assert set(table["unknown"]) == set(table["missing_classes"]) == {0}
     assert set(zip(table["asker"], table["asked"], strict=True)) == {("", 0)}
 
 
@@ -158,6 +161,27 @@ def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp
     assert list(last["positives"]) == [180, math.ceil(0.9 * len(thin))]
     counts = torch.bincount(true_labels(thin))
     assert 1 <= int(counts.min()) < int(counts.max()) / 5
+
+
+def test_cells_with_hidden_classes_train_on_the_others_and_are_measured_by_both(tmp_path: Path) -> None:
+    grid = tiny_grid(methods=("ent",), unknown=(0, 4), missing_classes=(0, 2), steps=20)
+    executor = InlineExecutor()
+    assert run_grid(grid, tmp_path, [executor]) == []
+    results, rounds = read_results(tmp_path / "results.csv"), read_results(tmp_path / "rounds.csv", ROUND_COLUMNS)
+    changes = [(0, 0), (0, 0), (0, 2), (0, 2), (4, 0), (4, 0), (4, 2), (4, 2)]
+    assert list(zip(results["unknown"], results["missing_classes"], strict=True)) == changes
+    assert rounds.groupby(["unknown", "missing_classes"]).size().to_dict() == dict.fromkeys(changes, 5)
+    assert results["auroc"].between(0, 1).all()
+    assert list(results["auroc_unknown"].notna()) == list(results["unknown"] > 0)
+    assert results["hos"].isna().all()  # a network alone flags nothing
+    for cell, row in zip(grid.cells(), results.itertuples(), strict=True):
+        split = executor.runner.load(cell)
+        assert split.n_classes == 10 - cell.unknown
+        truth = true_labels(split.target_unlabeled)
+        assert bool((truth == UNKNOWN).any()) == (cell.unknown > 0)
+        assert len(truth[truth >= 0].unique()) == 10 - cell.unknown - cell.missing_classes
+        (alone,) = run_cell(split, cell, cell.config)[0].rows
+        assert (row.accuracy, row.auroc) == pytest.approx((alone.accuracy, alone.auroc), rel=1e-5)
 
 
 def _cut(path: Path) -> None:

@@ -80,6 +80,21 @@ def test_each_imbalance_is_run_and_named_and_a_wrong_one_is_refused(
     assert "--imbalance must be between 1 and" in " ".join(capsys.readouterr().err.split())
 
 
+def test_hidden_classes_are_run_and_named_and_too_many_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*WORDS, "--selectors", "none", "--out", str(tmp_path))
+    hidden = ("--unknown", "0,4", "--missing-classes", "1")
+    assert command(monkeypatch, *words, *hidden, worker=SmallRunner()) == 0
+    out = capsys.readouterr().out
+    assert "1/2  typeset:handwritten 3-shot missing 1 ent none seed 0: " in out
+    assert "2/2  typeset:handwritten 3-shot unknown 4 missing 1 ent none seed 0: " in out
+    results = read_results(tmp_path / "results.csv")
+    assert (list(results["unknown"]), list(results["missing_classes"])) == ([0, 4], [1, 1])
+    assert command(monkeypatch, *words, "--unknown", "9", worker=SmallRunner()) == 2
+    assert "--unknown and --missing-classes: of 10 classes at least two" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

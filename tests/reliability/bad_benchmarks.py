@@ -101,6 +101,8 @@ def _grid_rows() -> list[BadInput]:
         "--seeds": ("-1", "x", "''", "0.5", _HUGE),
         "--model-selection": ("best", "''"),
         "--imbalance": ("0", "-1", "x", "''", "1.5", _HUGE),
+        "--unknown": ("9", "-1", "x", "''", "1.5", _HUGE),
+        "--missing-classes": ("10", "-1", "x", "''", "1.5", _HUGE),
         "--steps": ("0", "-5", _HUGE),
         "--processes": ("0", "-1"),
     }
@@ -142,6 +144,8 @@ def _result_rows() -> list[BadInput]:
         "a negative accuracy": ((results, "accuracy"), cell(results, "accuracy", "-0.5")),
         "shots in words": ((results, "shots"), cell(results, "shots", "three")),
         "an imbalance of zero": ((results, "imbalance"), cell(results, "imbalance", "0")),
+        "unknown classes below zero": ((results, "unknown"), cell(results, "unknown", "-1")),
+        "an AUROC above one": ((results, "auroc"), cell(results, "auroc", "1.5")),
         "a seed in words": ((results, "seed"), cell(results, "seed", "zero")),
         "a seed below zero": ((results, "seed"), cell(results, "seed", "-3")),
         "an infinite accuracy": ((results, "accuracy"), cell(results, "accuracy", "inf")),

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from qurate.benchmark.outcome import Outcome, read_outcome
+from qurate.benchmark.results import COLUMNS as RESULT_COLUMNS
 
 COLUMNS = [
     "scenario", "method", "selector", "shots", "seed", "model_selection", "accuracy", "balanced_accuracy", "positives",
@@ -55,11 +56,7 @@ def write_grid(
 ) -> Path:
     """A folder as `qurate benchmark` leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
-    added = [
-        name
-        for name in ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device")
-        if any(name in result for result in results)
-    ]
+    added = [name for name in RESULT_COLUMNS if name not in COLUMNS and any(name in result for result in results)]
     columns = [*COLUMNS, *added]
     pd.DataFrame(results, columns=columns).to_csv(folder / "results.csv", index=False)
     if rounds is not None:

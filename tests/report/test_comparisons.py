@@ -54,6 +54,9 @@ def test_results_on_a_thinned_target_are_paired_with_those_of_the_same_imbalance
     assert one.pairs == 2
     assert one.difference == pytest.approx(10.0)
     assert "paired by scenario, imbalance, shots and seed" in found.caution
+    hidden = [{**one, "unknown": 16, "missing_classes": one["imbalance"]} for one in results]
+    caution = compared(tmp_path / "hidden", hidden).caution
+    assert "paired by scenario, imbalance, unknown, missing classes, shots and seed" in caution
     assert (
         "paired by scenario, shots and seed" in compared(tmp_path / "plain", grid(("tml", "none", [0.1] * 8))).caution
     )

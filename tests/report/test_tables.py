@@ -264,3 +264,46 @@ def test_a_failed_cell_of_a_thinned_target_is_shown_in_its_own_column(tmp_path: 
     table = make_tables(read_outcome(tmp_path))[0]
     assert table.columns == ("W to A, 1:1", "W to A, 20:1", "mean")
     assert texts(table)["TML + adaptive"] == ["failed", "failed", DASH]
+
+
+def open_set(results: list[dict[str, object]], unknown: int, **measured: object) -> list[dict[str, object]]:
+    return [{**one, "unknown": unknown, "auroc": 0.8, **measured} for one in results]
+
+
+def test_each_number_of_unknown_classes_is_a_group_of_columns_and_has_tables_of_its_own(tmp_path: Path) -> None:
+    results = [
+        *open_set(rows(W, "tml", "none", 0.7, 0.7), 0),
+        *open_set(rows(W, "tml", "none", 0.5, 0.5), 16, auroc_unknown=0.6, auroc=0.75),
+        *open_set(rows(W, "tml", "adaptive", 0.6, 0.6), 0),
+        *open_set(rows(W, "tml", "adaptive", 0.4, 0.4), 16, auroc_unknown=0.9, hos=0.3),
+    ]
+    accuracy, right, unknown, hos = make_tables(outcome_of(tmp_path, results))
+    assert accuracy.columns == right.columns == ("W to A, 0 unknown", "W to A, 16 unknown", "mean")
+    assert unknown.columns == hos.columns == ("W to A, 16 unknown",)
+    assert texts(accuracy)["TML"] == ["70.0 ± 0.0", "50.0 ± 0.0", "60.0 ± 0.0"]
+    assert texts(right)["TML"] == ["80.0 ± 0.0", "75.0 ± 0.0", "77.5 ± 0.0"]
+    assert texts(unknown) == {"TML": ["60.0 ± 0.0"], "TML + adaptive": ["90.0 ± 0.0"]}
+    assert texts(hos) == {"TML": [DASH], "TML + adaptive": ["30.0 ± 0.0"]}
+    titles = ("right against wrong", "known against unknown", "HOS")
+    assert all(table.title.endswith(title) for table, title in zip((right, unknown, hos), titles, strict=True))
+    assert marked(unknown, "best") == [{"TML + adaptive"}]  # the highest
+    assert [cell.published is not None for cell in accuracy.rows[0].cells] == [True, False, False]
+    assert any(note.startswith("16 unknown: so many classes, drawn by the seed") for note in accuracy.notes)
+    assert "AUROC in percent of images of known classes against" in unknown.notes[0]
+
+
+def test_changes_of_a_target_are_named_where_some_column_has_them(tmp_path: Path) -> None:
+    plain = rows(W, "tml", "none", 0.7)
+    results = [{**one, "missing_classes": missing} for one in plain for missing in (0, 3)]
+    accuracy, *others = make_tables(outcome_of(tmp_path, results))
+    assert others == []
+    assert accuracy.columns == ("W to A, 0 missing", "W to A, 3 missing", "mean")
+    both = [{**one, "imbalance": 5, "unknown": 16} for one in plain]
+    assert make_tables(outcome_of(tmp_path / "both", both))[0].columns == ("W to A, 5:1, 16 unknown",)
+
+
+def test_a_failed_cell_with_hidden_classes_is_shown_in_its_own_column(tmp_path: Path) -> None:
+    write_grid(tmp_path, [one for unknown in (0, 16) for one in open_set(rows(W, "tml", "none", 0.7), unknown)])
+    write_failed(tmp_path, W, "tml", "adaptive", 0, unknown=16, missing_classes=0)
+    table = make_tables(read_outcome(tmp_path))[0]
+    assert texts(table)["TML + adaptive"] == [DASH, "failed", DASH]

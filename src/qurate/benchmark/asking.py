@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +13,14 @@ import torch
 from torch import Tensor
 
 from qurate.active.strategies import Pool, QueryStrategy
-from qurate.benchmark.cell import Cell, CellResult, Pretrained, device_of, shared_pretraining
+from qurate.benchmark.cell import Cell, CellResult, Pretrained, device_of, judge, shared_pretraining
 from qurate.benchmark.folder import ASKED_AT, SAMPLE, right_at
 from qurate.benchmark.options import NOBODY
 from qurate.benchmark.results import BenchmarkError, Row
 from qurate.config import RunConfig
-from qurate.data.samples import Split
+from qurate.data.samples import UNKNOWN, Split
 from qurate.evaluation import (
     Annotator,
-    calibration_error,
-    measure,
     predict_probabilities,
     pseudo_label_accuracy,
     true_labels,
@@ -59,6 +58,12 @@ class QueryState:
     labels: Tensor
     steps: int
     seconds: float
+
+    def fit_of(self, probabilities: Tensor) -> Tensor:
+        """How well each sample fits any class by these probabilities: not at all where an answer says so, (N_u,)."""
+        fit = probabilities.max(dim=1).values
+        fit[self.asked[self.labels == UNKNOWN]] = 0.0
+        return fit
 
     def known(self) -> Tensor:
         """The probabilities, where an answer is certain, (N_u, K)."""
@@ -178,7 +183,7 @@ def pool_of(split: Split, state: QueryState) -> Pool:
 
 def _learn(split: Split, state: QueryState, config: RunConfig, new: Tensor, labels: Tensor, began: float) -> QueryState:
     """A run that also learns from the answers to samples `new`; the round began at `began`, by `time.perf_counter`."""
-    after = answer(state.split, torch.searchsorted(state.left, new), labels)
+    after = answer(state.split, torch.searchsorted(state.left, new), labels.clamp(min=-1))
     previous = Previous(state.method.state_dict(), after.keep(state.positives), after.joined)
     done = fit_with_answers(after.split, config, previous)
     short = shorten(config)
@@ -216,21 +221,18 @@ def query_table(split: Split, counts: Sequence[int], states: Sequence[QueryState
 
 def _row(split: Split, cell: Cell, state: QueryState, count: int, commit: str) -> Row:
     known, truth = state.known(), true_labels(split.target_unlabeled)
-    metrics = measure(known.argmax(dim=1), truth, split.n_classes)
+    measures = judge(known, truth, known=state.fit_of(known))
     positives, left = state.positives, state.split.target_unlabeled
     return Row(
-        *cell.key(),
+        **cell.key(),
         model_selection=cell.rules[0],
-        accuracy=metrics.accuracy,
-        balanced_accuracy=metrics.balanced_accuracy,
+        **dataclasses.asdict(measures),
         positives=None if cell.selector in PLAIN else len(positives),
         positives_accuracy=pseudo_label_accuracy(positives.indices, positives.labels, left),
         seconds=state.seconds,
         config=cell.name,
         commit=commit,
         steps=state.steps,
-        imbalance=cell.imbalance,
-        ece=calibration_error(known, truth),
         asker=cell.asker,
         asked=count,
         device=device_of(state.method),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from qurate.benchmark.results import BenchmarkError, RoundRow, Row
 from qurate.calibration import at_temperature, fit_temperature
@@ -18,8 +19,11 @@ from qurate.config import RunConfig, fingerprint, fingerprint_fields
 from qurate.data.samples import Split
 from qurate.data.suites import Protocol
 from qurate.evaluation import (
+    auroc_right,
+    auroc_unknown,
     calibration_error,
     evaluate,
+    hos,
     measure,
     predict_probabilities,
     pseudo_label_accuracy,
@@ -41,22 +45,53 @@ SNAPSHOTS = 8
 
 
 @dataclass(frozen=True)
+class Measures:
+    """How good a model is on the hidden labels of D_u, by the names of the columns of results.csv; see `Row`."""
+
+    accuracy: float
+    balanced_accuracy: float
+    ece: float
+    auroc: float | None
+    auroc_unknown: float | None
+    hos: float | None
+
+
+def judge(
+    probabilities: Tensor, truth: Tensor, *, known: Tensor | None = None, flagged: Tensor | None = None
+) -> Measures:
+    """Measure what a model says of D_u. A trained network alone has its probabilities, and flags nothing.
+
+    Args:
+        probabilities: (N_u, K).
+        truth: The sealed labels: classes, `UNKNOWN` where a sample is of none, -1 where no one knows, (N_u,) int64.
+        known: How well each sample fits any class, (N_u,); its highest probability unless given.
+        flagged: Whether each is taken to be of no class, (N_u,) bool.
+    """
+    confidence, predicted = probabilities.max(dim=1)
+    metrics = measure(predicted, truth, probabilities.shape[1])
+    return Measures(
+        accuracy=metrics.accuracy,
+        balanced_accuracy=metrics.balanced_accuracy,
+        ece=calibration_error(probabilities, truth),
+        auroc=auroc_right(probabilities, truth),
+        auroc_unknown=auroc_unknown(confidence if known is None else known, truth),
+        hos=None if flagged is None else hos(predicted, flagged, truth),
+    )
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One model of a run.
 
     Args:
-        accuracy: On the hidden labels of D_u.
-        balanced_accuracy: Mean over classes.
-        ece: Expected calibration error.
-        ece_calibrated: The same at the temperature of the run; None where it has none.
+        measures: On the hidden labels of D_u.
+        ece_calibrated: Expected calibration error at the temperature of the run; None where it has none.
         positives: Size of D_p when the model was made.
         positives_accuracy: Share of right ones; None if there are none.
         scores: What each rule thinks of the model.
     """
 
-    accuracy: float
-    balanced_accuracy: float
-    ece: float
+    measures: Measures
     ece_calibrated: float | None
     positives: int
     positives_accuracy: float | None
@@ -122,27 +157,17 @@ class SnapshotMonitor(Callback):
         unlabeled = self._split.target_unlabeled
         probabilities = predict_probabilities(method, unlabeled.inputs)
         truth = true_labels(unlabeled)
-        metrics = measure(probabilities.argmax(dim=1), truth, self._split.n_classes)
+        measures = judge(probabilities, truth)
         scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
         if "validation" in self._rules:
             assert self._split.validation is not None, "see __init__"
             scores["validation"] = evaluate(method, self._split.validation).accuracy
-        scores["oracle"] = metrics.accuracy
+        scores["oracle"] = measures.accuracy
         right = pseudo_label_accuracy(positives.indices, positives.labels, unlabeled)
         calibrated = None
         if self.temperature is not None:
             calibrated = calibration_error(at_temperature(probabilities.log(), self.temperature), truth)
-        self.snapshots.append(
-            Snapshot(
-                metrics.accuracy,
-                metrics.balanced_accuracy,
-                calibration_error(probabilities, truth),
-                calibrated,
-                len(positives),
-                right,
-                scores,
-            )
-        )
+        self.snapshots.append(Snapshot(measures, calibrated, len(positives), right, scores))
 
 
 def snapshot_steps(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]:
@@ -175,6 +200,8 @@ class Cell:
         config: The run.
         imbalance: How many times larger than the smallest class the largest of the unlabelled target is made by
             thinning; 1 leaves it as it is.
+        unknown: How many classes are hidden, but for their images in the unlabelled target.
+        missing_classes: How many known classes the unlabelled target lacks.
         calibrate: Whether to find a temperature by cross-fitting on the labelled target.
         asker: Which images to label next: a name of `qurate.QUERY_STRATEGIES`, 'none' for nobody, or empty where
             nobody is asked and the run ends.
@@ -196,6 +223,8 @@ class Cell:
     asker: str = ""
     ask: int = 0
     ask_rounds: int = 0
+    unknown: int = 0
+    missing_classes: int = 0
 
     @cached_property
     def name(self) -> str:
@@ -208,8 +237,9 @@ class Cell:
                 del about[part]
         if self.imbalance == 1:
             del about["imbalance"]
-        if not self.calibrate:
-            del about["calibrate"]
+        for part in ("calibrate", "unknown", "missing_classes"):
+            if not about[part]:
+                del about[part]
         about["config"] = fingerprint_fields(self.config)
         return fingerprint(about)
 
@@ -236,16 +266,21 @@ class Cell:
         """How many labels were asked for by each of its rows: 0 alone where nobody is asked."""
         return label_counts(self.ask, self.ask_rounds)
 
-    def key(self) -> tuple[str, str, str, int, int]:
-        """The columns that name it in results.csv, with imbalance: scenario, method, selector, shots, seed."""
-        return self.scenario, self.config.method.name, self.selector, self.shots, self.config.seed
+    def key(self) -> dict[str, Any]:
+        """The columns that name it in results.csv and rounds.csv."""
+        own = ("scenario", "selector", "shots", "imbalance", "unknown", "missing_classes")
+        return {"method": self.config.method.name, "seed": self.config.seed} | {
+            name: getattr(self, name) for name in own
+        }
 
     def title(self) -> str:
         """For people."""
-        scenario, method, selector, shots, seed = self.key()
-        thinned = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
+        changed = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
+        changed += f" unknown {self.unknown}" if self.unknown else ""
+        changed += f" missing {self.missing_classes}" if self.missing_classes else ""
         asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
-        return f"{scenario} {shots}-shot{thinned} {method} {selector}{asking} seed {seed}"
+        pair = f"{self.config.method.name} {self.selector}"
+        return f"{self.scenario} {self.shots}-shot{changed} {pair}{asking} seed {self.config.seed}"
 
 
 def label_counts(ask: int, rounds: int) -> tuple[int, ...]:
@@ -342,15 +377,12 @@ def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
 def _row(cell: Cell, monitor: SnapshotMonitor, rule: str, made: dict[str, Any]) -> Row:
     snapshot = monitor.chosen(rule)
     return Row(
-        *cell.key(),
+        **cell.key(),
         model_selection=rule,
-        accuracy=snapshot.accuracy,
-        balanced_accuracy=snapshot.balanced_accuracy,
+        **dataclasses.asdict(snapshot.measures),
         positives=None if cell.selector in PLAIN else snapshot.positives,
         positives_accuracy=snapshot.positives_accuracy,
         config=cell.name,
-        imbalance=cell.imbalance,
-        ece=snapshot.ece,
         ece_calibrated=snapshot.ece_calibrated,
         temperature=monitor.temperature,
         **made,
@@ -362,13 +394,12 @@ def _rounds(cell: Cell, monitor: SnapshotMonitor, n_unlabeled: int) -> tuple[Rou
         return ()
     return tuple(
         RoundRow(
-            *cell.key(),
+            **cell.key(),
             round=number,
-            accuracy=snapshot.accuracy,
+            accuracy=snapshot.measures.accuracy,
             positives=snapshot.positives,
             positives_accuracy=snapshot.positives_accuracy,
             coverage=snapshot.positives / n_unlabeled,
-            imbalance=cell.imbalance,
         )
         for number, snapshot in enumerate(monitor.snapshots)
     )

@@ -24,7 +24,7 @@ from qurate.config import ExecutionConfig, RunConfig
 from qurate.data.domains import DataWarning
 from qurate.data.images import OnProgress
 from qurate.data.samples import Split
-from qurate.data.suites import Suite, read_suite_split, thin_to_tail
+from qurate.data.suites import Suite, hide_classes, read_suite_split, thin_to_tail
 from qurate.embedding.embed import embed_split
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.machine import keep_freed_memory
@@ -67,7 +67,7 @@ class CellRunner:
             return CellResult(error=traceback.format_exc())
 
     def load(self, cell: Cell, on_progress: OnProgress | None = None) -> Split:
-        """The split of a cell, thinned as the cell says, and embedded where the backbone is frozen."""
+        """The split of a cell, embedded where the backbone is frozen, with classes thinned and hidden as it says."""
         seed = cell.config.seed if cell.protocol == "drawn" else 0
         wanted = cell.scenario, cell.shots, seed, "validation" in cell.rules
         if self._split is None or self._split[0] != wanted:
@@ -76,10 +76,11 @@ class CellRunner:
                 device = cell.config.execution.device
                 split = embed_split(split, cell.backbone, self.weights, device=device, on_progress=on_progress)
             self._split = wanted, split
-        return thin_to_tail(self._split[1], cell.imbalance, cell.config.seed)
+        thinned = thin_to_tail(self._split[1], cell.imbalance, cell.config.seed)
+        return hide_classes(thinned, cell.unknown, cell.missing_classes, cell.config.seed)
 
     def read(self, cell: Cell) -> Split:
-        """The split of a cell as it lies on disk, not thinned."""
+        """The split of a cell as it lies on disk, with all classes and not thinned."""
         return read_suite_split(
             self.suite,
             self.data or Path(),

@@ -1,4 +1,4 @@
-"""The grid: scenario x shots x imbalance x method x selector x query strategy x seed, made of a few words."""
+"""The grid: scenario x shots x imbalance x hidden classes x method x selector x query strategy x seed, of few words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qurate.benchmark.options import NOBODY, GridOptions
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import ExecutionConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import check_shots
-from qurate.data.suites import VALIDATION_SHOTS, Protocol, Suite, check_scenario
+from qurate.data.suites import VALIDATION_SHOTS, Protocol, Suite, check_scenario, too_many_hidden
 from qurate.model_selection import RULES
 from qurate.networks.backbone_names import check_trainable
 from qurate.networks.backbones import check_backbone
@@ -63,6 +63,8 @@ class Grid:
         _check_names("`protocol`", [self.protocol], suite.protocols)
         for scenario in self._scenarios():
             check_scenario(suite, scenario)
+        if problem := too_many_hidden(suite.classes, max(options.unknown), max(options.missing_classes)):
+            raise BenchmarkError(f"`unknown` and `missing_classes`: {problem}")
         if options.data is None and not suite.generated:
             raise BenchmarkError(f"`data` must be the folder of {suite.title}, got none.")
         if suite.generated:
@@ -155,6 +157,8 @@ class Grid:
                 weights=weights,
                 config=self.run_config(method, selector, seed, weights),
                 imbalance=imbalance,
+                unknown=unknown,
+                missing_classes=missing,
                 calibrate=options.calibrate,
                 asker=asker,
                 ask=options.ask or 0,
@@ -163,6 +167,8 @@ class Grid:
             for scenario in self._scenarios()
             for shots in sorted(set(options.shots))
             for imbalance in sorted(set(options.imbalance))
+            for unknown in sorted(set(options.unknown))
+            for missing in sorted(set(options.missing_classes))
             for method in dict.fromkeys(method for method, _ in self.pairs())
             for seed in sorted(set(options.seeds))
             for selector in (selector for of, selector in self.pairs() if of == method)

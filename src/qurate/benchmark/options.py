@@ -18,6 +18,8 @@ from qurate.runtime.options import Count, Flag, Pooling, Train, between, option
 from qurate.runtime.paths import is_folder, shorten
 from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, find_problem, show
 
+_LEAST = {"shots": 1, "seeds": 0, "imbalance": 1, "unknown": 0, "missing_classes": 0}
+"""The least that the numbers of a list may be."""
 NOBODY = "none"
 """The control of query strategies: a short run without answers, the same in every round."""
 Protocol = Literal["mme", "clean", "drawn"]
@@ -75,6 +77,8 @@ class GridOptions:
         protocol: mme (public lists), clean (the same, made disjoint) or drawn (at random by seed).
         model_selection: Rules: last, validation, entropy, snd, information_maximization, oracle.
         imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
+        unknown: Hide this many classes, drawn by the seed; their images stay in the unlabelled target alone.
+        missing_classes: Remove the images of this many known classes from the unlabelled target.
         calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
         ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
         asker: Which images to label next: names of `qurate.QUERY_STRATEGIES`, or 'none' for the control.
@@ -100,6 +104,8 @@ class GridOptions:
     protocol: Annotated[Protocol | None, option("{mme,clean,drawn}", "the suite's first")] = None
     model_selection: Names = ("last",)
     imbalance: Numbers = (1,)
+    unknown: Numbers = (0,)
+    missing_classes: Numbers = (0,)
     calibrate: Flag = False
     ask: Count = None
     asker: Annotated[Names, option(default="all", help=_ASKERS)] = ()
@@ -116,7 +122,7 @@ class GridOptions:
         """
         for name in ("scenarios", "methods", "selectors", "presets", "model_selection"):
             _check_list(name, getattr(self, name))
-        for name, least in (("shots", 1), ("seeds", 0), ("imbalance", 1)):
+        for name, least in _LEAST.items():
             _check_list(name, numbers := getattr(self, name))
             got = show(",".join(map(str, numbers)))
             if not all(type(number) is int for number in numbers):

@@ -29,7 +29,11 @@ from qurate.runtime.paths import is_file
 
 UNASKED = "unasked"
 """The column of the accuracy on images that nobody asked about."""
-CELL = ["scenario", "method", "selector", "shots", "seed", "imbalance"]
+NATURAL = {"imbalance": 1, "unknown": 0, "missing_classes": 0}
+"""What a benchmark changes about a target, each with the value that changes nothing."""
+DATA = ["scenario", *NATURAL]
+"""What a column of a table stands for."""
+CELL = [*DATA, "method", "selector", "shots", "seed"]
 """What names one run of the grid, where nobody is asked, and what compared query strategies have in common."""
 KEY = [*CELL, "asker", "asked", "model_selection"]
 """What names one result."""
@@ -126,17 +130,16 @@ def _with_failed(results: pd.DataFrame, folder: Path, names: set[str]) -> pd.Dat
 
 def _failed_rows(path: Path) -> list[dict[str, Any]]:
     """What names the results that a failed cell should have had."""
-    cell = _read_json(path)
+    cell = NATURAL | _read_json(path)  # cells of before there were other values do not name them
     try:
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
-        found["imbalance"] = cell.get("imbalance", 1)  # cells of before there were others do not name it
         found.update({name: cell[name] for name in CELL if name not in found})
         rules, asker = cell["rules"], str(cell.get("asker", ""))
         numbers = label_counts(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"lacks {error}") from error
-    kinds = {"shots": int, "seed": int, "imbalance": int}
+    kinds = dict.fromkeys(("shots", "seed", *NATURAL), int)
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
     return [

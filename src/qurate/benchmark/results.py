@@ -51,6 +51,14 @@ class Row:
         asked: How many labels were asked for by then; of asker 'none', how many the others had. Accuracy counts the
             images that were labelled as right, and so do all measures of D_u.
         device: That trained the run: 'cpu', 'cuda' or 'mps'; empty in older results, which lack it.
+        unknown: How many classes were hidden; 0 in older results, which had no other. Accuracy, balanced accuracy and
+            calibration errors are those on images of known classes.
+        missing_classes: How many known classes D_u lacks; 0 likewise.
+        auroc: Of right against wrong predictions by their probability, on images of known classes; None in older
+            results, and where all are right or wrong.
+        auroc_unknown: Of images of known classes against those of unknown ones; None without unknown classes.
+        hos: Harmonic mean of the accuracy on known classes, where a flagged image is wrong, and the share of images of
+            unknown classes that are flagged; None where nothing flags images, and without unknown classes.
     """
 
     scenario: str
@@ -74,6 +82,11 @@ class Row:
     asker: str = ""
     asked: int = 0
     device: str = ""
+    unknown: int = 0
+    missing_classes: int = 0
+    auroc: float | None = None
+    auroc_unknown: float | None = None
+    hos: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,10 +112,12 @@ class RoundRow:
     positives_accuracy: float | None
     coverage: float
     imbalance: int = 1
+    unknown: int = 0
+    missing_classes: int = 0
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_ADDED = ("steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device")
+_ADDED = COLUMNS[COLUMNS.index("steps") :]
 """Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
@@ -195,17 +210,18 @@ class _Kind:
 _TEXT, _TEXT_OR_EMPTY = _Kind("text", "str"), _Kind("text, or empty", "str", empty="")
 _SHARE = _Kind("a number from 0 to 1, or empty", "float64", most=1, empty=None)
 _COUNT = _Kind("a whole number from 0 on", "int64")
+_COUNT_OR_ZERO = _Kind("a whole number from 0 on, or empty", "int64", empty=0)
 _COUNT_OR_EMPTY = _Kind("a whole number from 0 on, or empty", "Int64", empty=None)
 _NUMBER = _Kind("a number from 0 on, or empty", "float64", most=sys.float_info.max, empty=None)
 _KINDS = {
     **dict.fromkeys(("scenario", "method", "selector", "model_selection", "config", "commit"), _TEXT),
     **dict.fromkeys(("asker", "device"), _TEXT_OR_EMPTY),
     **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
-    **dict.fromkeys(("ece", "ece_calibrated"), _SHARE),
+    **dict.fromkeys(("ece", "ece_calibrated", "auroc", "auroc_unknown", "hos"), _SHARE),
     **dict.fromkeys(("seed", "round"), _COUNT),
     **dict.fromkeys(("positives", "steps"), _COUNT_OR_EMPTY),
     **dict.fromkeys(("seconds", "temperature"), _NUMBER),
     "shots": _Kind("a whole number from 1 on", "int64", least=1),
     "imbalance": _Kind("a whole number from 1 on, or empty", "int64", least=1, empty=1),
-    "asked": _Kind("a whole number from 0 on, or empty", "int64", empty=0),
+    **dict.fromkeys(("asked", "unknown", "missing_classes"), _COUNT_OR_ZERO),
 }

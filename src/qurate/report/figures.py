@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from qurate.benchmark.grid import QUERY_STRATEGY_ORDER
+from qurate.benchmark.outcome import DATA, NATURAL
 from qurate.registry import PLAIN
 from qurate.report.page import count
+from qurate.report.table_notes import change_words
 from qurate.report.tables import MEAN, Table
 
 Line = TypeVar("Line")
@@ -101,7 +103,7 @@ def rounds_figure(rounds: pd.DataFrame) -> bytes | None:
 
 
 def asking_figure(asked: pd.DataFrame) -> bytes | None:
-    """Accuracy by number of labels asked for: a line for each query strategy, a panel for each row and imbalance.
+    """Accuracy by number of labels asked for: a line for each query strategy, a panel for each row and kind of target.
 
     Args:
         asked: Of an `Outcome`.
@@ -111,7 +113,7 @@ def asking_figure(asked: pd.DataFrame) -> bytes | None:
     """
     if asked.empty:
         return None
-    panels = list(asked.groupby(["title", "shots", "imbalance"], sort=False))
+    panels = list(asked.groupby(["title", "shots", *NATURAL], sort=False))
     figure = Figure(figsize=(2.6 + 4.6 * len(panels), 4.4), dpi=150, layout="constrained")
     drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     there = {str(name) for name in asked["asker"]}
@@ -123,8 +125,8 @@ def asking_figure(asked: pd.DataFrame) -> bytes | None:
             _draw(drawn[place], line, asker, styles[asker])
         _finish(drawn[place], "labels asked for", "" if place else "accuracy, percent")
         first = rows.iloc[0]
-        thinned = f", {first['imbalance']}:1" if first["imbalance"] > 1 else ""
-        about = f"{first['title']}, {count(int(first['shots']), 'label')} per class{thinned}"
+        change = [int(first[name]) for name in NATURAL]
+        about = f"{first['title']}, {count(int(first['shots']), 'label')} per class{change_words(change, [change])}"
         drawn[place].set_title(about, fontsize=10, loc="left")
         drawn[place].set_xticks(sorted(rows["asked"].unique()))
     _legend(figure, asking_lines(panels[-1][1]), drawn[-1])
@@ -135,7 +137,7 @@ def asking_lines(asked: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """For each query strategy its points (x, mean, spread): mean over scenarios, then mean and spread over seeds.
 
     Args:
-        asked: Of one row of the benchmark, number of shots and imbalance.
+        asked: Of one row of the benchmark, number of shots and kind of target.
     """
     return round_lines(asked.assign(title=asked["asker"], round=asked["asked"]), "accuracy")
 
@@ -144,17 +146,16 @@ def round_lines(rounds: pd.DataFrame, value: str) -> dict[str, pd.DataFrame]:
     """For each row its points by round (x, mean, spread): mean over scenarios, then mean and spread over seeds.
 
     A run that stopped early keeps its last value; a seed counts only where it has all scenarios, each with every
-    imbalance.
+    imbalance and number of unknown and missing classes.
 
     Args:
         rounds: Of one number of shots.
         value: Column to draw, a share.
     """
     lines = {}
-    data = ["scenario", "imbalance"]
     for title, of_title in rounds.groupby("title", sort=False):
-        cells = of_title.pivot_table(index=["seed", *data], columns="round", values=value).ffill(axis=1) * 100
-        complete = cells.groupby("seed").size() == len(rounds[data].drop_duplicates())
+        cells = of_title.pivot_table(index=["seed", *DATA], columns="round", values=value).ffill(axis=1) * 100
+        complete = cells.groupby("seed").size() == len(rounds[DATA].drop_duplicates())
         by_seed = cells.groupby("seed").mean()[complete]
         line = pd.DataFrame({"x": by_seed.columns.astype(float), "mean": by_seed.mean().to_numpy()})
         line["spread"] = by_seed.std(ddof=1).fillna(0.0).to_numpy()

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from qurate.benchmark.outcome import ReportError
+from qurate.benchmark.outcome import DATA, NATURAL, ReportError
 from qurate.report.page import DASH, count, percent, signed
 
 LEVEL = 0.05
@@ -113,7 +113,7 @@ LARGER, ALONE, UNDECIDED, TOO_FEW = (
     "too few pairs",
 )
 HEADINGS = ("points", "95 % interval", "pairs", "p", "corrected")
-_PAIR = ["scenario", "imbalance", "shots", "seed"]
+_PAIR = [*DATA, "shots", "seed"]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Comparisons:
         best: Whether it was chosen as the best row, being neither asked for nor `REFERENCE`.
         model_selection: The rule.
         rows: A comparison for each other row but oracles, in the order of the tables.
-        thinned: Whether some pairs are of a target that was thinned to a long tail.
+        changed: Names of `NATURAL` of which some pairs have another value.
         about: What is compared, where it is not all results under the rule.
     """
 
@@ -161,7 +161,7 @@ class Comparisons:
     best: bool
     model_selection: str
     rows: tuple[Comparison, ...]
-    thinned: bool = False
+    changed: tuple[str, ...] = ()
     about: str = ""
 
     @property
@@ -197,7 +197,8 @@ class Comparisons:
         """How it was tested, and what that does not say."""
         exact = "exact" if all(row.pairs <= MOST_EXACT for row in self.rows) else "sampled"
         level = percent(LEVEL)
-        named = "scenario, imbalance, shots and seed" if self.thinned else "scenario, shots and seed"
+        changed = [name.replace("_", " ") for name in self.changed]
+        named = f"{', '.join(['scenario', *changed, 'shots'])} and seed"
         said = [
             f"{self.reference} against each other row, paired by {named}; {exact} sign-flip test, Holm's correction, "
             f"level {level}."
@@ -245,7 +246,8 @@ def compare_rows(results: pd.DataFrame, rule: str, reference: str | None = None)
         title: (by_row[name] - accuracies).dropna().tolist() for title, accuracies in by_row.items() if title != name
     }
     rows = _judge({title: values for title, values in differences.items() if values})
-    return Comparisons(name, best, rule, rows, bool((found["imbalance"] > 1).any())) if rows else None
+    changed = tuple(name for name, natural in NATURAL.items() if (found[name] != natural).any())
+    return Comparisons(name, best, rule, rows, changed) if rows else None
 
 
 def _judge(differences: dict[str, list[float]]) -> tuple[Comparison, ...]:

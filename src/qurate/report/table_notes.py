@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
-from qurate.benchmark.outcome import Facts
+from qurate.benchmark.outcome import DATA, NATURAL, Facts
 from qurate.model_selection import RULES, describe_rule
 from qurate.registry import LONG, PRINTED
 from qurate.report.published import TRAINING, Published, PublishedTable, same_backbone, scenario_titles
@@ -18,16 +20,16 @@ def table_notes(facts: Facts, results: pd.DataFrame, published: Published, measu
     Args:
         facts: What was compared.
         results: Rows of this table.
-        published: Numbers that may stand in it, beside targets that were not thinned.
+        published: Numbers that may stand in it, beside targets as they are.
         measure: What its numbers are, as results.csv calls it.
     """
     titles = [str(title) for title in results["title"].unique()]
     rule = str(results["model_selection"].iloc[0])
-    natural = list(results.loc[results["imbalance"] == 1, "scenario"].unique())
+    natural = list(results.loc[(results[list(NATURAL)] == NATURAL).all(axis=1), "scenario"].unique())
     shown = [title for title in titles if any(published.accuracy(title, name) is not None for name in natural)]
     return [
         _measure(results, measure),
-        *_thinned(results),
+        *_changed(results),
         "Bold: the best; underlined: the best without pseudo-labels."
         + (" An oracle knows the true labels and does not compete." if "oracle" in set(results["selector"]) else ""),
         *_gaps(results, len(titles)),
@@ -52,7 +54,7 @@ def query_strategy_notes(facts: Facts, results: pd.DataFrame, measure: str, numb
         _measure(results, measure),
         answers + right,
         *(["'none' is the control: a run in a third of the steps, without answers."] if "none" in askers else []),
-        *_thinned(results),
+        *_changed(results),
         "Bold: the best.",
         *_gaps(results, len(askers)),
         *_legend(results),
@@ -67,6 +69,10 @@ _MEASURES = {
     "ece": "Expected calibration error of the probabilities as trained, in percentage points (the lower, the better),",
     "ece_calibrated": "Expected calibration error with a temperature that two folds over the labelled target gave, in "
     "percentage points (the lower, the better),",
+    "auroc": "AUROC in percent of right against wrong predictions by their probability",
+    "auroc_unknown": "AUROC in percent of images of known classes against images of unknown ones",
+    "hos": "HOS in percent (harmonic mean of the accuracy on known classes, where a flagged image is wrong, and the "
+    "share of images of unknown classes that are flagged)",
 }
 
 
@@ -76,6 +82,40 @@ def _measure(results: pd.DataFrame, measure: str) -> str:
     if len(seeds) == 1:
         return f"{what}; one seed ({seeds[0]}), so nothing is known about the spread."
     return f"{what}; mean ± standard deviation over the seeds {', '.join(str(seed) for seed in seeds)}."
+
+
+_CHANGES = {"imbalance": "{}:1", "unknown": "{} unknown", "missing_classes": "{} missing"}
+
+
+def change_words(changes: Sequence[int], among: Sequence[Sequence[int]]) -> str:
+    """What was done to a target, as ', 20:1, 16 unknown'; only what is done to some of `among` is named.
+
+    Args:
+        changes: Values in the order of `NATURAL`.
+        among: Those of all targets that it stands beside.
+    """
+    named = zip(_CHANGES.values(), changes, NATURAL.values(), zip(*among, strict=True), strict=True)
+    return "".join(f", {words.format(value)}" for words, value, natural, every in named if set(every) != {natural})
+
+
+def _changed(results: pd.DataFrame) -> list[str]:
+    """What was done to the targets; nothing where they are as they are."""
+    said = _thinned(results)
+    if unknown := sorted(int(number) for number in results["unknown"].unique() if number):
+        said.append(
+            f"{_numbers(unknown)} unknown: so many classes, drawn by the seed, are hidden; their images are in the "
+            "unlabelled target alone, and no accuracy or calibration error counts them."
+        )
+    if missing := sorted(int(number) for number in results["missing_classes"].unique() if number):
+        said.append(
+            f"{_numbers(missing)} missing: the unlabelled target has no images of so many of the known classes, drawn "
+            "by the seed."
+        )
+    return said
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
 
 
 def _thinned(results: pd.DataFrame) -> list[str]:
@@ -94,7 +134,7 @@ def _thinned(results: pd.DataFrame) -> list[str]:
 def _gaps(results: pd.DataFrame, rows: int) -> list[str]:
     """What is missing, counted, so that nobody takes a half-finished table for a finished one."""
     failed = int(results["accuracy"].isna().sum())
-    columns = len(results[["scenario", "imbalance"]].drop_duplicates())
+    columns = len(results[DATA].drop_duplicates())
     missing = rows * columns * results["seed"].nunique() - len(results)
     gaps = [f"{failed} failed"] if failed else []
     gaps += [f"{missing} not run"] if missing else []

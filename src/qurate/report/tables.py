@@ -9,23 +9,27 @@ from typing import Any
 import pandas as pd
 
 from qurate.benchmark.grid import QUERY_STRATEGY_ORDER
-from qurate.benchmark.outcome import UNASKED, Outcome, ReportError
+from qurate.benchmark.outcome import DATA, NATURAL, UNASKED, Outcome, ReportError
 from qurate.model_selection import RULES
 from qurate.registry import PLAIN
 from qurate.report.page import DASH, count, signed
 from qurate.report.published import Published, scenario_titles
 from qurate.report.statistics import Comparisons, compare_rows
-from qurate.report.table_notes import query_strategy_notes, table_notes
+from qurate.report.table_notes import change_words, query_strategy_notes, table_notes
 
 MEAN = "mean"
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 BEFORE, AFTER = "ece", "ece_calibrated"
+AUROC, AUROC_UNKNOWN, HOS = "auroc", "auroc_unknown", "hos"
 """What a table shows, as results.csv calls it."""
 
 _TITLES = {
     BALANCED: ", balanced accuracy",
     BEFORE: ", calibration error before calibration",
     AFTER: ", calibration error after calibration",
+    AUROC: ", AUROC of right against wrong",
+    AUROC_UNKNOWN: ", AUROC of known against unknown",
+    HOS: ", HOS",
 }
 
 
@@ -99,7 +103,8 @@ class Table:
         title: What it compares.
         shots: Labelled target samples per class.
         model_selection: Rule by which the reported model was chosen.
-        columns: Titles of the scenarios, in a group for each imbalance; 'mean' last where there are several.
+        columns: Titles of the scenarios, in a group for each imbalance and number of unknown and missing classes;
+            'mean' last where there are several.
         rows: In the order of the paper.
         seeds: All seeds in the table.
         notes: Sentences to print below.
@@ -129,7 +134,8 @@ def make_tables(outcome: Outcome) -> list[Table]:
     """One table for each number of shots and each rule, the plain rule ('last') first.
 
     Where a target was thinned to a long tail, one of balanced accuracy follows each; where runs were calibrated, two of
-    the expected calibration error, before and after.
+    the expected calibration error, before and after; where classes are unknown, those of `AUROC`, `AUROC_UNKNOWN` and
+    `HOS`.
     """
     results = outcome.results
     known = {rule: place for place, rule in enumerate(RULES)}
@@ -145,6 +151,10 @@ def make_tables(outcome: Outcome) -> list[Table]:
             if of_shots[AFTER].notna().any():
                 measures += [BEFORE, AFTER]
             found += [_make_table(outcome, of_shots, measure) for measure in measures]
+            hidden = of_shots[of_shots["unknown"] > 0]
+            if hidden[AUROC].notna().any():
+                found.append(_make_table(outcome, of_shots, AUROC))
+            found += [_make_table(outcome, hidden, name) for name in (AUROC_UNKNOWN, HOS) if hidden[name].notna().any()]
     return found
 
 
@@ -166,16 +176,18 @@ def _fill_table(
     title: str,
     **about: Any,
 ) -> Table:
-    """Scenarios across in the order of the paper, once per imbalance; `plain` selectors have a best of their own."""
+    """Scenarios across in the order of the paper, once per kind of target; `plain` selectors have their own best."""
     facts, titles = outcome.facts, scenario_titles(results["scenario"].unique())
     printed = next((table.scenarios for table in Published(facts.suite).tables), ())
     scenarios = sorted(
         titles, key=lambda name: printed.index(titles[name]) if titles[name] in printed else len(printed)
     )
-    there = set(zip(results["scenario"], results["imbalance"], strict=True))
-    imbalances = sorted({int(imbalance) for _, imbalance in there})
-    columns = [(name, imbalance) for imbalance in imbalances for name in scenarios if (name, imbalance) in there]
-    names = [titles[name] + (f", {imbalance}:1" if imbalances[-1] > 1 else "") for name, imbalance in columns]
+    there = set(results[DATA].itertuples(index=False, name=None))
+    changes = sorted({tuple(int(value) for value in column[1:]) for column in there})
+    columns: list[tuple[Any, ...]] = [
+        (name, *change) for change in changes for name in scenarios if (name, *change) in there
+    ]
+    names = [titles[column[0]] + change_words(column[1:], changes) for column in columns]
     rows = [
         _make_row(str(row), of_row, columns, published, measure) for row, of_row in results.groupby("title", sort=False)
     ]
@@ -192,16 +204,17 @@ def _fill_table(
 
 
 def _make_row(
-    title: str, results: pd.DataFrame, columns: list[tuple[str, int]], published: Published, measure: str
+    title: str, results: pd.DataFrame, columns: list[tuple[Any, ...]], published: Published, measure: str
 ) -> TableRow:
-    by_seed = results.pivot(index="seed", columns=["scenario", "imbalance"], values=measure) * 100
-    failed = results[results[ACCURACY].isna()].groupby(["scenario", "imbalance"]).size()
+    by_seed = results.pivot(index="seed", columns=DATA, values=measure) * 100
+    failed = results[results[ACCURACY].isna()].groupby(DATA).size()
+    natural = tuple(NATURAL.values())
     by_seed = by_seed.reindex(columns=pd.MultiIndex.from_tuples(columns))
     cells = [
         replace(
             _summary(by_seed[column].dropna()),
             failed=int(failed.get(column, 0)),
-            published=published.accuracy(title, column[0]) if column[1] == 1 else None,
+            published=published.accuracy(title, column[0]) if column[1:] == natural else None,
         )
         for column in columns
     ]
@@ -209,8 +222,8 @@ def _make_row(
         by_seed = by_seed.dropna(how="all")
         complete = bool(by_seed.notna().all(axis=None))  # else the mean would be of unlike things
         mean = _summary(by_seed.mean(axis=1)) if complete else Entry(None)
-        thinned = any(imbalance > 1 for _, imbalance in columns)
-        cells.append(replace(mean, published=None if thinned else published.mean(title, [name for name, _ in columns])))
+        as_they_are = all(column[1:] == natural for column in columns)
+        cells.append(replace(mean, published=published.mean(title, [c[0] for c in columns]) if as_they_are else None))
     return TableRow(title, str(results["selector"].iloc[0]), tuple(cells))
 
 
