@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -13,16 +14,22 @@ from hypothesis import strategies as st
 from qurate.active.answers import (
     Answer,
     AnswerLog,
+    Kind,
     count_right,
     estimate_accuracy,
     parse_answers,
     read_answers,
     wilson_interval,
 )
+from qurate.data.samples import NO_CLASS
 from qurate.errors import DataError, RunError
 from qurate.runtime.tables import TableError, read_csv
 
 HEADER = ",".join(Answer._fields)
+
+
+def test_an_image_of_no_class_has_one_name() -> None:
+    assert NO_CLASS in get_args(Kind)
 
 
 def said(file: str, label: str = "mug", answer: str = "label", asked: str = "density") -> dict[str, str]:

@@ -82,6 +82,13 @@ def test_adapt_then_predict_evaluate_and_check(
     assert command(place, monkeypatch, *arguments) == 2
     assert f"{confusion} exists. Choose another --confusion, or pass --force" in capsys.readouterr().err
     assert command(place, monkeypatch, *arguments, "--force") == 0
+    capsys.readouterr()
+    shutil.copytree(place / "labeled", tmp_path / "open")
+    shutil.copytree(place / "unlabeled", tmp_path / "open" / "none")
+    assert command(place, monkeypatch, "evaluate", str(run), "--labeled", str(tmp_path / "open")) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "on 9 images." in out
+    assert re.search(r"15 more images are of no class \('none'\)\. An image of a class .* in [\d.]+% of pairs", out)
     assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
     out = capsys.readouterr().out
     assert "checking images: " in out

@@ -172,6 +172,32 @@ def test_evaluate_measures_by_class_name(place: dict[str, Path], adapt: Adapt, t
     paint(tmp_path / "odd" / "purple" / "1.png", (200, 60, 200), seed=0)
     with pytest.raises(DataError, match="got also 'purple'"):
         model.evaluate(tmp_path / "odd")
+    assert (found.auroc_unknown, found.unknown) == (None, 0)
+
+
+def test_images_of_no_class_are_measured_apart(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:
+    model = adapt(place).model
+    files = sorted((place["source"]).rglob("*.png"))
+    truth = [file.parent.name if number % 3 else "none" for number, file in enumerate(files)]
+    lines = [f"{file},{name}\n" for file, name in zip(files, truth, strict=True)]
+    (tmp_path / "all.csv").write_text("file,label\n" + "".join(lines), encoding="utf-8")
+    (tmp_path / "known.csv").write_text("file,label\n" + "".join(row for row in lines if ",none" not in row))
+    (tmp_path / "none.csv").write_text("file,label\n" + "".join(row for row in lines if ",none" in row))
+    found, known = model.evaluate(tmp_path / "all.csv"), model.evaluate(tmp_path / "known.csv")
+    assert found.unknown == truth.count("none") == 6
+    assert dataclasses.replace(found, auroc_unknown=None, unknown=0) == known
+    predicted = model.predict(files).set_index("file")["probability"]
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    for file, name in zip(files, truth, strict=True):
+        sides[name == "none"].append(float(predicted[str(file)]))
+    wins = sum((high > low) + 0.5 * (high == low) for high in sides[False] for low in sides[True])
+    assert found.auroc_unknown == pytest.approx(wins / (len(sides[False]) * len(sides[True])), abs=1e-6)
+    with pytest.raises(DataError, match=r"none.csv: no image has a class"):
+        model.evaluate(tmp_path / "none.csv")
+    named = dataclasses.replace(model, classes=("none", *model.classes[1:]))  # a model that has such a class
+    (tmp_path / "named.csv").write_text(f"file,label\n{files[0]},none\n")
+    found = named.evaluate(tmp_path / "named.csv")
+    assert (found.unknown, int(found.confusion[0].sum())) == (0, 1)
 
 
 def test_bad_files_are_left_out_and_named(place: dict[str, Path], adapt: Adapt) -> None:

@@ -134,11 +134,11 @@ def _nothing_written() -> str:
 def evaluate(
     run: options.RunDir, labeled: options.Folder, confusion: options.AnyFile = None, force: options.Flag = False
 ) -> None:
-    """Measure the model of a run on labelled images: accuracy, balanced accuracy, per class, confusion.
+    """Measure the model of a run on labelled images: accuracy, balanced accuracy, AUROC, per class, confusion.
 
     Args:
         run: Folder of a finished run.
-        labeled: Class folders, a list file ('path class' per line) or a CSV table.
+        labeled: Class folders, a list file ('path class' per line) or a CSV table; class 'none' is no class.
         confusion: CSV table to write: counts, a row for each true class and a column for each predicted one.
         force: Overwrite the confusion table if it exists.
     """

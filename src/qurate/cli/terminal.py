@@ -75,6 +75,7 @@ def stop_advice() -> str:
 
 def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
     """Accuracy, and a table of the classes."""
+    from qurate.data.samples import NO_CLASS
     from qurate.runtime.progress import make_table
 
     counts = found.confusion.sum(dim=1).tolist()
@@ -85,6 +86,15 @@ def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
         print_line(
             f"Mean confidence {found.confidence:.1%}, expected calibration error "
             f"{100 * found.calibration_error:.1f} points ({100 * found.uncalibrated_error:.1f} before calibration)."
+        )
+    if found.auroc is not None:
+        print_line(
+            f"A right prediction has a higher probability than a wrong one in {found.auroc:.1%} of pairs (AUROC)."
+        )
+    if found.auroc_unknown is not None:
+        print_line(
+            f"{found.unknown} more images are of no class ('{NO_CLASS}'). An image of a class has a higher probability "
+            f"than one of none in {found.auroc_unknown:.1%} of pairs (AUROC)."
         )
     rows = []
     for label, (name, count) in enumerate(zip(classes, counts, strict=True)):

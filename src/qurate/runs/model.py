@@ -21,10 +21,10 @@ from qurate.config import NetworkConfig
 from qurate.data.domains import leave_out, list_some
 from qurate.data.images import ImageFiles, Interpolation, OnProgress, Transform
 from qurate.data.own_images import StrPath, find_images, read_labeled
-from qurate.data.samples import DataError
+from qurate.data.samples import NO_CLASS, UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
-from qurate.evaluation import Metrics, calibration_error, measure
+from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, measure
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import infer
@@ -188,26 +188,28 @@ class AdaptedModel:
         return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
 
     def evaluate(self, labeled: StrPath, on_progress: OnProgress | None = None) -> Metrics:
-        """Accuracy, balanced accuracy, per class, confusion and calibration error on labelled images.
+        """Accuracy, balanced accuracy, per class, confusion, calibration error and AUROC on labelled images.
 
         Args:
-            labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new. Unreadable
+            labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new. Images of
+                class 'none', unless the model has one, are of no class: only `auroc_unknown` is about them. Unreadable
                 images are left out with a warning.
             on_progress: Called with the number of images that are done, and of all.
         """
         domain = read_labeled(labeled, "labeled")
-        if strange := [name for name in domain.classes if name not in self.classes]:
+        if strange := [name for name in domain.classes if name not in (*self.classes, NO_CLASS)]:
             raise DataError(
                 f"labeled ('{domain.name}') may only have the model's classes ({list_some(self.classes)}), got also "
-                f"{list_some(strange)}. Rename or remove them."
+                f"{list_some(strange)}. Rename or remove them, or call images of no class '{NO_CLASS}'."
             )
-        if not domain.classes:
+        if not set(domain.classes) & set(self.classes):
             raise DataError(f"{labeled}: no image has a class, so there is nothing to measure. Label some of them.")
         assert isinstance(domain.inputs, ImageFiles)
         found = self._embed(domain.inputs.paths, on_progress)
         domain = leave_out(domain, found.unreadable)
         assert isinstance(domain.inputs, ImageFiles)
-        into = torch.tensor([self.classes.index(name) for name in domain.classes] + [-1])
+        places = {NO_CLASS: UNKNOWN, **{name: place for place, name in enumerate(self.classes)}}
+        into = torch.tensor([places[name] for name in domain.classes] + [-1])
         log_probs, labels = self._classify(found.of(domain.inputs)), into[domain.labels]
         probabilities = at_temperature(log_probs, self.calibration.temperature)
         return replace(
@@ -215,6 +217,9 @@ class AdaptedModel:
             confidence=float(probabilities[labels >= 0].max(dim=1).values.mean()),
             calibration_error=calibration_error(probabilities, labels),
             uncalibrated_error=calibration_error(log_probs.exp(), labels),
+            auroc=auroc_right(probabilities, labels),
+            auroc_unknown=auroc_unknown(probabilities.max(dim=1).values, labels),
+            unknown=int((labels == UNKNOWN).sum()),
         )
 
     def suggest(
