@@ -15,6 +15,7 @@ from qurate.evaluation import (
     auroc_right,
     auroc_unknown,
     calibration_error,
+    certainty,
     evaluate,
     hos,
     measure,
@@ -125,6 +126,16 @@ def open_set(n: int = 200) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
     logits[labels >= 0, labels[labels >= 0]] += 1
     scores = torch.rand(n, generator=rng) + 0.3 * (labels >= 0)
     return logits.softmax(dim=1), scores, scores < 0.5, labels
+
+
+def test_certainty_orders_as_the_highest_probability_and_is_not_rounded_near_one() -> None:
+    probabilities = open_set()[0]
+    assert certainty(probabilities).argsort().tolist() == probabilities.double().max(dim=1).values.argsort().tolist()
+    logits = torch.tensor([[20.0, 0.0], [25.0, 0.0], [0.0, 30.0]])
+    sure = logits.softmax(dim=1)
+    assert sure.max(dim=1).values.tolist() == [1, 1, 1]
+    assert certainty(sure).tolist() == pytest.approx([-math.exp(-20), -math.exp(-25), -math.exp(-30)], rel=1e-6)
+    assert auroc_right(sure, torch.tensor([1, 0, 1])) == 1
 
 
 def test_right_against_wrong_is_among_samples_of_a_class_alone() -> None:

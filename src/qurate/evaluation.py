@@ -116,6 +116,18 @@ def auroc(scores: Tensor, positive: Tensor) -> float | None:
     return float(roc_auc_score(positive.cpu().numpy(), scores.double().cpu().numpy()))
 
 
+def certainty(probabilities: Tensor) -> Tensor:
+    """Minus the sum of all probabilities but the highest, (N,) float64: orders samples as the highest one does.
+
+    Near 1 the highest probability itself is rounded: of an adapted network's, three quarters may be 1 in float32.
+
+    Args:
+        probabilities: (N, K), rows that sum to 1.
+    """
+    others = probabilities.double()
+    return -others.scatter(1, others.argmax(dim=1, keepdim=True), 0.0).sum(dim=1)
+
+
 def auroc_right(probabilities: Tensor, labels: Tensor) -> float | None:
     """AUROC of right against wrong predictions by the highest probability, among samples of a class.
 
@@ -127,8 +139,7 @@ def auroc_right(probabilities: Tensor, labels: Tensor) -> float | None:
         None where all are right, or all wrong.
     """
     known = labels >= 0
-    confidence, predicted = probabilities[known].max(dim=1)
-    return auroc(confidence, predicted == labels[known])
+    return auroc(certainty(probabilities[known]), probabilities[known].argmax(dim=1) == labels[known])
 
 
 def auroc_unknown(scores: Tensor, labels: Tensor) -> float | None:

@@ -21,6 +21,7 @@ from qurate.config import RunConfig
 from qurate.data.samples import UNKNOWN, Split
 from qurate.evaluation import (
     Annotator,
+    certainty,
     predict_probabilities,
     pseudo_label_accuracy,
     true_labels,
@@ -61,9 +62,9 @@ class QueryState:
 
     def fit_of(self, probabilities: Tensor) -> Tensor:
         """How well each sample fits any class by these probabilities: not at all where an answer says so, (N_u,)."""
-        fit = probabilities.max(dim=1).values
-        fit[self.asked[self.labels == UNKNOWN]] = 0.0
-        return fit
+        found = certainty(probabilities)
+        found[self.asked[self.labels == UNKNOWN]] = -1.0  # of no class at all; others are above
+        return found
 
     def known(self) -> Tensor:
         """The probabilities, where an answer is certain, (N_u, K)."""

@@ -22,6 +22,7 @@ from qurate.evaluation import (
     auroc_right,
     auroc_unknown,
     calibration_error,
+    certainty,
     evaluate,
     hos,
     measure,
@@ -64,17 +65,17 @@ def judge(
     Args:
         probabilities: (N_u, K).
         truth: The sealed labels: classes, `UNKNOWN` where a sample is of none, -1 where no one knows, (N_u,) int64.
-        known: How well each sample fits any class, (N_u,); its highest probability unless given.
+        known: How well each sample fits any class, (N_u,); by its highest probability unless given.
         flagged: Whether each is taken to be of no class, (N_u,) bool.
     """
-    confidence, predicted = probabilities.max(dim=1)
+    predicted = probabilities.argmax(dim=1)
     metrics = measure(predicted, truth, probabilities.shape[1])
     return Measures(
         accuracy=metrics.accuracy,
         balanced_accuracy=metrics.balanced_accuracy,
         ece=calibration_error(probabilities, truth),
         auroc=auroc_right(probabilities, truth),
-        auroc_unknown=auroc_unknown(confidence if known is None else known, truth),
+        auroc_unknown=auroc_unknown(certainty(probabilities) if known is None else known, truth),
         hos=None if flagged is None else hos(predicted, flagged, truth),
     )
 

@@ -24,7 +24,7 @@ from qurate.data.own_images import StrPath, find_images, read_labeled
 from qurate.data.samples import NO_CLASS, UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
-from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, measure
+from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, certainty, measure
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import infer
@@ -218,7 +218,7 @@ class AdaptedModel:
             calibration_error=calibration_error(probabilities, labels),
             uncalibrated_error=calibration_error(log_probs.exp(), labels),
             auroc=auroc_right(probabilities, labels),
-            auroc_unknown=auroc_unknown(probabilities.max(dim=1).values, labels),
+            auroc_unknown=auroc_unknown(certainty(probabilities), labels),
             unknown=int((labels == UNKNOWN).sum()),
         )
 
