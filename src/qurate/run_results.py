@@ -125,6 +125,23 @@ class RunAnswers:
         return self.labeled + self.none + self.wrong
 
 
+@dataclass(frozen=True)
+class FlaggedImages:
+    """The unlabelled images that fit none of the classes, and how that was found out.
+
+    Args:
+        flagged: How many.
+        level: Share of them that belongs to a class after all, about.
+        held_out: How many labelled target images they were compared with.
+        share: Estimated share of all unlabelled images that belong to a class.
+    """
+
+    flagged: int
+    level: float
+    held_out: int
+    share: float
+
+
 @dataclass(frozen=True, eq=False)
 class RunRecord:
     """Everything the page shows; files are absolute paths, or relative to the working folder.
@@ -134,7 +151,9 @@ class RunRecord:
         classes: Class names.
         source: Columns file, label.
         labeled: Columns file, label.
-        predictions: Of the unlabelled images; columns file, label, probability.
+        predictions: Of the unlabelled images; columns file, label, probability, known (how well the image fits any
+            class, 0 to 1, NaN where that was not measured), flagged (bool: fits none) and baseline (the class by S+T,
+            empty where there is none).
         positives: Columns file, label, round, reward, phi, classifier_prob, center_prob, entropy_drop.
         rounds: Columns round, positives, new, seconds.
         embedding: A picture of the target in two dimensions, before and after; columns file, part ('source', 'labeled',
@@ -147,6 +166,7 @@ class RunRecord:
         calibration: Of the probabilities of `predictions`.
         held_out: Predictions for labelled target images by models that were not trained on them; columns `HELD_OUT`.
         answers: The answers that the run learned from; None where there are none.
+        flagged: Images that fit none of the classes; None where that was not looked for.
     """
 
     title: str
@@ -165,3 +185,4 @@ class RunRecord:
     calibration: Calibration = field(default_factory=Calibration)
     held_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_OUT))
     answers: RunAnswers | None = None
+    flagged: FlaggedImages | None = None
