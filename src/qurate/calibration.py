@@ -1,7 +1,10 @@
-"""How sure a model may be: one temperature, from labelled target images that it was not trained on.
+"""How sure a model may be: temperatures, from labelled target images that it was not trained on.
 
-softmax(log p / T) are the probabilities of the model with its logits divided by T. T changes how sure the model is of
-a class, never which class it predicts. Guo et al., "On calibration of modern neural networks", 2017.
+softmax(log p / T) are the probabilities of a network with its logits divided by T. T changes how sure it is of a class,
+never which class it predicts. Guo et al., "On calibration of modern neural networks", 2017.
+
+The adapted network is sure of nearly everything; S+T, trained without D_u, knows better what it does not know. So the
+model is both: softmax(log p_adapted / T_a + log p_S+T / T_b), a logarithmic opinion pool.
 """
 
 from __future__ import annotations
@@ -32,18 +35,24 @@ class Calibration:
     """What a model's logits are divided by, and how that was found.
 
     Args:
-        temperature: T; 1 leaves the probabilities as they are.
+        temperature: T of the adapted network; 1 leaves its probabilities as they are.
         by: What it was found from.
         images: How many held-out images, each counted once per repetition; 0 where there were none.
+        baseline_temperature: T of S+T, whose probabilities are multiplied by; None where there is no S+T in the model.
     """
 
     temperature: float = 1.0
     by: Source = "nothing"
     images: int = 0
+    baseline_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        if type(self.temperature) not in (int, float) or not LEAST <= self.temperature <= MOST:
-            raise DataError(f"temperature must be a number from {LEAST:g} to {MOST:g}, got {self.temperature!r}.")
+        for name in ("temperature", "baseline_temperature"):
+            value = getattr(self, name)
+            if value is None and name == "baseline_temperature":
+                continue
+            if type(value) not in (int, float) or not LEAST <= value <= MOST:
+                raise DataError(f"{name} must be a number from {LEAST:g} to {MOST:g}, got {value!r}.")
         if self.by not in get_args(Source):
             raise DataError(f"by must be one of {', '.join(get_args(Source))}, got {self.by!r}.")
         if type(self.images) is not int or self.images < 0:
@@ -51,7 +60,8 @@ class Calibration:
 
     def __str__(self) -> str:
         if self.by == "held-out images":
-            return f"calibrated on {self.images} held-out images (temperature {self.temperature:.2f})"
+            both = "" if self.baseline_temperature is None else f", of S+T {self.baseline_temperature:.2f}"
+            return f"calibrated on {self.images} held-out images (temperature {self.temperature:.2f}{both})"
         if self.by == "agreement with S+T":
             return f"calibrated without labels, by how often it agrees with S+T (temperature {self.temperature:.2f})"
         if self.by == "the run before":
@@ -68,7 +78,8 @@ class Calibration:
         """
         if stored is None:
             return cls()
-        if not isinstance(stored, dict) or stored.keys() != {"temperature", "by", "images"}:
+        names = {"temperature", "by", "images"}
+        if not isinstance(stored, dict) or stored.keys() - {"baseline_temperature"} != names:
             raise DataError(f"calibration must be a table of temperature, by and images, got {str(stored)[:60]}.")
         return cls(**stored)
 
@@ -76,6 +87,34 @@ class Calibration:
 def at_temperature(log_probabilities: Tensor, temperature: float) -> Tensor:
     """Probabilities softmax(log p / T), (N, K)."""
     return F.softmax(log_probabilities / temperature, dim=1)
+
+
+def combine(adapted: Tensor, baseline: Tensor | None, calibration: Calibration) -> Tensor:
+    """Calibrated log-probabilities of the model: log softmax(log p_adapted / T_a + log p_S+T / T_b), (N, K).
+
+    Args:
+        adapted: Log-probabilities of the adapted network, (N, K).
+        baseline: Those of S+T; None where the model has none.
+        calibration: T_a and T_b.
+    """
+    if baseline is None or calibration.baseline_temperature is None:
+        return F.log_softmax(adapted / calibration.temperature, dim=1)
+    return F.log_softmax(adapted / calibration.temperature + baseline / calibration.baseline_temperature, dim=1)
+
+
+def fit_combination(adapted: Tensor, baseline: Tensor, labels: Tensor) -> Calibration:
+    """Both temperatures from held-out images: each network as sure as it may be, then their product.
+
+    Args:
+        adapted: Log-probabilities of held-out images by the adapted network, (n, K).
+        baseline: Those by S+T, (n, K).
+        labels: Their classes, (n,) int64.
+    """
+    first, second = (fit_temperature(log_probs, labels) for log_probs in (adapted, baseline))
+    product = F.log_softmax(adapted.double() / first + baseline.double() / second, dim=1)
+    both = fit_temperature(product, labels)
+    first, second = (min(MOST, max(LEAST, both * each)) for each in (first, second))
+    return Calibration(first, "held-out images", len(labels), second)
 
 
 def fit_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
@@ -153,3 +192,19 @@ def _zero_of(rising: Callable[[float], float], low: float, high: float) -> float
         else:
             high = middle
     return (low + high) / 2
+
+
+def accept_at_precision(probabilities: Tensor, precision: float) -> Tensor:
+    """The largest set of the most probable images whose mean probability is at least the precision, (N,) bool.
+
+    Where probabilities are calibrated, that is the share of them that is right.
+
+    Args:
+        probabilities: Of the predicted class, (N,).
+        precision: From 0 to 1.
+    """
+    ordered, order = probabilities.double().sort(descending=True, stable=True)
+    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, dtype=torch.float64)
+    accepted = torch.zeros(len(ordered), dtype=torch.bool)
+    accepted[order[: int((means >= precision).sum())]] = True  # the means never rise
+    return accepted

@@ -35,6 +35,8 @@ RIDGE = 0.3
 """Penalty of the regression, with embeddings of unit length. Our choice, likewise."""
 FALSE_DISCOVERY_RATE = 0.1
 """Share of the flagged images that belong to a class after all, on average over folders."""
+NO_FIT = "fits none of the classes"
+"""What is said of a flagged image."""
 _STOREY = 0.5  # p-values above this are taken to be of known images: Storey, 2002
 _STEPS = 30  # of smoothing: 0.8 ** 30 is 0.1 %
 _SLICE = 1024
@@ -169,7 +171,8 @@ class Novelty:
         weight: Of the regression, (width,).
         bias: Of the regression.
         held_out: Scores of held-out labelled target images, sorted, (n,).
-        threshold: Images with a score up to this are flagged; -inf flags none.
+        folds: What the held-out scores were made of, for `fit_novelty` with answers of people: its argument.
+        threshold: Images with a score below this are flagged; -inf flags none.
         share: Estimated share of the unlabelled images that belong to a class.
     """
 
@@ -177,8 +180,14 @@ class Novelty:
     weight: Tensor
     bias: float
     held_out: Tensor
+    folds: tuple[tuple[Tensor, Tensor], ...] = ()
     threshold: float = -math.inf
     share: float = 1.0
+
+    @property
+    def flags_any(self) -> bool:
+        """Whether an image can be flagged at all."""
+        return math.isfinite(self.threshold)
 
     def scores(self, embeddings: Tensor) -> Tensor:
         """The regression w . unit(unit(e) - center) + b, (N, width) to (N,)."""
@@ -190,7 +199,7 @@ class Novelty:
 
     def flags(self, embeddings: Tensor) -> Tensor:
         """Which images fit none of the classes, (N,) bool."""
-        return self.scores(embeddings) <= self.threshold
+        return self.scores(embeddings) < self.threshold
 
 
 def known_of_scores(scores: Tensor, held_out: Tensor) -> Tensor:
@@ -204,7 +213,7 @@ def known_of_scores(scores: Tensor, held_out: Tensor) -> Tensor:
         held_out: Sorted, (n,).
     """
     count, spread = len(held_out), held_out.std(correction=0).clamp(min=1e-6)
-    below = torch.searchsorted(held_out, scores.contiguous(), right=True)
+    below = (held_out <= scores.unsqueeze(1)).sum(dim=1)
     left, right = held_out[(below - 1).clamp(min=0)], held_out[below.clamp(max=count - 1)]
     part = ((scores - left) / (right - left).clamp(min=1e-12)).clamp(0, 1)
     inside = (below + part) / (count + 1)
@@ -277,6 +286,7 @@ def fit_novelty(
     flagged = flag(p_values)
     if len(images) < _LEAST_HELD_OUT or int((~flagged).sum()) < 2:
         flagged = torch.zeros_like(flagged)
-    threshold = float(of_unlabeled[flagged].max()) if bool(flagged.any()) else -math.inf
-    share = known_share(p_values) if bool(flagged.any()) else 1.0
-    return Novelty(center, weight, bias, of_held_out, threshold, share), flagged
+    if not bool(flagged.any()):
+        return Novelty(center, weight, bias, of_held_out, tuple(folds)), flagged
+    threshold = float(of_unlabeled[flagged].max() + of_unlabeled[~flagged].min()) / 2  # rounding moves nothing across
+    return Novelty(center, weight, bias, of_held_out, tuple(folds), threshold, known_share(p_values)), flagged

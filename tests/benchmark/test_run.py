@@ -15,15 +15,19 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, tables, tiny_grid
 
-from qurate.benchmark.cell import Cell, CellResult, cross_fitted_temperature, run_cell
+from qurate.benchmark.cell import Cell, CellResult, make_product, run_cell
 from qurate.benchmark.executors import next_cell
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results
+from qurate.calibration import combine
 from qurate.config import RunConfig
 from qurate.data.samples import UNKNOWN
 from qurate.evaluation import true_labels
+from qurate.networks.inference import log_probabilities
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.files import write_atomically
+from qurate.selection.algorithm import fit
+from qurate.selection.crossfit import leave_out
 
 GRID = tiny_grid()
 
@@ -126,25 +130,30 @@ def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole:
     assert set(zip(table["asker"], table["asked"], strict=True)) == {("", 0)}
 
 
-def test_a_calibrated_cell_is_the_same_run_with_a_temperature_beside_it(whole: Path, tmp_path: Path) -> None:
+def test_a_calibrated_cell_is_judged_as_the_product(whole: Path, tmp_path: Path) -> None:
     grid = tiny_grid(methods=("ent",), calibrate=True)
     assert run_grid(grid, tmp_path, [InlineExecutor()]) == []
     found, plain = read_results(tmp_path / "results.csv"), read_results(whole / "results.csv")
     plain = plain[plain["method"] == "ent"].reset_index(drop=True)
     assert plain["temperature"].isna().all()
-    for column in ("selector", "accuracy", "ece"):
-        assert list(found[column]) == list(plain[column])
+    assert list(found["selector"]) == list(plain["selector"])
     assert found["temperature"].between(0.1, 100).all()
     assert (found["ece_calibrated"] != found["ece"]).all()
     for cell, row in zip(grid.cells(), found.itertuples(), strict=True):
         split = InlineExecutor().runner.load(cell)
-        temperature = cross_fitted_temperature(split, cell.config)
-        assert row.temperature == pytest.approx(temperature, rel=1e-5)
+        product = make_product(split, cell.config)
+        assert product is not None
+        assert row.temperature == pytest.approx(product.calibration.temperature, rel=1e-5)
+        network = fit(leave_out(split, product.flagged)[0], cell.config).method.network
+        log_probs = log_probabilities(network, split.target_unlabeled.inputs)
+        combined = combine(log_probs, product.baseline, product.calibration)
+        right = combined.argmax(dim=1) == true_labels(split.target_unlabeled)
+        assert row.accuracy == pytest.approx(float(right.double().mean()), abs=1e-5)
 
 
 def test_nothing_can_be_held_out_of_one_label_per_class() -> None:
     (cell, *_) = tiny_grid(methods=("ent",), shots=(1,)).cells()
-    assert cross_fitted_temperature(InlineExecutor().runner.load(cell), cell.config) is None
+    assert make_product(InlineExecutor().runner.load(cell), cell.config) is None
 
 
 def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from qurate.report.run_text import smallest_in_words
 from qurate.run_results import Gain
 from qurate.runs import comparison as crossfit
 from qurate.runs.comparison import (
+    Folds,
     FoldTask,
     compare,
     cross_fit,
@@ -36,7 +37,7 @@ from qurate.runs.comparison import (
 )
 from qurate.runtime.processes import WorkerProcess, report_progress
 from qurate.runtime.progress import Silence
-from qurate.selection.crossfit import HeldOut, draw_folds
+from qurate.selection.crossfit import Fold, HeldOut, draw_folds
 
 
 def labels_of(*sizes: int) -> torch.Tensor:
@@ -76,7 +77,7 @@ def test_who_is_right_is_counted_over_all_folds() -> None:
     labels = torch.tensor([0, 1, 2])
     right, wrong = torch.eye(3).log(), torch.eye(3).roll(1, dims=1).log()
     folds = [HeldOut(labels, labels, said, wrong) for said in (right, right, wrong)]
-    found = compare(folds, "in turn", right, wrong)
+    found = compare(HeldOut.join(folds), "in turn", right, wrong)
     assert found.adapted == pytest.approx(6 / 9)
     assert (found.baseline, found.images, found.how) == (0.0, 3, "in turn")
     assert (found.disagreement, found.moved) == (1.0, 0.0)
@@ -87,7 +88,7 @@ def test_what_is_not_clear_says_what_would_make_it_so() -> None:
     said = (2 * torch.eye(3)[labels]).log_softmax(dim=1)
     other = said.clone()
     other[0] = said[1]
-    found = compare([HeldOut(torch.arange(12), labels, said, other)], "in turn", said, other)
+    found = compare(HeldOut(torch.arange(12), labels, said, other), "in turn", said, other)
     assert found.verdict == "unclear"
     assert found.wanted is not None
     assert found.more is None or found.more > 0
@@ -96,7 +97,7 @@ def test_what_is_not_clear_says_what_would_make_it_so() -> None:
 def test_models_that_say_the_same_leave_nothing_to_label_for() -> None:
     labels = torch.arange(6) % 3
     said = torch.eye(3)[labels].log_softmax(dim=1)
-    found = compare([HeldOut(torch.arange(6), labels, said, said)], "in turn", said, said)
+    found = compare(HeldOut(torch.arange(6), labels, said, said), "in turn", said, said)
     assert (found.verdict, found.wanted, found.more) == ("unclear", None, None)
     assert "does not matter which" in smallest_in_words(found)
 
@@ -132,31 +133,31 @@ class Ear(Silence):
         return list(dict.fromkeys(phase for phase, _, _ in self.shown))
 
 
-def same(first: tuple[HeldOut, ...], second: tuple[HeldOut, ...]) -> bool:
+def same(first: tuple[Fold, ...], second: tuple[Fold, ...]) -> bool:
     pairs = zip(first, second, strict=True)
     return all(torch.equal(a.tensors()[name], b.tensors()[name]) for a, b in pairs for name in a.tensors())
 
 
 @pytest.fixture(scope="module")
-def one_by_one() -> tuple[HeldOut, ...]:
-    return cross_fit(SPLIT, RUN, FOLDS, Silence(), workers=1)
+def one_by_one() -> tuple[Fold, ...]:
+    return cross_fit(SPLIT, RUN, FOLDS, Silence(), title="S+T", workers=1)
 
 
-def test_two_processes_give_what_one_gives(one_by_one: tuple[HeldOut, ...]) -> None:
+def test_two_processes_give_what_one_gives(one_by_one: tuple[Fold, ...]) -> None:
     ear, kept = Ear(), []
-    found = cross_fit(SPLIT, RUN, FOLDS, ear, workers=2, on_fold=lambda folds: kept.append(sorted(folds)))
+    found = cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", workers=2, on_fold=lambda number, fold: kept.append(number))
     assert same(found, one_by_one)
-    assert ear.phases == ["comparison, 2 of 2 folds at a time"]
-    assert ear.shown[-1][1:] == (280, 280)
-    assert [len(folds) for folds in kept] == [1, 2]
+    assert ear.phases == ["S+T, 2 of 2 folds at a time"]
+    assert ear.shown[-1][1:] == (160, 160)
+    assert sorted(kept) == [0, 1]
 
 
-def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[HeldOut, ...]) -> None:
+def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[Fold, ...]) -> None:
     ear = Ear()
-    found = cross_fit(SPLIT, RUN, FOLDS, ear, done={1: one_by_one[1]}, workers=2)
+    found = cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", done={1: one_by_one[1]}, workers=2)
     assert same(found, one_by_one)
     assert found[1] is one_by_one[1]
-    assert ear.phases == ["comparison 1 of 2, adapted", "comparison 1 of 2, S+T"]
+    assert ear.phases == ["S+T, fold 1 of 2"]
 
 
 class Chatty(FoldTask):
@@ -185,33 +186,33 @@ class Fails(FoldTask):
 
 
 def test_a_stray_line_of_a_process_is_not_its_end(
-    one_by_one: tuple[HeldOut, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    one_by_one: tuple[Fold, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(crossfit, "FoldTask", Chatty)
     ear = Ear()
-    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, workers=2), one_by_one)
-    assert ear.phases == ["comparison, 2 of 2 folds at a time"]
+    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", workers=2), one_by_one)
+    assert ear.phases == ["S+T, 2 of 2 folds at a time"]
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("task", [Dies, Fails])
 def test_what_processes_cannot_do_is_done_here(
-    one_by_one: tuple[HeldOut, ...], task: type[FoldTask], monkeypatch: pytest.MonkeyPatch
+    one_by_one: tuple[Fold, ...], task: type[FoldTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crossfit, "FoldTask", task)
     ear = Ear()
-    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, workers=2), one_by_one)
-    assert ear.phases[-1] == "comparison 2 of 2, S+T"
+    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", workers=2), one_by_one)
+    assert ear.phases[-1] == "S+T, fold 2 of 2"
 
 
 def test_where_no_process_can_be_started_folds_are_trained_here(
-    one_by_one: tuple[HeldOut, ...], monkeypatch: pytest.MonkeyPatch
+    one_by_one: tuple[Fold, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(WorkerProcess, "submit", refuse)
-    assert same(cross_fit(SPLIT, RUN, FOLDS, Silence(), workers=2), one_by_one)
+    assert same(cross_fit(SPLIT, RUN, FOLDS, Silence(), title="S+T", workers=2), one_by_one)
 
 
 def test_processes_end_with_what_started_them() -> None:
@@ -224,7 +225,7 @@ def test_processes_end_with_what_started_them() -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cross_fit(SPLIT, RUN, FOLDS, Impatient(), workers=2)
+        cross_fit(SPLIT, RUN, FOLDS, Impatient(), title="S+T", workers=2)
     assert [process.exitcode for process in started] == [-signal.SIGKILL, -signal.SIGKILL]
 
 
@@ -272,19 +273,19 @@ def test_as_many_at_a_time_as_there_are_cores(
     assert workers_for(change(RUN), folds) == workers
 
 
-def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[HeldOut, ...], tmp_path: Path) -> None:
-    def of(folds: Mapping[int, HeldOut]) -> dict[int, HeldOut] | None:
+def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[Fold, ...], tmp_path: Path) -> None:
+    def of(folds: Folds) -> Folds | None:
         (tmp_path / "folds").write_bytes(pack_folds(folds))
         return unpack_folds(tmp_path / "folds", SPLIT, FOLDS)
 
     assert of({}) == {}
-    found = of({1: one_by_one[1]})
+    found = of({("adapted", 1): one_by_one[1], ("baseline", 0): one_by_one[0]})
     assert found is not None
-    assert list(found) == [1]
-    assert same((found[1],), (one_by_one[1],))
-    assert of({0: one_by_one[1]}) is None  # of other images
-    assert of({2: one_by_one[1]}) is None  # more than there are
-    content = bytearray(pack_folds({1: one_by_one[1]}))
+    assert set(found) == {("adapted", 1), ("baseline", 0)}
+    assert same((found["baseline", 0], found["adapted", 1]), one_by_one)
+    assert of({("adapted", 0): one_by_one[1]}) is None  # of other images
+    assert of({("adapted", 2): one_by_one[1]}) is None  # more than there are
+    content = bytearray(pack_folds({("adapted", 1): one_by_one[1]}))
     content[-1] ^= 1
     (tmp_path / "folds").write_bytes(content)
     assert unpack_folds(tmp_path / "folds", SPLIT, FOLDS) is None

@@ -14,6 +14,7 @@ from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.data.images import Transform
 from qurate.networks.heads import Network, build_network
+from qurate.novelty import Novelty
 from qurate.runs import export
 from qurate.runs.export import ExportError, check_possible, describe, export_onnx
 from qurate.runs.model import AdaptedModel, load
@@ -30,8 +31,7 @@ def _network(config: NetworkConfig = CONFIG) -> Network:
 
 
 def _export(network: Network, path: Path, classes: tuple[str, ...] = CLASSES, *, force: bool = False) -> Path:
-    assert network.transform is not None
-    return export_onnx(network, classes, [network.transform], path, force=force)
+    return export_onnx(AdaptedModel(network, CONFIG, classes), path, force=force)
 
 
 def _session(path: Path) -> Any:
@@ -67,9 +67,9 @@ def test_an_image_gets_the_models_probabilities_by_the_written_recipe(exported: 
 
 def test_the_temperature_is_part_of_the_graph(exported: tuple[Network, Path], tmp_path: Path) -> None:
     network, plain = exported
-    assert network.transform is not None
     calibration = Calibration(4.0, "held-out images", 62)
-    path = export_onnx(network, CLASSES, [network.transform], tmp_path / "calibrated.onnx", calibration)
+    model = AdaptedModel(network, CONFIG, CLASSES, calibration=calibration)
+    path = export_onnx(model, tmp_path / "calibrated.onnx")
     inputs = torch.randn(5, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits = network.eval()(inputs)
@@ -79,6 +79,27 @@ def test_the_temperature_is_part_of_the_graph(exported: tuple[Network, Path], tm
     said = [_session(file).get_modelmeta().custom_metadata_map["calibration"] for file in (path, plain)]
     assert "on 62 held-out images (temperature 4.00)" in said[0]
     assert "not calibrated" in said[1]
+
+
+def test_s_and_t_and_the_score_of_belonging_are_part_of_the_graph(tmp_path: Path) -> None:
+    network, draw = _network().eval(), torch.Generator().manual_seed(3)
+    head = replace(CONFIG, backbone="none")
+    baseline = build_network(head, n_classes=3, input_width=network.width, seed=5).eval()
+    center, weight = (torch.randn(network.width, generator=draw) for _ in range(2))
+    novelty = Novelty(center / 50, weight, 0.1, torch.linspace(-1, 2, 12), threshold=0.0, share=0.5)
+    calibration = Calibration(4.0, "held-out images", 62, 2.0)
+    model = AdaptedModel(network, CONFIG, CLASSES, calibration=calibration, baseline=baseline, novelty=novelty)
+    session = _session(model.export(tmp_path / "whole.onnx"))
+    inputs = torch.randn(5, 3, 160, 160, generator=draw)
+    probabilities, known = session.run(["probabilities", "known"], {"images": inputs.numpy()})
+    with torch.no_grad():
+        vectors = network.backbone(inputs)
+    expected = model.combined.predict(vectors)
+    assert np.allclose(probabilities, expected.probabilities.numpy(), atol=1e-5)
+    assert np.allclose(known, expected.known.numpy(), atol=1e-4)
+    about = session.get_modelmeta().custom_metadata_map
+    assert about["output"] == "probabilities, known"
+    assert (known < json.loads(about["known_threshold"])).tolist() == expected.flagged.tolist()
 
 
 def test_batches_have_any_size(exported: tuple[Network, Path]) -> None:

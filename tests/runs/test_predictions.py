@@ -11,13 +11,13 @@ from qurate.runs.predictions import Row, prediction_table
 
 def test_readable_images_come_first_and_answers_stand_beside_them() -> None:
     rows: dict[str, Row] = {
-        "broken.png": ("", math.nan, "cut off"),
-        "b.png": ("pen", 0.5, ""),
-        "a.png": ("cup", 0.9, ""),
+        "broken.png": ("", math.nan, math.nan, "cut off"),
+        "b.png": ("pen", 0.5, 0.7, ""),
+        "a.png": ("cup", 0.9, 0.8, ""),
     }
     table = prediction_table(rows, ["a.png", "b.png"], ())
     assert table["file"].tolist() == ["a.png", "b.png", "broken.png"]
-    assert list(table) == ["file", "label", "probability", "problem"]
+    assert list(table) == ["file", "label", "probability", "known", "problem"]
     answered = prediction_table(
         rows, ["a.png", "b.png"], [Answer("1", "now", "b.png", "label", "cup", "pen", "random")]
     )
@@ -27,7 +27,7 @@ def test_readable_images_come_first_and_answers_stand_beside_them() -> None:
 
 def test_many_images_take_no_longer_each_than_few() -> None:
     def seconds(count: int) -> float:
-        rows: dict[str, Row] = {f"{number}.png": ("cup", 0.5, "") for number in range(count)}
+        rows: dict[str, Row] = {f"{number}.png": ("cup", 0.5, 0.5, "") for number in range(count)}
         readable = list(rows)[: count // 2]
         began = time.process_time()
         prediction_table(rows, readable, ())

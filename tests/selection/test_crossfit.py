@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 from tests.selection.problem import blobs, config
 
 from qurate.data.samples import SealedLabels, Unlabeled
-from qurate.evaluation import predict_probabilities
+from qurate.evaluation import predict_probabilities, true_labels
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
-from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold, fit_without, hold_out, is_baseline
+from qurate.selection.crossfit import (
+    Fold,
+    HeldOut,
+    baseline_of,
+    draw_folds,
+    fit_fold,
+    hold_out,
+    is_baseline,
+    largest_cosines,
+    leave_out,
+)
 
 
 def test_held_out_images_leave_the_labelled_part_alone() -> None:
@@ -28,22 +38,39 @@ def test_held_out_images_leave_the_labelled_part_alone() -> None:
     assert torch.equal(hidden.inputs, inputs[[1, 5]])
 
 
-def test_a_fold_is_what_both_models_say() -> None:
+def test_a_fold_is_what_a_model_without_its_images_says() -> None:
     split, run, images = blobs(), config("balanced"), torch.tensor([1, 5, 6])
-    names: list[tuple[str, int]] = []
+    steps: list[int] = []
 
-    def listen(name: str, steps: int) -> Callback:
-        names.append((name, steps))
-        return Callback()
+    class Listen(Callback):
+        def on_step(self, step: int, terms: dict[str, float]) -> None:
+            steps.append(step)
 
-    fold = fit_fold(split, run, images, name="fold 1", make_callback=listen)
-    assert names == [("fold 1, adapted", 60 + 2 * 10), ("fold 1, S+T", 60)]
     part, hidden = hold_out(split, images)
-    for each, said in ((run, fold.adapted), (baseline_of(run), fold.baseline)):
+    for each in (run, baseline_of(run)):
+        steps.clear()
+        fold = fit_fold(split, each, images, [Listen()])
+        assert len(steps) == each.total_steps
         method = fit(part, each).method
-        assert said.exp() == pytest.approx(predict_probabilities(method, hidden.inputs), abs=1e-6)
-    assert torch.equal(fold.labels, split.target_labeled.labels[images])
-    assert fold.fits(split, images)
+        assert fold.log_probs.exp() == pytest.approx(predict_probabilities(method, hidden.inputs), abs=1e-6)
+        assert torch.equal(fold.labels, split.target_labeled.labels[images])
+        assert fold.fits(split, images)
+        cosines = [largest_cosines(method.network, inputs) for inputs in (hidden.inputs, split.target_unlabeled.inputs)]
+        logits = method.network.eval()(hidden.inputs) / method.network.classifier.scale
+        assert cosines[0] == pytest.approx(logits.detach().amax(dim=1), abs=1e-5)
+        expected = (cosines[0] - cosines[1].mean()) / cosines[1].std(correction=0)
+        assert fold.cosines == pytest.approx(expected, abs=1e-4)
+
+
+def test_flagged_images_leave_the_unlabelled_part_with_their_sealed_labels() -> None:
+    split = blobs()
+    flagged = torch.zeros(len(split.target_unlabeled), dtype=torch.bool)
+    assert leave_out(split, flagged)[0] is split
+    flagged[[0, 3]] = True
+    part, kept = leave_out(split, flagged)
+    assert kept.tolist() == [i for i in range(len(flagged)) if i not in (0, 3)]
+    assert torch.equal(true_labels(part.target_unlabeled), true_labels(split.target_unlabeled)[kept])
+    assert part.target_labeled is split.target_labeled
 
 
 def test_hidden_labels_and_the_labels_of_held_out_images_change_nothing() -> None:
@@ -54,21 +81,21 @@ def test_hidden_labels_and_the_labels_of_held_out_images_change_nothing() -> Non
     poison = SealedLabels(torch.zeros(len(split.target_unlabeled), dtype=torch.int64))
     unlabeled = Unlabeled(split.target_unlabeled.inputs, poison)
     other = dataclasses.replace(split, target_labeled=labeled, target_unlabeled=unlabeled)
-    assert torch.equal(fit_without(split, run, images), fit_without(other, run, images))
+    assert torch.equal(fit_fold(split, run, images).log_probs, fit_fold(other, run, images).log_probs)
 
 
 def test_a_fold_of_other_data_does_not_fit() -> None:
     split, images = blobs(), torch.tensor([0, 5])
-    said = torch.zeros(2, 4)
-    sound = HeldOut(images, split.target_labeled.labels[images], said, said)
+    said, cosines = torch.zeros(2, 4), torch.zeros(2)
+    sound = Fold(images, split.target_labeled.labels[images], said, cosines)
     assert sound.fits(split, images)
-    assert HeldOut.of_tensors({**sound.tensors(), "of an earlier version": said}).fits(split, images)
+    assert Fold.of_tensors({**sound.tensors(), "of an earlier version": said}).fits(split, images)
     for other in (
         dataclasses.replace(sound, images=images + 1),
         dataclasses.replace(sound, labels=sound.labels + 1),
-        dataclasses.replace(sound, adapted=torch.zeros(2, 5)),
-        dataclasses.replace(sound, baseline=said * float("nan")),
-        dataclasses.replace(sound, baseline=said.long()),
+        dataclasses.replace(sound, log_probs=torch.zeros(2, 5)),
+        dataclasses.replace(sound, cosines=cosines * float("nan")),
+        dataclasses.replace(sound, log_probs=said.long()),
     ):
         assert not other.fits(split, images)
 
@@ -86,9 +113,11 @@ def test_each_image_is_held_out_once_where_its_class_has_another(sizes: list[int
 
 
 def test_rows_of_folds_are_joined_in_their_order() -> None:
-    parts = [HeldOut(*(torch.full((n, 2), float(n)) for _ in range(4))) for n in (1, 3)]
-    joined = HeldOut.join(parts)
-    assert joined.labels[:, 0].tolist() == joined.adapted[:, 1].tolist() == [1, 3, 3, 3]
+    parts = [Fold(*(torch.full((n, 2), float(n)) for _ in range(4))) for n in (1, 3)]
+    joined = Fold.join(parts)
+    assert joined.labels[:, 0].tolist() == joined.log_probs[:, 1].tolist() == [1, 3, 3, 3]
+    both = HeldOut.of(parts, [dataclasses.replace(part, log_probs=-part.log_probs) for part in parts])
+    assert torch.equal(both.adapted, -both.baseline)
 
 
 def test_s_and_t_is_its_own_baseline() -> None:

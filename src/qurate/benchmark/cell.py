@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qurate.benchmark.results import BenchmarkError, RoundRow, Row
-from qurate.calibration import at_temperature, fit_temperature
+from qurate.calibration import Calibration, combine, fit_combination, fit_temperature
 from qurate.config import RunConfig, fingerprint, fingerprint_fields
 from qurate.data.samples import Split
 from qurate.data.suites import Protocol
@@ -32,11 +32,21 @@ from qurate.evaluation import (
 )
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
+from qurate.networks.inference import log_probabilities
 from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit
 from qurate.selection.answered import SHORTER
 from qurate.selection.callbacks import Callback, RoundRecord
-from qurate.selection.crossfit import draw_folds, fit_without
+from qurate.selection.crossfit import (
+    Fold,
+    HeldOut,
+    baseline_of,
+    draw_folds,
+    fit_fold,
+    is_baseline,
+    leave_out,
+    score_novelty,
+)
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.selectors import OracleSelector, Selector
 from qurate.selection.session import Pretraining
@@ -86,7 +96,7 @@ class Snapshot:
 
     Args:
         measures: On the hidden labels of D_u.
-        ece_calibrated: Expected calibration error at the temperature of the run; None where it has none.
+        ece_calibrated: Expected calibration error of the product of the run; None where it has none.
         positives: Size of D_p when the model was made.
         positives_accuracy: Share of right ones; None if there are none.
         scores: What each rule thinks of the model.
@@ -99,6 +109,50 @@ class Snapshot:
     scores: Mapping[str, float]
 
 
+@dataclass(frozen=True, eq=False)
+class Product:
+    """What `adapt` makes of a trained network: S+T beside it, temperatures, and which images fit no class.
+
+    Args:
+        calibration: How the adapted network and S+T are combined.
+        baseline: Log-probabilities of D_u by S+T, (N_u, K); None where the network stands alone.
+        known: How well each image of D_u fits any class, (N_u,); None where that is not measured.
+        flagged: Which fit none and are not trained on, (N_u,) bool.
+    """
+
+    calibration: Calibration
+    baseline: Tensor | None
+    known: Tensor | None
+    flagged: Tensor
+
+
+def make_product(split: Split, config: RunConfig) -> Product | None:
+    """Train S+T and the folds of both models, as `adapt` does; None if no labelled image can be held out."""
+    labels, unlabeled = split.target_labeled.labels, split.target_unlabeled.inputs
+    folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
+    if not folds:
+        return None
+    none = torch.zeros(len(split.target_unlabeled), dtype=torch.bool)
+    if config.network.backbone != "none":  # two networks with a backbone each are no product of `adapt`
+        held_out = Fold.join([fit_fold(split, config, images) for images in folds])
+        alone = Calibration(fit_temperature(held_out.log_probs, held_out.labels), "held-out images", len(labels))
+        return Product(alone, None, None, none)
+    assert isinstance(unlabeled, Tensor), "embeddings"
+    plain = baseline_of(config)
+    network = fit(split, plain).method.network
+    of_baseline = [fit_fold(split, plain, images) for images in folds]
+    novelty, flagged = score_novelty(split, network, [(fold.images, fold.cosines) for fold in of_baseline])
+    known = novelty.known(unlabeled)
+    if is_baseline(config):
+        held_out = Fold.join(of_baseline)
+        alone = Calibration(fit_temperature(held_out.log_probs, held_out.labels), "held-out images", len(labels))
+        return Product(alone, None, known, flagged)
+    part, _ = leave_out(split, flagged)
+    both = HeldOut.of([fit_fold(part, config, images) for images in folds], of_baseline)
+    calibration = fit_combination(both.adapted, both.baseline, both.labels)
+    return Product(calibration, log_probabilities(network, unlabeled), known, flagged)
+
+
 class SnapshotMonitor(Callback):
     """Measures the models of a run: after pre-training, after each round, and on the way.
 
@@ -106,7 +160,7 @@ class SnapshotMonitor(Callback):
         split: For D_u and validation.
         rules: Whose scores to compute.
         steps: Steps of pre-training after which to look too.
-        temperature: To measure calibrated probabilities at too, if there is one.
+        product: What becomes of each model, if anything; without it the network alone is measured.
     """
 
     def __init__(
@@ -115,7 +169,7 @@ class SnapshotMonitor(Callback):
         rules: Collection[str],
         *,
         steps: Collection[int] = (),
-        temperature: float | None = None,
+        product: Product | None = None,
     ) -> None:
         if "validation" in rules and split.validation is None:
             raise BenchmarkError(
@@ -123,7 +177,7 @@ class SnapshotMonitor(Callback):
                 "small. Leave the rule out."
             )
         self.snapshots: list[Snapshot] = []
-        self.temperature = temperature
+        self.product = product
         self._split = split
         self._rules = rules
         self._steps = frozenset(steps)
@@ -156,18 +210,22 @@ class SnapshotMonitor(Callback):
 
     def _take_snapshot(self, method: Method, positives: Positives) -> None:
         unlabeled = self._split.target_unlabeled
-        probabilities = predict_probabilities(method, unlabeled.inputs)
-        truth = true_labels(unlabeled)
-        measures = judge(probabilities, truth)
+        probabilities, product = predict_probabilities(method, unlabeled.inputs), self.product
+        truth, calibrated = true_labels(unlabeled), None
+        measures, indices = judge(probabilities, truth), positives.indices
+        if product is not None:
+            log_probs = log_probabilities(method.network, unlabeled.inputs)
+            combined = combine(log_probs, product.baseline, product.calibration).exp()
+            flagged = None if product.known is None else product.flagged
+            judged = judge(combined, truth, known=product.known, flagged=flagged)
+            calibrated, measures = judged.ece, dataclasses.replace(judged, ece=measures.ece)
+            indices = (~product.flagged).nonzero().squeeze(1)[indices]  # training sees the others alone
         scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
         if "validation" in self._rules:
             assert self._split.validation is not None, "see __init__"
             scores["validation"] = evaluate(method, self._split.validation).accuracy
         scores["oracle"] = measures.accuracy
-        right = pseudo_label_accuracy(positives.indices, positives.labels, unlabeled)
-        calibrated = None
-        if self.temperature is not None:
-            calibrated = calibration_error(at_temperature(probabilities.log(), self.temperature), truth)
+        right = pseudo_label_accuracy(indices, positives.labels, unlabeled)
         self.snapshots.append(Snapshot(measures, calibrated, len(positives), right, scores))
 
 
@@ -178,8 +236,8 @@ def snapshot_steps(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]
     return tuple(config.training.steps * i // SNAPSHOTS for i in range(1, SNAPSHOTS))
 
 
-CALIBRATION_FOLDS = 2
-"""Of the labelled target, to find a temperature by; `adapt` has its own number. Our choice: the fewest there can be."""
+CALIBRATION_FOLDS = 3
+"""Of the labelled target, as `adapt` has them."""
 
 ASKING = ("asker", "ask", "ask_rounds")
 """What only cells that ask people name."""
@@ -203,7 +261,7 @@ class Cell:
             thinning; 1 leaves it as it is.
         unknown: How many classes are hidden, but for their images in the unlabelled target.
         missing_classes: How many known classes the unlabelled target lacks.
-        calibrate: Whether to find a temperature by cross-fitting on the labelled target.
+        calibrate: Whether to judge what `adapt` gives, the combined and calibrated model, in place of the network.
         asker: Which images to label next: a name of `qurate.QUERY_STRATEGIES`, 'none' for nobody, or empty where
             nobody is asked and the run ends.
         ask: Labels to ask for.
@@ -241,6 +299,8 @@ class Cell:
         for part in ("calibrate", "unknown", "missing_classes"):
             if not about[part]:
                 del about[part]
+        if self.calibrate:
+            about["calibrate"] = "combined with S+T"  # cells of before had one temperature
         about["config"] = fingerprint_fields(self.config)
         return fingerprint(about)
 
@@ -339,15 +399,17 @@ def run_cell(
     """
     on_the_way = snapshot_steps(config, cell.rules)
     is_named = selector is None and cell.selector != ORACLE  # nobody else can select in folds
-    temperature = cross_fitted_temperature(split, config) if cell.calibrate and is_named else None
-    monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, temperature=temperature)
+    product = make_product(split, config) if cell.calibrate and is_named else None
+    monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, product=product)
     listeners = (monitor, *callbacks)
-    usable = None if on_the_way else before  # snapshots on the way need a training of their own
+    trained = split if product is None else leave_out(split, product.flagged)[0]
+    fewer = len(trained.target_unlabeled) < len(split.target_unlabeled)
+    usable = None if on_the_way or fewer else before  # snapshots on the way and other data need a training of their own
     shared = shared_pretraining(cell, usable)
     began = time.perf_counter() - shared.seconds  # 0 until it is done
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
-    done = fit(split, config, selector=selector, callbacks=listeners, pretrained=shared)
+    done = fit(trained, config, selector=selector, callbacks=listeners, pretrained=None if fewer else shared)
     seconds = time.perf_counter() - began
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
     made = {"seconds": seconds, "commit": commit, "steps": steps, "device": device_of(done.method)}
@@ -365,16 +427,6 @@ def shared_pretraining(cell: Cell, before: Pretrained | None) -> Pretrained:
     return before if before is not None and before.key == cell.pretraining else Pretrained(key=cell.pretraining)
 
 
-def cross_fitted_temperature(split: Split, config: RunConfig) -> float | None:
-    """The temperature of a run's models, from two folds over the labelled target; None if none can be held out."""
-    labels = split.target_labeled.labels
-    folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
-    if not folds:
-        return None
-    log_probs = torch.cat([fit_without(split, config, images) for images in folds])
-    return fit_temperature(log_probs, labels[torch.cat(folds)])
-
-
 def _row(cell: Cell, monitor: SnapshotMonitor, rule: str, made: dict[str, Any]) -> Row:
     snapshot = monitor.chosen(rule)
     return Row(
@@ -385,7 +437,7 @@ def _row(cell: Cell, monitor: SnapshotMonitor, rule: str, made: dict[str, Any]) 
         positives_accuracy=snapshot.positives_accuracy,
         config=cell.name,
         ece_calibrated=snapshot.ece_calibrated,
-        temperature=monitor.temperature,
+        temperature=None if monitor.product is None else monitor.product.calibration.temperature,
         **made,
     )
 

@@ -79,7 +79,8 @@ class GridOptions:
         imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
         unknown: Hide this many classes, drawn by the seed; their images stay in the unlabelled target alone.
         missing_classes: Remove the images of this many known classes from the unlabelled target.
-        calibrate: Find a temperature for each cell on held-out labelled images (two folds: three times the work).
+        calibrate: Judge what `adapt` gives: the network combined with S+T and calibrated on held-out labelled images,
+            without images that fit no class (three folds: about six times the work).
         ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
         asker: Which images to label next: names of `qurate.QUERY_STRATEGIES`, or 'none' for the control.
         ask_rounds: Ask in this many rounds of equal size; 1 unless given.

@@ -75,7 +75,8 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
             plain = replace(cell.base, selector="none", config=replace(cell.config, selection=selection))
             cost = max(0.0, cost - times.of(plain))
         if cell.calibrate and cell.selector != ORACLE:  # each fold trains all of it; seconds of cells leave them out
-            cost += CALIBRATION_FOLDS * whole
+            of_baseline = cell.config.training.steps / cell.config.total_steps
+            cost += whole * (CALIBRATION_FOLDS + (CALIBRATION_FOLDS + 1) * of_baseline)
         seen |= {cell.pretraining, cell.base.name}
         costs.append(cost)
     return TimeEstimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))

@@ -97,6 +97,7 @@ def predict(
     run: options.RunDir,
     images: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
     out: options.File,
+    precision: Annotated[float | None, option("SHARE")] = None,
     force: options.Flag = False,
 ) -> None:
     """Predict the class of images with the model of a run.
@@ -104,26 +105,41 @@ def predict(
     Args:
         run: Folder of a finished run.
         images: A folder, a glob (in quotes), a list file or an image.
-        out: CSV table to write: file, label, probability, problem.
+        out: CSV table to write: file, label, probability, known, problem.
+        precision: Write labels only where this share of them can be expected to be right, such as 0.95; others stay
+            empty.
         force: Overwrite FILE if it exists.
     """
+    if precision is not None and not 0 < precision < 1:
+        raise ConfigError(f"--precision must be a number between 0 and 1, such as 0.95, got {precision:g}.")
     check_output(out, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
     load_torch()
     from qurate.data.domains import list_some
+    from qurate.novelty import NO_FIT
     from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
 
     model = load(run)
+    if precision is not None and model.calibration.by != "held-out images":
+        raise ConfigError(
+            f"--precision needs calibrated probabilities; those of {run} are {model.calibration}. Adapt with two or "
+            "more labelled target images per class and without --no-compare."
+        )
     with PhaseBars(Console()) as bars:
-        table = model.predict(images, functools.partial(bars.show, "predicting"))
-    unreadable = int((table["problem"] != "").sum())
+        table = model.predict(images, functools.partial(bars.show, "predicting"), precision=precision)
+    unreadable, strange = int(table["probability"].isna().sum()), int((table["problem"] == NO_FIT).sum())
     if unreadable == len(table):
         raise DataError(f"none of the {len(table)} images can be read: {list_some(table['problem'], 3)}")
     write_output(out, to_csv(table), "--out")
     print_line(f"{len(table) - unreadable} images predicted, {unreadable} unreadable. Table: {out}")
+    if strange:
+        print_line(f"{strange} of them fit none of the classes; the column `problem` says which.")
+    if precision is not None:
+        accepted = int((table["label"] != "").sum())
+        print_line(f"{accepted} of {len(table)} images have a label: about {precision:.0%} of these are right.")
     print_line(f"The probabilities are {model.calibration}.")
 
 

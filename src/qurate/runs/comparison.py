@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -25,27 +25,40 @@ from qurate.runtime.processes import WorkerProcess, report_progress
 from qurate.runtime.progress import Reporter
 from qurate.runtime.tensors import pack_tensors, read_tensors
 from qurate.selection.callbacks import Callback, StepCount
-from qurate.selection.crossfit import HeldOut, baseline_of, draw_folds, fit_fold, shuffle_classes
+from qurate.selection.crossfit import Fold, HeldOut, draw_folds, fit_fold, shuffle_classes
+
+Model = Literal["baseline", "adapted"]
+"""Which of the two models a fold is of."""
+Folds = Mapping[tuple[Model, int], Fold]
+"""Folds that are done, by their model and their place."""
 
 
-def pack_folds(folds: Mapping[int, HeldOut]) -> bytes:
-    """Folds that are done, by their place, as the content of a file."""
-    tensors = {f"{number} {name}": each for number in folds for name, each in folds[number].tensors().items()}
-    return pack_tensors(tensors)
+def pack_folds(folds: Folds) -> bytes:
+    """Folds that are done, as the content of a file."""
+    return pack_tensors(
+        {
+            f"{model} {number} {name}": each
+            for (model, number), fold in folds.items()
+            for name, each in fold.tensors().items()
+        }
+    )
 
 
-def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
+def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[tuple[Model, int], Fold] | None:
     """The folds in a file of `pack_folds`; None where it is damaged, or of other data."""
     try:
-        parts: dict[int, dict[str, Tensor]] = {}
+        parts: dict[tuple[str, int], dict[str, Tensor]] = {}
         for name, each in read_tensors(path).items():
-            number, _, part = name.partition(" ")
-            parts.setdefault(int(number), {})[part] = each
-        found = {number: HeldOut.of_tensors(each) for number, each in parts.items()}
-        sound = all(number in range(len(folds)) and fold.fits(split, folds[number]) for number, fold in found.items())
+            model, number, part = name.split(" ")
+            parts.setdefault((model, int(number)), {})[part] = each
+        found = {key: Fold.of_tensors(each) for key, each in parts.items()}
+        sound = all(
+            model in get_args(Model) and number in range(len(folds)) and fold.fits(split, folds[number])
+            for (model, number), fold in found.items()
+        )
     except Exception:  # a damaged or foreign file fails in many ways; none of them runs its code
         return None
-    return found if sound else None
+    return cast(dict[tuple[Model, int], Fold], found) if sound else None
 
 
 WORTH_A_PROCESS = 2000
@@ -60,51 +73,48 @@ def cross_fit(
     folds: Sequence[Tensor],
     reporter: Reporter,
     *,
-    done: Mapping[int, HeldOut] | None = None,
-    on_fold: Callable[[Mapping[int, HeldOut]], None] | None = None,
+    title: str,
+    done: Mapping[int, Fold] | None = None,
+    on_fold: Callable[[int, Fold], None] | None = None,
     workers: int | None = None,
-) -> tuple[HeldOut, ...]:
-    """Train the adapted model and S+T without each fold's images; the result does not depend on how many run at once.
+) -> tuple[Fold, ...]:
+    """Train a model without each fold's images; the result does not depend on how many are trained at once.
 
     Args:
         split: D_s, D_t, D_u.
-        config: The run; S+T has the same network, training and seed.
-        folds: Positions in D_t of the images to hold out, one tensor for each pair of trainings.
+        config: The run.
+        folds: Positions in D_t of the images to hold out, one tensor for each training.
         reporter: Shown the progress.
+        title: Of the model, for the progress.
         done: Folds of an interrupted run, by their place in `folds`.
-        on_fold: Called after each fold with all that are done.
+        on_fold: Called after each fold with its place.
         workers: How many to train at the same time, each in a process of its own; `workers_for` unless given.
     """
     found = dict(done or {})
 
-    def keep(number: int, fold: HeldOut) -> None:
+    def keep(number: int, fold: Fold) -> None:
         found[number] = fold
         if on_fold is not None:
-            on_fold(found)
+            on_fold(number, fold)
 
     missing = [number for number in range(len(folds)) if number not in found]
     workers = min(workers_for(config, len(missing)) if workers is None else workers, len(missing))
     if workers > 1:
-        _fit_in_processes(FoldTask.without_seal(split, config, folds), missing, workers, reporter, keep)
+        _fit_in_processes(FoldTask.without_seal(split, config, folds), missing, workers, reporter, keep, title)
     for number in missing:
         if number not in found:
-            name = f"comparison {number + 1} of {len(folds)}"
-            keep(number, fit_fold(split, config, folds[number], name=name, make_callback=partial(StepCount, reporter)))
+            steps = StepCount(reporter, f"{title}, fold {number + 1} of {len(folds)}", config.total_steps)
+            keep(number, fit_fold(split, config, folds[number], [steps]))
     return tuple(found[number] for number in range(len(folds)))
 
 
 def workers_for(config: RunConfig, folds: int) -> int:
     """How many folds to train at the same time: one for each core, where only the head is trained, on a CPU."""
-    small = folds * steps_of_fold(config) < WORTH_A_PROCESS
+    small = folds * config.total_steps < WORTH_A_PROCESS
     several = config.execution.processes > 1  # they are busy together
     if small or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
         return 1
     return max(1, min(folds, available_cores() // max(1, config.execution.threads)))
-
-
-def steps_of_fold(config: RunConfig) -> int:
-    """Training steps of both models."""
-    return config.total_steps + baseline_of(config).total_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +132,8 @@ class FoldTask:
         return cls(Split(split.classes, split.source, split.target_labeled, unlabeled), config, tuple(folds))
 
     def __call__(self, number: int) -> bytes:
-        """Train a fold; the pickled `HeldOut`."""
-        steps = _ReportSteps()  # of both trainings
-        fold = fit_fold(self.split, self.config, self.folds[number], make_callback=lambda name, total: steps)
-        return pickle.dumps(fold)
+        """Train a fold; the pickled `Fold`."""
+        return pickle.dumps(fit_fold(self.split, self.config, self.folds[number], [_ReportSteps()]))
 
 
 class _ReportSteps(Callback):
@@ -137,11 +145,16 @@ class _ReportSteps(Callback):
 
 
 def _fit_in_processes(
-    task: FoldTask, missing: Sequence[int], workers: int, reporter: Reporter, keep: Callable[[int, HeldOut], None]
+    task: FoldTask,
+    missing: Sequence[int],
+    workers: int,
+    reporter: Reporter,
+    keep: Callable[[int, Fold], None],
+    title: str,
 ) -> None:
     """Train folds in worker processes; those that could not be trained there are left to the caller."""
-    each, waiting, steps = steps_of_fold(task.config), list(missing), dict.fromkeys(missing, 0)
-    phase = f"comparison, {workers} of {len(task.folds)} folds at a time"
+    each, waiting, steps = task.config.total_steps, list(missing), dict.fromkeys(missing, 0)
+    phase = f"{title}, {workers} of {len(task.folds)} folds at a time"
     running: dict[Future[bytes], tuple[WorkerProcess, int]] = {}
     content = pickle.dumps(task)
 
@@ -201,16 +214,15 @@ def plan_comparison(labels: Tensor, *, seed: int) -> Plan:
     return Plan("k-fold over the labelled images", draw_folds(labels, FOLDS, seed=seed))
 
 
-def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison:
-    """Judge the adapted model against S+T.
+def compare(held_out: HeldOut, how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison:
+    """Judge the model against S+T.
 
     Args:
-        folds: Of `cross_fit`; at least one.
+        held_out: What both say of images that neither was trained on; at least one.
         how: The images were held out, in words.
-        adapted: Log-probabilities of D_u by the adapted model, trained on all labelled images, (N_u, K).
+        adapted: Log-probabilities of D_u by the combined model, trained on all labelled images, (N_u, K).
         baseline: Those by S+T, trained on all of them too, (N_u, K).
     """
-    held_out = HeldOut.join(folds)
     found = estimate_gain(held_out, adapted, baseline)
     verdict, images = verdict_of(found.gain), len(held_out.images.unique())
     wanted = more = None

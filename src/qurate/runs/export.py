@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qurate.calibration import Calibration
+from qurate.calibration import Calibration, combine
+from qurate.combined import CombinedModel
 from qurate.data.images import Transform
 from qurate.errors import RunError
 from qurate.networks.heads import Network
+from qurate.novelty import Novelty, known_of_scores
 from qurate.runs.files import EXPORT_FILE
+from qurate.runs.model import AdaptedModel
 from qurate.runtime.files import write_atomically
 from qurate.runtime.randomness import generator
 
-INPUT_NAME, OUTPUT_NAME = "images", "probabilities"
+INPUT_NAME, OUTPUT_NAME, KNOWN_NAME = "images", "probabilities", "known"
 LARGEST_DIFFERENCE = 1e-4
 """A probability of the exported file may differ by this from the model's."""
 
@@ -34,40 +37,31 @@ class ExportError(RunError):
     """A model cannot be exported; the message says why and what to do."""
 
 
-def export_onnx(
-    network: Network,
-    classes: Sequence[str],
-    transforms: Sequence[Transform],
-    path: Path | str,
-    calibration: Calibration = _NONE,
-    *,
-    force: bool = False,
-) -> Path:
-    """Write a network as ONNX, from prepared inputs to probabilities, for batches of any size.
+def export_onnx(model: AdaptedModel, path: Path | str, *, force: bool = False) -> Path:
+    """Write a model as ONNX, from prepared inputs to probabilities and `known`, for batches of any size.
 
-    The file's metadata say how to prepare an image and what the classes are. It is compared with the network by
+    The file's metadata say how to prepare an image and what the classes are. It is compared with the model by
     onnxruntime before it is put in place.
 
     Args:
-        network: Inputs to logits.
-        classes: Names of the K outputs.
-        transforms: How images are prepared; one for each backbone, whose input it is.
+        model: A model of a run.
         path: File to write, whole or not at all.
-        calibration: Whose temperature becomes part of the graph.
         force: Overwrite it if it exists.
 
     Raises:
-        ExportError: If the extra is not installed, the file already exists, or it does not agree with the network.
+        ExportError: If the extra is not installed, the file already exists, or it does not agree with the model.
     """
     target = Path(path)
     check_possible(target, force)
-    if len(classes) != network.n_classes:
-        raise ExportError(f"export_onnx: classes must be the network's {network.n_classes}, got {len(classes)}.")
+    network = model.network
+    if len(model.classes) != network.n_classes:
+        raise ExportError(f"export_onnx: classes must be the network's {network.n_classes}, got {len(model.classes)}.")
     device, was_training = network.classifier.weight.device, network.training
     try:
-        model = _Probabilities(network.cpu().eval(), calibration.temperature).eval()
-        about = describe(classes, transforms, calibration)
-        content = _convert(model, about, [(3, transform.crop, transform.crop) for transform in transforms])
+        network.cpu().eval()
+        about = describe(model.classes, model.transforms, model.calibration, model.novelty)
+        shapes = [(3, transform.crop, transform.crop) for transform in model.transforms]
+        content = _convert(_Outputs(network, model.combined).eval(), about, shapes)
     finally:
         network.to(device).train(was_training)
     try:
@@ -85,7 +79,10 @@ def input_names(count: int) -> list[str]:
 
 
 def describe(
-    classes: Sequence[str], transforms: Sequence[Transform], calibration: Calibration = _NONE
+    classes: Sequence[str],
+    transforms: Sequence[Transform],
+    calibration: Calibration = _NONE,
+    novelty: Novelty | None = None,
 ) -> dict[str, str]:
     """The metadata of an exported file; values that are no sentences are JSON.
 
@@ -99,6 +96,14 @@ def describe(
         "output_meaning": "float32 (batch, classes): the probability of each class, in the order of classes.",
         "calibration": f"The probabilities are {calibration}.",
     }
+    if novelty is not None:
+        below = known_of_scores(torch.tensor([novelty.threshold]), novelty.held_out) if novelty.flags_any else None
+        about |= {
+            "output": f"{OUTPUT_NAME}, {KNOWN_NAME}",
+            "known_meaning": "float32 (batch,): how well the image fits any class, from 0 to 1.",
+            "known_threshold": json.dumps(0.0 if below is None else float(below)),
+            "known_threshold_meaning": "An image with a lower `known` fits none of the classes.",
+        }
     for name, transform in zip(inputs, transforms, strict=True):
         size, crop, number = transform.resize, transform.crop, name.removeprefix(INPUT_NAME)
         about |= {
@@ -117,24 +122,31 @@ def describe(
     return about
 
 
-class _Probabilities(nn.Module):
-    def __init__(self, network: Network, temperature: float) -> None:
+class _Outputs(nn.Module):
+    """From prepared images to probabilities (N, K) and, where it is measured, `known` (N,)."""
+
+    def __init__(self, network: Network, model: CombinedModel) -> None:
         super().__init__()
-        self.network = network
-        self.temperature = temperature
+        self.network, self.baseline = network, model.baseline
+        self.calibration, self.novelty = model.calibration, model.novelty
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return F.softmax(self.network(*inputs) / self.temperature, dim=1)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        vectors = self.network.backbone(*inputs)
+        adapted = F.log_softmax(self.network.classifier(self.network.bottleneck(vectors)), dim=1)
+        baseline = None if self.baseline is None else F.log_softmax(self.baseline(vectors), dim=1)
+        probabilities = combine(adapted, baseline, self.calibration).exp()
+        return (probabilities,) if self.novelty is None else (probabilities, self.novelty.known(vectors))
 
 
-def _convert(model: _Probabilities, about: dict[str, str], shapes: Sequence[tuple[int, ...]]) -> bytes:
+def _convert(model: _Outputs, about: dict[str, str], shapes: Sequence[tuple[int, ...]]) -> bytes:
     onnx: Any = importlib.import_module("onnx")
+    names = [OUTPUT_NAME] if model.novelty is None else [OUTPUT_NAME, KNOWN_NAME]
     program: Any = torch.onnx.export(
         model,
         tuple(torch.zeros(2, *shape) for shape in shapes),
         dynamo=True,
         input_names=input_names(len(shapes)),
-        output_names=[OUTPUT_NAME],
+        output_names=names,
         dynamic_shapes={"inputs": ({0: "batch"}, *({0: torch.export.Dim.DYNAMIC} for _ in shapes[1:]))},  # of one size
         verbose=False,
     )
@@ -142,26 +154,26 @@ def _convert(model: _Probabilities, about: dict[str, str], shapes: Sequence[tupl
     onnx.helper.set_model_props(proto, about)
     proto.producer_name = "qurate"
     content: bytes = proto.SerializeToString()
-    _check_agreement(model, content, shapes)
+    _check_agreement(model, names, content, shapes)
     return content
 
 
-def _check_agreement(model: nn.Module, content: bytes, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Compare file and network on random inputs, in batches of sizes that were not exported with."""
+def _check_agreement(model: nn.Module, names: Sequence[str], content: bytes, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Compare file and model on random inputs, in batches of sizes that were not exported with."""
     session: Any = importlib.import_module("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
     for size in (1, 3):
         source = generator(0, size)
         inputs = [torch.randn(size, *shape, generator=source) for shape in shapes]
         with torch.no_grad():
-            expected: NDArray[np.float32] = model(*inputs).numpy()
+            expected: list[NDArray[np.float32]] = [values.numpy() for values in model(*inputs)]
         given = {name: images.numpy() for name, images in zip(input_names(len(shapes)), inputs, strict=True)}
-        (got,) = session.run([OUTPUT_NAME], given)
-        difference = float(np.abs(got - expected).max()) if got.shape == expected.shape else float("inf")
-        if not difference <= LARGEST_DIFFERENCE:
-            raise ExportError(
-                f"The exported file's probabilities differ from the model's by {difference:g} (allowed: "
-                f"{LARGEST_DIFFERENCE:g}), so nothing was written. Try other versions of torch and onnxscript."
-            )
+        for name, wanted, got in zip(names, expected, session.run(list(names), given), strict=True):
+            difference = float(np.abs(got - wanted).max()) if got.shape == wanted.shape else float("inf")
+            if not difference <= LARGEST_DIFFERENCE:
+                raise ExportError(
+                    f"The exported file's {name} differ from the model's by {difference:g} (allowed: "
+                    f"{LARGEST_DIFFERENCE:g}), so nothing was written. Try other versions of torch and onnxscript."
+                )
 
 
 def check_possible(path: Path, force: bool) -> None:

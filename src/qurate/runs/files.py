@@ -73,10 +73,11 @@ class Replacement:
             for name in _FILES:
                 if not is_file(self.path / name):
                     (self.run / name).unlink(missing_ok=True)
-            shutil.rmtree(self.run / BASELINE_FOLDER, ignore_errors=True)  # no replacement has one yet
-            if is_folder(self.path / CURVES_FOLDER):
-                shutil.rmtree(self.run / CURVES_FOLDER, ignore_errors=True)
-                (self.path / CURVES_FOLDER).rename(self.run / CURVES_FOLDER)
+            for name in (BASELINE_FOLDER, CURVES_FOLDER):
+                if name == BASELINE_FOLDER or is_folder(self.path / name):
+                    shutil.rmtree(self.run / name, ignore_errors=True)
+                if is_folder(self.path / name):
+                    (self.path / name).rename(self.run / name)
         for name in _FILES:
             if is_file(self.path / name):
                 (self.path / name).replace(self.run / name)

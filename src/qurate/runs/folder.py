@@ -19,7 +19,7 @@ from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.data.samples import Split
 from qurate.errors import RunError
 from qurate.run_results import RunRecord
-from qurate.runs.comparison import pack_folds, unpack_folds
+from qurate.runs.comparison import Folds, Model, pack_folds, unpack_folds
 from qurate.runs.files import (
     BASELINE_FOLDER,
     CHECKPOINT_BEFORE,
@@ -42,7 +42,7 @@ from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import is_file
 from qurate.runtime.tables import to_csv
 from qurate.runtime.tensors import not_finite, pack_tensors, read_tensors
-from qurate.selection.crossfit import HeldOut
+from qurate.selection.crossfit import Fold
 from qurate.selection.session import Progress
 
 
@@ -249,12 +249,12 @@ class RunFolder:
                 newest.replace(self.work / CHECKPOINT_BEFORE)
             write_atomically(newest, content)
 
-    def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[int, HeldOut] | None:
-        """The folds of the comparison that are done, by their place; None where the file is damaged."""
+    def load_folds(self, split: Split, folds: Sequence[Tensor]) -> dict[tuple[Model, int], Fold] | None:
+        """The folds of the comparison that are done; None where the file is damaged."""
         path = self.work / COMPARISON_FILE
         return unpack_folds(path, split, folds) if path.is_file() else {}
 
-    def save_folds(self, folds: Mapping[int, HeldOut]) -> None:
+    def save_folds(self, folds: Folds) -> None:
         """Write the folds of the comparison that are done."""
         self._write(COMPARISON_FILE, pack_folds(folds))
 
@@ -284,8 +284,8 @@ class RunFolder:
                 self._replacement.move_into_place()
         self.work = self.path
 
-    def write_calibrated(self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame) -> None:
-        """Write again what the comparison changes: probabilities, metrics, the page, and how to use the model."""
+    def write_compared(self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame) -> None:
+        """Write again what the comparison changes: predictions, metrics, the page, and how to use the model."""
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self.write_page(record)
         with disk_errors(self.path):

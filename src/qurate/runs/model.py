@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, get_args
 import pandas as pd
 import safetensors.torch
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from qurate.active.strategies import QueryStrategy
-from qurate.calibration import Calibration, at_temperature
+from qurate.calibration import Calibration, accept_at_precision
+from qurate.combined import CombinedModel, Prediction
 from qurate.config import NetworkConfig
 from qurate.data.domains import leave_out, list_some
 from qurate.data.images import ImageFiles, Interpolation, OnProgress, Transform
@@ -27,7 +27,8 @@ from qurate.embedding.embed import Embeddings, embed_files
 from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, certainty, measure
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
-from qurate.networks.inference import infer
+from qurate.networks.inference import log_probabilities
+from qurate.novelty import NO_FIT, Novelty
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
@@ -100,8 +101,8 @@ def read_transform(stored: Any) -> Transform:
     return Transform(stored["resize"], stored["crop"], tuple(stored["mean"]), tuple(stored["std"]), interpolation)
 
 
-def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
-    """Put the tensors of model.safetensors into a network; models of version 0.1 have no checksum."""
+def load_tensors(network: nn.Module, path: Path, checksum: str | None) -> None:
+    """Put the tensors of model.safetensors into a module; models of version 0.1 have no checksum."""
     try:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
@@ -121,13 +122,86 @@ def load_tensors(network: Network, path: Path, checksum: str | None) -> None:
     network.load_state_dict(tensors)
 
 
+class _Whole(nn.Module):
+    """All tensors of a model: the network, S+T's head and what the score `known` is made of, where there are any.
+
+    Args:
+        network: From images to logits.
+        baseline: Bottleneck and classifier of S+T; None where there is none.
+        novelty: Its tensors by name; none where it is not measured.
+    """
+
+    def __init__(self, network: Network, baseline: Network | None, novelty: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.backbone, self.bottleneck, self.classifier = network.backbone, network.bottleneck, network.classifier
+        if baseline is not None:
+            self.baseline = nn.ModuleDict({"bottleneck": baseline.bottleneck, "classifier": baseline.classifier})
+        for name, values in novelty.items():
+            self.register_buffer(f"novelty_{name}", values)
+
+
+def novelty_tensors(novelty: Novelty | None) -> dict[str, Tensor]:
+    """The tensors of the score, by name; `images`, `cosines` and `fold` are those of its folds, one after another."""
+    if novelty is None:
+        return {}
+    fold = [torch.full_like(images, number) for number, (images, _) in enumerate(novelty.folds)]
+    return {
+        "center": novelty.center,
+        "weight": novelty.weight,
+        "held_out": novelty.held_out,
+        "images": torch.cat([images for images, _ in novelty.folds]),
+        "cosines": torch.cat([cosines for _, cosines in novelty.folds]),
+        "fold": torch.cat(fold),
+    }
+
+
+_LARGEST_SCORE = 1e6
+
+
+def read_novelty(stored: Any, width: int) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """The numbers of the score in model.json, and empty tensors of the shapes that belong to them."""
+    if stored is None:
+        return {}, {}
+    if not isinstance(stored, dict) or stored.keys() != {"bias", "threshold", "share", "images"}:
+        raise ValueError(f"novelty must be a table of bias, threshold, share and images, got {shorten(repr(stored))}")
+    limits = {"bias": _LARGEST_SCORE, "threshold": _LARGEST_SCORE, "share": 1.0}
+    for name, most in limits.items():
+        value = stored[name]
+        if value is None and name == "threshold":
+            continue
+        if type(value) not in (int, float) or not abs(value) <= most:
+            raise ValueError(f"novelty.{name} must be a number up to {most:g}, got {shorten(repr(value))}")
+    count = stored["images"]
+    if type(count) is not int or not 0 < count <= 10**6:
+        raise ValueError(f"novelty.images must be a whole number from 1 to 1000000, got {shorten(repr(count))}")
+    numbers = {name: float(stored[name]) for name in limits if stored[name] is not None}
+    shapes = {"center": width, "weight": width, "held_out": count, "cosines": count}
+    tensors = {name: torch.zeros(size) for name, size in shapes.items()}
+    return numbers, tensors | {name: torch.zeros(count, dtype=torch.int64) for name in ("images", "fold")}
+
+
+def make_novelty(numbers: Mapping[str, float], tensors: Mapping[str, Tensor]) -> Novelty | None:
+    """The score, from what `read_novelty` and the file of tensors hold; None where there is none."""
+    if not tensors:
+        return None
+    places = [tensors["fold"] == number for number in tensors["fold"].unique()]
+    folds = tuple((tensors["images"][place], tensors["cosines"][place]) for place in places)
+    held_out = tensors["held_out"].sort().values
+    return Novelty(tensors["center"], tensors["weight"], held_out=held_out, folds=folds, **numbers)
+
+
 class Looked(NamedTuple):
-    """Readable image files, their embeddings (N, width) and probabilities (N, K); and why others cannot be read."""
+    """Readable image files, their embeddings (N, width) and predictions; and why others cannot be read."""
 
     files: tuple[Path, ...]
     embeddings: Tensor
-    probabilities: Tensor
+    predicted: Prediction
     unreadable: Mapping[Path, str]
+
+    @property
+    def probabilities(self) -> Tensor:
+        """(N, K)."""
+        return self.predicted.probabilities
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,8 +214,10 @@ class AdaptedModel:
         classes: Class names.
         origin: Where it comes from: the backbone's weights, what was trained, the version of qurate.
         cache: Folder of the embedding cache; the user's unless given.
-        calibration: What the logits are divided by, so that probabilities mean what they say.
+        calibration: How the adapted network and S+T are combined, so that probabilities mean what they say.
         folder: The run that it comes from, if it was written.
+        baseline: S+T on the same embeddings; None where the model has none.
+        novelty: How well images fit the classes; None where that was not measured.
 
     Example:
         >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
@@ -155,6 +231,8 @@ class AdaptedModel:
     cache: Path | None = None
     calibration: Calibration = field(default_factory=Calibration)
     folder: Path | None = None
+    baseline: Network | None = None
+    novelty: Novelty | None = None
 
     def __repr__(self) -> str:
         trained = "all layers trained" if self.origin.get("trained") == "full" else "head trained"
@@ -168,24 +246,42 @@ class AdaptedModel:
         """How image files are prepared for each backbone; most models have one."""
         return network_transforms(self.network)
 
-    def predict(self, images: StrPath | Sequence[StrPath], on_progress: OnProgress | None = None) -> pd.DataFrame:
+    def predict(
+        self,
+        images: StrPath | Sequence[StrPath],
+        on_progress: OnProgress | None = None,
+        *,
+        precision: float | None = None,
+    ) -> pd.DataFrame:
         """The most probable class of each image.
 
         Args:
             images: A folder, a glob, a list file, one image or paths.
             on_progress: Called with the number of images that are done, and of all.
+            precision: Leave the label empty unless it is among the most probable ones of which this share can be
+                expected to be right, and the image fits a class; None gives a label to each.
 
         Returns:
-            Columns file, label, probability and problem; an unreadable image has an empty label, no probability and its
-            problem in words. Probabilities are calibrated where `calibration` says so.
+            Columns file, label, probability, known and problem. `known` is how well the image fits any class, from 0
+            to 1; that it fits none is a problem in words. An unreadable image has an empty label, no numbers and its
+            problem. Probabilities are calibrated where `calibration` says so.
         """
         files = find_images(images)
         seen = self.look(files, on_progress)
-        sure, labels = seen.probabilities.max(dim=1)
-        named = zip([self.classes[label] for label in labels.tolist()], sure.tolist(), strict=True)
-        found = dict(zip(seen.files, named, strict=True))
-        rows = [(str(file), *found.get(file, ("", math.nan)), seen.unreadable.get(file, "")) for file in files]
-        return pd.DataFrame(rows, columns=["file", "label", "probability", "problem"])
+        (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
+        taken = ~seen.predicted.flagged
+        if precision is not None:
+            taken[taken.clone()] = accept_at_precision(sure[taken], precision)
+        named = [
+            self.classes[label] if accepted or precision is None else ""
+            for label, accepted in zip(labels.tolist(), taken.tolist(), strict=True)
+        ]
+        problems = [NO_FIT if one else "" for one in flagged]
+        values = zip(named, sure.tolist(), seen.predicted.known.tolist(), problems, strict=True)
+        found = dict(zip(seen.files, values, strict=True))
+        found |= {file: ("", math.nan, math.nan, why) for file, why in seen.unreadable.items()}
+        rows = [(str(file), *found[file]) for file in files]
+        return pd.DataFrame(rows, columns=["file", "label", "probability", "known", "problem"])
 
     def evaluate(self, labeled: StrPath, on_progress: OnProgress | None = None) -> Metrics:
         """Accuracy, balanced accuracy, per class, confusion, calibration error and AUROC on labelled images.
@@ -210,15 +306,17 @@ class AdaptedModel:
         assert isinstance(domain.inputs, ImageFiles)
         places = {NO_CLASS: UNKNOWN, **{name: place for place, name in enumerate(self.classes)}}
         into = torch.tensor([places[name] for name in domain.classes] + [-1])
-        log_probs, labels = self._classify(found.of(domain.inputs)), into[domain.labels]
-        probabilities = at_temperature(log_probs, self.calibration.temperature)
+        embeddings, labels = found.of(domain.inputs), into[domain.labels]
+        predicted = self.combined.predict(embeddings)
+        probabilities, alone = predicted.probabilities, log_probabilities(self.combined.network, embeddings).exp()
+        known = predicted.known if self.novelty is not None else certainty(probabilities)
         return replace(
-            measure(log_probs.argmax(dim=1), labels, len(self.classes)),
+            measure(predicted.labels, labels, len(self.classes)),
             confidence=float(probabilities[labels >= 0].max(dim=1).values.mean()),
             calibration_error=calibration_error(probabilities, labels),
-            uncalibrated_error=calibration_error(log_probs.exp(), labels),
+            uncalibrated_error=calibration_error(alone, labels),
             auroc=auroc_right(probabilities, labels),
-            auroc_unknown=auroc_unknown(certainty(probabilities), labels),
+            auroc_unknown=auroc_unknown(known, labels),
             unknown=int((labels == UNKNOWN).sum()),
         )
 
@@ -257,8 +355,7 @@ class AdaptedModel:
         found = self._embed(files, on_progress)
         readable = tuple(file for file in files if file not in found.unreadable)
         embeddings = found.of(ImageFiles(readable))
-        probabilities = at_temperature(self._classify(embeddings), self.calibration.temperature)
-        return Looked(readable, embeddings, probabilities, found.unreadable)
+        return Looked(readable, embeddings, self.combined.predict(embeddings), found.unreadable)
 
     def export(self, path: StrPath, *, force: bool = False) -> Path:
         """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
@@ -270,7 +367,7 @@ class AdaptedModel:
         from qurate.runs.export import export_onnx
 
         target = as_path(path, "path", "a file to write")
-        return export_onnx(self.network, self.classes, self.transforms, target, self.calibration, force=force)
+        return export_onnx(self, target, force=force)
 
     def save(self, folder: StrPath) -> None:
         """Write model.safetensors and model.json, each whole or not at all.
@@ -286,18 +383,34 @@ class AdaptedModel:
 
     def write(self, path: Path) -> None:
         """`save`, with errors of the disk as they come."""
-        tensors = {name: values.detach().cpu().contiguous() for name, values in self.network.state_dict().items()}
+        tensors = {name: values.detach().cpu().contiguous() for name, values in self._tensors().items()}
         write_atomically(path / WEIGHTS_FILE, safetensors.torch.save(tensors, metadata={"format": FORMAT}))
         self.write_about(path)
 
     def write_about(self, path: Path) -> None:
         """Write model.json alone; the tensors have not changed."""
-        about = {**self.about(), "sha256": tensor_digest(self.network.state_dict())}
+        about = {**self.about(), "sha256": tensor_digest(self._tensors())}
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return _Whole(self.network, self.baseline, novelty_tensors(self.novelty)).state_dict()
+
+    @property
+    def combined(self) -> CombinedModel:
+        """The model on embeddings of the backbone."""
+        network = self.network
+        head = Network(nn.Identity(), network.bottleneck, network.classifier, pretrained=network.pretrained)
+        return CombinedModel(head, self.baseline, self.calibration, self.novelty)
 
     def about(self) -> dict[str, Any]:
         """How to use the model, with or without qurate."""
-        prepared = [transform.to_dict() for transform in self.transforms]
+        prepared, novelty = [transform.to_dict() for transform in self.transforms], self.novelty
+        score = novelty and {
+            "bias": novelty.bias,
+            "threshold": novelty.threshold if math.isfinite(novelty.threshold) else None,
+            "share": novelty.share,
+            "images": len(novelty.held_out),
+        }
         return {
             "format": FORMAT,
             **self.origin,
@@ -305,10 +418,14 @@ class AdaptedModel:
             "classes": list(self.classes),
             "transform": prepared[0] if len(prepared) == 1 else prepared,
             "calibration": asdict(self.calibration),
+            "baseline": self.baseline is not None,
+            "novelty": score,
             "how to use": [
                 *describe_preparation(self.transforms),
                 "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; "
-                "softmax(logits / temperature) gives probabilities, in the order of classes.",
+                "softmax(logits / temperature) gives probabilities, in the order of classes. Where there is a "
+                "baseline_temperature: softmax(log_softmax(logits) / temperature + log_softmax(logits by baseline.*) / "
+                "baseline_temperature).",
                 "Python: qurate.load(FOLDER).predict(IMAGES).",
             ],
         }
@@ -320,15 +437,6 @@ class AdaptedModel:
         found = embed_files(files, frozen, cache=self.cache, cached=shared, on_progress=on_progress)
         backbone.to("cpu")
         return found
-
-    def _classify(self, embeddings: Tensor) -> Tensor:
-        """Log-probabilities of images by their embeddings, (N, K), not calibrated."""
-        network, log_probs = self.network, torch.empty(len(embeddings), len(self.classes))
-
-        def classify(batch: Tensor) -> Tensor:
-            return F.log_softmax(network.classifier(network.bottleneck(batch)), dim=1)
-
-        return infer(network, embeddings, classify, out=log_probs)
 
 
 def load(folder: StrPath) -> AdaptedModel:
@@ -356,8 +464,25 @@ def load(folder: StrPath) -> AdaptedModel:
         calibration = Calibration.of(about.get("calibration"))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         set_transforms(network, transforms)
+        if type(has_baseline := about.get("baseline", False)) is not bool:
+            raise ValueError(f"baseline must be true or false, got {shorten(repr(has_baseline))}")
+        head = replace(config, backbone="none")
+        beside = {"n_classes": len(classes), "input_width": network.width, "seed": 0}
+        baseline = build_network(head, **beside) if has_baseline else None
+        numbers, tensors = read_novelty(about.get("novelty"), network.width)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
-    load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
+    whole = _Whole(network, baseline, tensors)
+    load_tensors(whole, file_of(path, WEIGHTS_FILE), about.get("sha256"))
+    found = {name: whole.get_buffer(f"novelty_{name}") for name in tensors}
     origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
-    return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration, folder=path)
+    return AdaptedModel(
+        network.eval(),
+        config,
+        classes,
+        origin,
+        calibration=calibration,
+        folder=path,
+        baseline=None if baseline is None else baseline.eval(),
+        novelty=make_novelty(numbers, found),
+    )

@@ -12,10 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from qurate.active.answers import AnswersFile
-from qurate.calibration import Calibration
+from qurate.calibration import Calibration, fit_combination
+from qurate.combined import CombinedModel
 from qurate.config import RunConfig, to_dict
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
@@ -25,10 +27,11 @@ from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
+from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
 from qurate.report.run_page import gather_record
 from qurate.report.run_text import answers_in_words, outcome
 from qurate.run_results import RunRecord
-from qurate.runs.comparison import Plan, compare, cross_fit, plan_comparison
+from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
     AppliedAnswers,
     PreviousRun,
@@ -44,10 +47,10 @@ from qurate.runs.predictions import (
     calibrate,
     calibrate_by_agreement,
     calibrate_by_previous,
-    calibrate_record,
     held_out_table,
     predict_all,
     predict_baseline,
+    predict_record,
     train_baseline,
 )
 from qurate.runtime.options import Train
@@ -55,7 +58,7 @@ from qurate.runtime.progress import Reporter
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers, shorten
 from qurate.selection.callbacks import Action, Callback, RoundRecord
-from qurate.selection.crossfit import HeldOut, is_baseline
+from qurate.selection.crossfit import Fold, HeldOut, baseline_of, is_baseline, leave_out, score_novelty
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.q_learning.memory import readable_size
 from qurate.training import memory_of_training
@@ -148,10 +151,11 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen)):
         run = Run(setup, frozen, data, reporter)
         plan, why_not = plan_folds(setup, sound)
-        result = fit_run(run)
-        done, log_probs = write_results(run, result, plan, why_not)
+        baseline = find_baseline(run, plan)
+        result = fit_run(run, baseline)
+        done = write_results(run, result, baseline, plan, why_not)
         if plan.folds:
-            done = compare_with_baseline(run, plan, result.method, done, log_probs)
+            done = compare_with_baseline(run, plan, result, baseline, done)
         else:
             reporter.say(f"No comparison was made. {why_not}")
         reporter.say(f"The model's probabilities are {done.model.calibration}.")
@@ -266,99 +270,185 @@ def _not_compared_again(previous: PreviousRun) -> str:
     )
 
 
-def fit_run(run: Run) -> Adaptation:
-    """Algorithm 1; shorter where people have answered questions about a finished run."""
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """S+T of a run, and what it says of images that fit none of the classes.
+
+    Args:
+        network: S+T; None where the run has none.
+        folds: What S+T without some labelled images says of those; none where nothing is held out.
+        novelty: How well images fit the classes; None where that is not measured.
+        flagged: Which images of D_u fit none, and are not trained on, (N_u,) bool.
+    """
+
+    network: Network | None
+    folds: tuple[Fold, ...]
+    novelty: Novelty | None
+    flagged: Tensor
+
+
+def find_baseline(run: Run, plan: Plan) -> Baseline:
+    """Train S+T and its folds, or take that of the run before, and find the images that fit none of the classes."""
+    setup, data, reporter = run.setup, run.data, run.reporter
+    split, none = data.split, torch.zeros(len(data.split.target_unlabeled), dtype=torch.bool)
+    if setup.previous is not None:
+        model = setup.previous.model
+        network, novelty, flagged = model.baseline, model.novelty, none
+        if network is not None and novelty is not None and setup.train == "head":
+            novelty, flagged = score_novelty(split, network, novelty.folds, embeddings_of_no_class(data))
+        return _say_flagged(run, Baseline(network, (), novelty, flagged))
+    if not plan.folds:
+        return Baseline(None, (), None, none)
+    network = train_baseline(split, setup.config, setup.folder, reporter)
+    folds = fit_folds(run, plan, "baseline", split)
+    if setup.train == "full":
+        return Baseline(network, folds, None, none)
+    held_out = [(fold.images, fold.cosines) for fold in folds]
+    return _say_flagged(run, Baseline(network, folds, *score_novelty(split, network, held_out)))
+
+
+def embeddings_of_no_class(data: RunData) -> Tensor | None:
+    """Embeddings of the images that people said are of no class, (N_0, width); None where there are none."""
+    is_none = torch.tensor([row.answer == "none" for row in data.applied.answers], dtype=torch.bool)
+    answered = data.answered
+    return answered[is_none] if isinstance(answered, Tensor) and bool(is_none.any()) else None
+
+
+def _say_flagged(run: Run, baseline: Baseline) -> Baseline:
+    if count := int(baseline.flagged.sum()):
+        run.reporter.say(
+            f"{count} of {len(baseline.flagged)} unlabelled images fit none of the classes and are left out of "
+            f"training. About {FALSE_DISCOVERY_RATE:.0%} of them may fit one after all; the page shows them."
+        )
+    return baseline
+
+
+def fit_folds(run: Run, plan: Plan, model: Model, split: Split) -> tuple[Fold, ...]:
+    """Train S+T or the adapted model without the images of each fold; those that were done before a stop are kept."""
+    folder, config = run.setup.folder, run.setup.config
+    kept = {} if folder is None else folder.load_folds(split, plan.folds)
+    if kept is None:
+        run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
+    done = dict(kept or {})
+
+    def save(number: int, fold: Fold) -> None:
+        done[model, number] = fold
+        if folder is not None:
+            folder.save_folds(done)
+
+    of_model = {number: fold for (name, number), fold in done.items() if name == model}
+    title, chosen = ("S+T", baseline_of(config)) if model == "baseline" else ("comparison", config)
+    return cross_fit(split, chosen, plan.folds, run.reporter, title=title, done=of_model, on_fold=save)
+
+
+def fit_run(run: Run, baseline: Baseline) -> Adaptation:
+    """Algorithm 1 on the images that fit a class; shorter where people have answered questions about a finished run.
+
+    Returns:
+        The result; its positives are positions in the whole of D_u.
+    """
     setup, data, before = run.setup, run.data, run.setup.previous
     curves = TensorBoardCurves(None if setup.folder is None else setup.folder.work / CURVES_FOLDER)
     callbacks = (curves, PhaseProgress(run.reporter, setup.steps_taken))
+    split, kept = leave_out(data.split, baseline.flagged)
     if before is None:
-        result = fit(data.split, setup.config, checkpoint=setup.folder, callbacks=callbacks)
+        result = fit(split, setup.config, checkpoint=setup.folder, callbacks=callbacks)
     else:
         trusted = before.trusted(paths_of(data.parts.split.target_unlabeled))
-        previous = Previous(before.weights(), data.after_answers.keep(trusted), data.applied.joined)
-        result = fit_with_answers(data.split, setup.config, previous, checkpoint=setup.folder, callbacks=callbacks)
+        positives = data.after_answers.keep(trusted).among(kept)
+        previous = Previous(before.weights(), positives, data.applied.joined)
+        result = fit_with_answers(split, setup.config, previous, checkpoint=setup.folder, callbacks=callbacks)
     curves.close()
-    return result
+    return dataclasses.replace(
+        result, positives=dataclasses.replace(result.positives, indices=kept[result.positives.indices])
+    )
 
 
-def write_results(run: Run, result: Adaptation, plan: Plan, why_not: str) -> tuple[RunOutcome, Tensor]:
-    """Predict, calibrate and write model, tables and page; a comparison is still to come where there are folds.
-
-    Returns:
-        The outcome so far, and the log-probabilities of D_u, (N_u, K).
-    """
+def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, why_not: str) -> RunOutcome:
+    """Predict, calibrate and write model, tables and page; a comparison is still to come where there are folds."""
     folder, data = run.setup.folder, run.data
     run.reporter.show("writing the results", 0, 1)
-    log_probs = log_probabilities(result.method.network, data.split.target_unlabeled.inputs)
-    calibration = Calibration() if plan.folds else calibrate_without_labels(run, log_probs)
+    calibration = Calibration() if plan.folds else calibrate_without_labels(run, result, baseline)
     record = make_record(run, result, STILL_TO_COME if plan.folds else why_not)
-    record = calibrate_record(record, log_probs, calibration)
-    predictions = predict_all(record, data, result.method)
+    model = combine_models(run, result, baseline, calibration)
+    record = say_of_unlabeled(run, record, baseline, model)
+    predictions = predict_all(record, data, model)
     if len(data.applied):
         named = predictions.set_index("file")["label"].loc[[row.file for row in data.applied.answers]].tolist()
         changed = summarize_answers(data.applied, named, record.predictions, run.setup.previous)
         record = dataclasses.replace(record, answers=changed)
-    model = make_model(run, result.method, calibration)
+    adapted = make_model(run, model)
     if folder is not None and not folder.finished:
         answers = (*data.applied.answers, *data.applied.others)
-        folder.write_results(model, record, predictions, answers, pending=bool(plan.folds))
+        folder.write_results(adapted, record, predictions, answers, pending=bool(plan.folds))
     elif folder is not None and not plan.folds:
         folder.write_page(record)
     run.reporter.show("writing the results", 1, 1)
-    return RunOutcome(model, record), log_probs
+    return RunOutcome(adapted, record)
 
 
-def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome, log_probs: Tensor) -> RunOutcome:
-    """Train S+T and the folds, calibrate on held-out images, and write all that this changes.
+def combine_models(run: Run, result: Adaptation, baseline: Baseline, calibration: Calibration) -> CombinedModel:
+    """The adapted network, and S+T beside it where both are heads of one backbone."""
+    is_head = run.setup.train == "head"
+    return CombinedModel(
+        result.method.network.cpu(), baseline.network if is_head else None, calibration, baseline.novelty
+    )
 
-    Args:
-        run: The run.
-        plan: Its folds.
-        method: The adapted F and C.
-        done: What the run left so far.
-        log_probs: Of D_u by the adapted model, (N_u, K).
-    """
+
+def say_of_unlabeled(run: Run, record: RunRecord, baseline: Baseline, model: CombinedModel) -> RunRecord:
+    """The record with the predictions of D_u, those of S+T too."""
+    unlabeled = run.data.split.target_unlabeled.inputs
+    by_baseline = None if baseline.network is None else log_probabilities(baseline.network, unlabeled)
+    return predict_record(record, model.predict(unlabeled), by_baseline, model)
+
+
+def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome) -> RunOutcome:
+    """Train the folds of the adapted model, combine it with S+T by them, and write all that this changes."""
     setup, folder, data, record = run.setup, run.setup.folder, run.data, done.record
     assert record is not None
-    baseline = train_baseline(data.split, setup.config, folder, run.reporter)
-    baseline_log_probs = log_probabilities(baseline.network, data.split.target_unlabeled.inputs)
-    kept = {} if folder is None else folder.load_folds(data.split, plan.folds)
-    if kept is None:
-        run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
-    save = None if folder is None else folder.save_folds
-    folds = cross_fit(data.split, setup.config, plan.folds, run.reporter, done=kept, on_fold=save)
-    found, held_out = compare(folds, plan.how, log_probs, baseline_log_probs), HeldOut.join(folds)
-    calibration = calibrate(held_out.adapted, held_out.labels)
-    record = calibrate_record(record, log_probs, calibration)
+    assert baseline.network is not None
+    split, _ = leave_out(data.split, baseline.flagged)
+    held_out = HeldOut.of(fit_folds(run, plan, "adapted", split), baseline.folds)
+    fitted = calibrate(held_out.baseline, held_out.labels)
+    calibration = (
+        fit_combination(held_out.adapted, held_out.baseline, held_out.labels)
+        if setup.train == "head"
+        else calibrate(held_out.adapted, held_out.labels)
+    )
+    model = combine_models(run, result, baseline, calibration)
+    record = say_of_unlabeled(run, record, baseline, model)
+    unlabeled = split.target_unlabeled.inputs
+    of_model, of_baseline = model.predict(unlabeled).log_probs, log_probabilities(baseline.network, unlabeled)
+    found = compare(held_out.combined(calibration), plan.how, of_model, of_baseline)
     table = held_out_table(held_out, calibration)
     record = dataclasses.replace(record, comparison=found, no_comparison="", held_out=table)
-    model = dataclasses.replace(done.model, calibration=calibration)
+    adapted = make_model(run, model)
     if folder is not None:
-        fitted = calibrate(held_out.baseline, held_out.labels)
-        predictions = predict_baseline(baseline_log_probs, record, data, baseline, fitted)
-        folder.write_baseline(make_model(run, baseline, fitted), predictions)
-        folder.write_calibrated(model, record, predict_all(record, data, method))
-    return RunOutcome(model, record)
+        alone = CombinedModel(baseline.network.cpu(), None, fitted, baseline.novelty)
+        folder.write_baseline(make_model(run, alone), predict_baseline(record, data, alone))
+        folder.write_compared(adapted, record, predict_all(record, data, model))
+    return RunOutcome(adapted, record)
 
 
-def calibrate_without_labels(run: Run, log_probs: Tensor) -> Calibration:
-    """The temperature where no image is held out: as sure as the run before, or as often as S+T agrees.
-
-    `log_probs` are those of D_u, (N_u, K).
-    """
+def calibrate_without_labels(run: Run, result: Adaptation, baseline: Baseline) -> Calibration:
+    """The temperatures where no image is held out: as sure as the run before, or as often as S+T agrees."""
     setup, data = run.setup, run.data
+    unlabeled = data.split.target_unlabeled.inputs
     if setup.previous is not None:
         sure = setup.previous.sure_of(paths_of(data.files.target_unlabeled))
-        return calibrate_by_previous(log_probs, setup.previous.model.calibration, sure)
+        by_baseline = None if baseline.network is None else log_probabilities(baseline.network, unlabeled)
+        adapted = log_probabilities(result.method.network, unlabeled)
+        return calibrate_by_previous(adapted, by_baseline, setup.previous.model.calibration, sure)
     if not setup.compare or is_baseline(setup.config):
         return Calibration()
-    baseline = train_baseline(data.split, setup.config, setup.folder, run.reporter)
-    return calibrate_by_agreement(log_probs, log_probabilities(baseline.network, data.split.target_unlabeled.inputs))
+    plain = train_baseline(data.split, setup.config, setup.folder, run.reporter)
+    log_probs = [log_probabilities(network, unlabeled) for network in (result.method.network, plain)]
+    return calibrate_by_agreement(*log_probs)
 
 
-def make_model(run: Run, method: Method, calibration: Calibration) -> AdaptedModel:
+def make_model(run: Run, model: CombinedModel) -> AdaptedModel:
     """The whole network, from image to class, with what it is made of."""
-    setup, frozen, network = run.setup, run.frozen, method.network.to("cpu")
+    setup, frozen, network = run.setup, run.frozen, model.network.to("cpu")
     if setup.train == "head":
         network = Network(
             frozen.module.to("cpu"),
@@ -375,7 +465,17 @@ def make_model(run: Run, method: Method, calibration: Calibration) -> AdaptedMod
     }
     config = dataclasses.replace(setup.config.network, backbone=frozen.name, weights="none")
     folder = None if setup.folder is None else setup.folder.path
-    return AdaptedModel(network.eval(), config, run.data.split.classes, origin, setup.cache, calibration, folder)
+    return AdaptedModel(
+        network.eval(),
+        config,
+        run.data.split.classes,
+        origin,
+        setup.cache,
+        model.calibration,
+        folder,
+        None if model.baseline is None else model.baseline.cpu().eval(),
+        model.novelty,
+    )
 
 
 def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:

@@ -10,13 +10,14 @@ import pandas as pd
 from torch import Tensor
 
 from qurate.active.answers import Answer
-from qurate.calibration import Calibration, at_temperature, fit_temperature, match_confidence
+from qurate.calibration import MOST, Calibration, combine, fit_temperature, match_confidence
+from qurate.combined import CombinedModel, Prediction
 from qurate.config import RunConfig
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Split
-from qurate.methods import Method
-from qurate.networks.inference import log_probabilities
-from qurate.run_results import RunRecord
+from qurate.networks.heads import Network
+from qurate.novelty import FALSE_DISCOVERY_RATE, NO_FIT
+from qurate.run_results import FlaggedImages, RunRecord
 from qurate.runs.continue_from import RunData
 from qurate.runs.folder import RunFolder
 from qurate.runtime.progress import Reporter
@@ -24,41 +25,73 @@ from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import StepCount
 from qurate.selection.crossfit import HeldOut, baseline_of
 
-Row = tuple[str, float, str]
-"""Label, probability and problem."""
+Row = tuple[str, float, float, str]
+"""Label, probability, known and problem."""
 
 
-def calibrate_record(record: RunRecord, log_probs: Tensor, calibration: Calibration) -> RunRecord:
-    """The record with probabilities of D_u at a temperature, from log-probabilities (N_u, K); its classes stay."""
-    sure = at_temperature(log_probs, calibration.temperature).max(dim=1).values.tolist()
-    return dataclasses.replace(record, predictions=record.predictions.assign(probability=sure), calibration=calibration)
+def predict_record(
+    record: RunRecord, predicted: Prediction, baseline: Tensor | None, model: CombinedModel
+) -> RunRecord:
+    """The record with what the model says of D_u.
+
+    Args:
+        record: Of the run.
+        predicted: Of D_u.
+        baseline: Log-probabilities of D_u by S+T, (N_u, K); None where there is none.
+        model: Says how sure it may be, and what fits no class.
+    """
+    named = [] if baseline is None else [record.classes[label] for label in baseline.argmax(dim=1).tolist()]
+    table = record.predictions.assign(
+        label=[record.classes[label] for label in predicted.labels.tolist()],
+        probability=predicted.probabilities.max(dim=1).values.tolist(),
+        known=predicted.known.tolist(),
+        flagged=predicted.flagged.tolist(),
+        baseline=named or "",
+    )
+    novelty, flagged = model.novelty, None
+    if novelty is not None:
+        count = int(predicted.flagged.sum())
+        flagged = FlaggedImages(count, FALSE_DISCOVERY_RATE, len(novelty.held_out), novelty.share)
+    return dataclasses.replace(record, predictions=table, calibration=model.calibration, flagged=flagged)
 
 
-def predict_all(record: RunRecord, data: RunData, method: Method) -> pd.DataFrame:
+def predict_all(record: RunRecord, data: RunData, model: CombinedModel) -> pd.DataFrame:
     """Predictions for each image, and why some were not trained on; those of D_u are the record's.
 
     Returns:
-        Columns file, label, probability and problem: first the images that can be read, in their order. Where people
-        answered, also answer ('label', 'none' or 'wrong', else empty) and answer_label.
+        Columns file, label, probability, known and problem: first the images that can be read, in their order. Where
+        people answered, also answer ('label', 'none' or 'wrong', else empty) and answer_label.
     """
-    parts, applied, temperature = data.parts, data.applied, record.calibration.temperature
-    predicted = record.predictions[["file", "label", "probability"]].itertuples(index=False, name=None)
-    rows: dict[str, Row] = {file: (label, probability, "") for file, label, probability in predicted}
+    parts, applied = data.parts, data.applied
+    columns = ["file", "label", "probability", "known", "flagged"]
+    predicted = record.predictions[columns].itertuples(index=False, name=None)
+    rows: dict[str, Row] = {
+        file: (label, probability, known, NO_FIT if flagged else "")
+        for file, label, probability, known, flagged in predicted
+    }
     unlabeled = parts.domains["unlabeled"]
-    rows |= _twins(parts, data.whole, method, temperature)
+    rows |= _twins(parts, data.whole, model)
     if len(applied):
-        sure, labels = at_temperature(log_probabilities(method.network, data.answered), temperature).max(dim=1)
-        answered = zip(applied.answers, labels.tolist(), sure.tolist(), strict=True)
-        rows |= {row.file: (record.classes[label], probability, "") for row, label, probability in answered}
-    rows |= {str(skip.path): ("", math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
+        answered = zip(applied.answers, _rows_of(record.classes, model.predict(data.answered)), strict=True)
+        rows |= {row.file: (*values, "") for row, values in answered}
+    rows |= {str(skip.path): ("", math.nan, math.nan, skip.reason) for skip in unlabeled.skipped if skip.is_broken}
     return prediction_table(rows, [str(path) for path in paths_of(unlabeled)], applied.answers)
+
+
+def _rows_of(classes: Sequence[str], predicted: Prediction) -> list[tuple[str, float, float]]:
+    """Label, probability and known of each image."""
+    sure = predicted.probabilities.max(dim=1).values.tolist()
+    named = [classes[label] for label in predicted.labels.tolist()]
+    return list(zip(named, sure, predicted.known.tolist(), strict=True))
 
 
 def prediction_table(rows: Mapping[str, Row], readable: Sequence[str], answers: Sequence[Answer]) -> pd.DataFrame:
     """The table that `predict_all` describes, from rows by file; the readable files come first, in their order."""
     first = set(readable)
     files = [*readable, *(file for file in rows if file not in first)]
-    table = pd.DataFrame([(file, *rows[file]) for file in files], columns=["file", "label", "probability", "problem"])
+    table = pd.DataFrame(
+        [(file, *rows[file]) for file in files], columns=["file", "label", "probability", "known", "problem"]
+    )
     if not answers:
         return table
     given = {row.file: (row.answer, row.label) for row in answers}
@@ -66,20 +99,15 @@ def prediction_table(rows: Mapping[str, Row], readable: Sequence[str], answers: 
     return table.assign(answer=kinds, answer_label=labels)
 
 
-def _twins(parts: Parts, split: Split, method: Method, temperature: float) -> dict[str, Row]:
+def _twins(parts: Parts, split: Split, model: CombinedModel) -> dict[str, Row]:
     """Rows of images that are the same as labelled ones: predictions for those."""
     twins = parts.twins()
     if not twins:
         return {}
-    log_probs = log_probabilities(method.network, split.target_labeled.inputs)
-    sure, labels = at_temperature(log_probs, temperature).max(dim=1)
+    found = _rows_of(split.classes, model.predict(split.target_labeled.inputs))
     place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
     return {
-        str(path): (
-            split.classes[int(labels[place[twin]])],
-            float(sure[place[twin]]),
-            f"same image as the labelled {twin}; left out of training",
-        )
+        str(path): (*found[place[twin]], f"same image as the labelled {twin}; left out of training")
         for path, twin in twins.items()
     }
 
@@ -95,42 +123,46 @@ def calibrate_by_agreement(adapted: Tensor, baseline: Tensor) -> Calibration:
     return Calibration(match_confidence(adapted, agree), "agreement with S+T")
 
 
-def calibrate_by_previous(log_probs: Tensor, previous: Calibration, sure: float) -> Calibration:
+def calibrate_by_previous(adapted: Tensor, baseline: Tensor | None, previous: Calibration, sure: float) -> Calibration:
     """Such that a model that learned from answers is as sure, on the mean, as the calibrated one before it.
 
     Args:
-        log_probs: Log-probabilities of D_u, (N_u, K).
+        adapted: Log-probabilities of D_u, (N_u, K).
+        baseline: Those of S+T of the run before; None where it has none.
         previous: Of the model before; where that is not calibrated, this one is not either.
         sure: Mean probability that it gave the classes it named in D_u.
     """
     if previous.by == "nothing":
         return Calibration()
-    return Calibration(match_confidence(log_probs, sure), "the run before")
+    if baseline is None or previous.baseline_temperature is None:
+        return Calibration(match_confidence(adapted, sure), "the run before")
+    product = combine(adapted, baseline, previous)  # at the temperatures of before, and then made surer or less sure
+    both = match_confidence(product, sure)
+    first, second = (min(MOST, both * each) for each in (previous.temperature, previous.baseline_temperature))
+    return Calibration(first, "the run before", 0, second)
 
 
 def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
-    """How sure adapted models were of held-out images, before and after, and whether they were right."""
+    """How sure models were of held-out images, before and after, and whether they were right."""
+    combined = held_out.combined(calibration).adapted
     return pd.DataFrame(
         {
-            "probability": at_temperature(held_out.adapted, calibration.temperature).max(dim=1).values.tolist(),
+            "probability": combined.exp().max(dim=1).values.tolist(),
             "uncalibrated": held_out.adapted.exp().max(dim=1).values.tolist(),
-            "right": (held_out.adapted.argmax(dim=1) == held_out.labels).tolist(),
+            "right": (combined.argmax(dim=1) == held_out.labels).tolist(),
         }
     )
 
 
-def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, reporter: Reporter) -> Method:
+def train_baseline(split: Split, config: RunConfig, folder: RunFolder | None, reporter: Reporter) -> Network:
     """S+T with the network, training and seed of a run; one that was trained before the run was stopped is taken up."""
     run = baseline_of(config)
     checkpoint = None if folder is None else folder.open_baseline()
     progress = StepCount(reporter, "S+T on all labelled images", run.total_steps)
-    return fit(split, run, checkpoint=checkpoint, callbacks=[progress]).method
+    return fit(split, run, checkpoint=checkpoint, callbacks=[progress]).method.network
 
 
-def predict_baseline(
-    log_probs: Tensor, record: RunRecord, data: RunData, method: Method, calibration: Calibration
-) -> pd.DataFrame:
-    """predictions.csv of S+T, from its log-probabilities of D_u (N_u, K), for the images of the adapted one."""
-    named = record.predictions.assign(label=[record.classes[label] for label in log_probs.argmax(dim=1).tolist()])
-    of_baseline = calibrate_record(dataclasses.replace(record, predictions=named), log_probs, calibration)
-    return predict_all(of_baseline, data, method)
+def predict_baseline(record: RunRecord, data: RunData, model: CombinedModel) -> pd.DataFrame:
+    """predictions.csv of S+T, for the images of the adapted model."""
+    predicted = model.predict(data.split.target_unlabeled.inputs)
+    return predict_all(predict_record(record, predicted, None, model), data, model)

@@ -2,22 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from qurate.calibration import Calibration, combine
 from qurate.config import MethodConfig, RunConfig, SelectionConfig
-from qurate.data.samples import Labeled, Split, take
-from qurate.networks.inference import log_probabilities
+from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
+from qurate.networks.heads import Network
+from qurate.networks.inference import infer, log_probabilities
+from qurate.novelty import Novelty, fit_novelty, standardize
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
 
-MakeCallback = Callable[[str, int], Callback]
-"""Called before a training with its name and number of steps; makes the callback of that training."""
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """What one model, trained without some labelled target images, says of those.
+
+    Args:
+        images: Positions in D_t, (n,) int64.
+        labels: Their classes, (n,) int64.
+        log_probs: Log-probabilities, (n, K).
+        cosines: The largest cosine of each, standardised by those of D_u, (n,); zeros where inputs are image files.
+    """
+
+    images: Tensor
+    labels: Tensor
+    log_probs: Tensor
+    cosines: Tensor
+
+    @classmethod
+    def join(cls, parts: Sequence[Fold]) -> Fold:
+        """The rows of all of them, in their order."""
+        return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        return dict(vars(self))
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Fold:
+        """What `tensors` gave; other names may stand beside."""
+        return cls(*(tensors[field.name] for field in fields(cls)))
+
+    def fits(self, split: Split, images: Tensor) -> bool:
+        """Whether it can be of these images of a split, as far as shapes and values tell."""
+        shapes = {"log_probs": (len(images), split.n_classes), "cosines": (len(images),)}
+        return (
+            torch.equal(self.images, images)
+            and torch.equal(self.labels, split.target_labeled.labels[images])
+            and all(
+                (each := getattr(self, name)).shape == shape
+                and each.is_floating_point()
+                and not bool(each.isnan().any())
+                for name, shape in shapes.items()
+            )
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,53 +86,67 @@ class HeldOut:
         """The rows of all of them, in their order."""
         return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it, by name."""
-        return dict(vars(self))
-
     @classmethod
-    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> HeldOut:
-        """What `tensors` gave; other names may stand beside."""
-        return cls(*(tensors[field.name] for field in fields(cls)))
+    def of(cls, adapted: Sequence[Fold], baseline: Sequence[Fold]) -> HeldOut:
+        """From the folds of both models, which held out the same images."""
+        first, second = Fold.join(adapted), Fold.join(baseline)
+        return cls(first.images, first.labels, first.log_probs, second.log_probs)
 
-    def fits(self, split: Split, images: Tensor) -> bool:
-        """Whether it can be of these images of a split, as far as shapes and values tell."""
-        shape = (len(images), split.n_classes)
-        return (
-            torch.equal(self.images, images)
-            and torch.equal(self.labels, split.target_labeled.labels[images])
-            and all(
-                each.shape == shape and each.is_floating_point() and not bool(each.isnan().any())
-                for each in (self.adapted, self.baseline)
-            )
-        )
+    def combined(self, calibration: Calibration) -> HeldOut:
+        """With the combined, calibrated model in the place of the adapted one."""
+        return replace(self, adapted=combine(self.adapted, self.baseline, calibration))
 
 
-def fit_fold(
-    split: Split, config: RunConfig, images: Tensor, *, name: str = "fold", make_callback: MakeCallback | None = None
-) -> HeldOut:
-    """Train both models without some labelled target images; their predictions of those.
+def fit_fold(split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()) -> Fold:
+    """Train a model without some labelled target images; what it says of those.
 
     Args:
         split: D_s, D_t, D_u.
-        config: The run; S+T has the same network, training and seed.
+        config: The run.
         images: Positions in D_t that are held out, (n,) int64.
-        name: Of the fold, for `make_callback`.
-        make_callback: See `MakeCallback`.
+        callbacks: Of that training.
     """
-    log_probs = []
-    for title, run in (("adapted", config), ("S+T", baseline_of(config))):
-        callbacks = [make_callback(f"{name}, {title}", run.total_steps)] if make_callback else []
-        log_probs.append(fit_without(split, run, images, callbacks))
-    return HeldOut(images, split.target_labeled.labels[images].cpu(), *log_probs)
-
-
-def fit_without(split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()) -> Tensor:
-    """Train one model without some labelled target images; its log-probabilities of those, (n, K)."""
     part, hidden = hold_out(split, images)
     in_memory = isinstance(hidden.inputs, Tensor)
     with torch_threads(config.execution.threads or int(in_memory)):  # the last bit can depend on their number
-        return log_probabilities(fit(part, config, callbacks=callbacks).method.network, hidden.inputs)
+        network = fit(part, config, callbacks=callbacks).method.network
+        log_probs, cosines = log_probabilities(network, hidden.inputs), torch.zeros(len(images))
+        if in_memory:
+            unlabeled = largest_cosines(network, split.target_unlabeled.inputs)
+            cosines = standardize(largest_cosines(network, hidden.inputs), unlabeled)
+    return Fold(images, split.target_labeled.labels[images].cpu(), log_probs, cosines)
+
+
+def largest_cosines(network: Network, inputs: Inputs) -> Tensor:
+    """The cosine of each input to the nearest class weight, (N,)."""
+    return infer(network, inputs, lambda batch: network.classifier.cosines(network.features(batch)).amax(dim=1))
+
+
+def leave_out(split: Split, flagged: Tensor) -> tuple[Split, Tensor]:
+    """The split without the flagged images of D_u, (N_u,) bool, and the positions of those that stay."""
+    kept = (~flagged).nonzero().squeeze(1)
+    if len(kept) == len(flagged):
+        return split, kept
+    part = split.target_unlabeled
+    sealed = None if part.sealed is None else part.sealed.take(kept)
+    return replace(split, target_unlabeled=Unlabeled(take(part.inputs, kept), sealed)), kept
+
+
+def score_novelty(
+    split: Split, baseline: Network, folds: Sequence[tuple[Tensor, Tensor]], none: Tensor | None = None
+) -> tuple[Novelty, Tensor]:
+    """How well images fit the classes by S+T, and which of D_u fit none; see `fit_novelty`.
+
+    Args:
+        split: D_s, D_t, D_u as embeddings.
+        baseline: S+T.
+        folds: Images and standardised cosines of the folds of S+T.
+        none: Embeddings of images that people said are of no class.
+    """
+    unlabeled = split.target_unlabeled.inputs
+    assert isinstance(unlabeled, Tensor), "embeddings"
+    cosines = largest_cosines(baseline, unlabeled)
+    return fit_novelty(split.source, split.target_labeled, unlabeled, cosines, folds, none=none)
 
 
 def hold_out(split: Split, images: Tensor) -> tuple[Split, Labeled]:

@@ -69,6 +69,12 @@ class Positives:
         """The positives at these positions, or where this mask is true."""
         return Positives(*(values[chosen] for values in vars(self).values()))
 
+    def among(self, kept: Tensor) -> Positives:
+        """Those that are at some positions of D_u, as positions among these; `kept` is sorted, (N,) int64."""
+        places = torch.searchsorted(kept, self.indices).clamp(max=max(0, len(kept) - 1))
+        there = kept[places] == self.indices
+        return replace(self, indices=places).take(there)
+
     def remembering(self, earlier: Positives) -> Positives:
         """These positives with the round they first came in, and the reward and entropy drop they were given then.
 

@@ -1,0 +1,193 @@
+"""Folders with images of no class: what is found, what is lost, and whether probabilities and verdict hold.
+
+Each case is trained once and kept in --out as tensors: S+T, the network adapted on all images (as before version 0.3),
+the network adapted without the flagged images, the same without all images of unknown classes (oracle), and the folds
+of both models. The table is computed from these, so that a rule can be changed without training again.
+
+    python benchmarks/open_set.py --data DIR --out DIR --page docs/unknown.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from qurate.benchmark.cell import judge
+from qurate.calibration import accept_at_precision, at_temperature, combine, fit_combination, fit_temperature
+from qurate.data.samples import Split
+from qurate.data.suites import hide_classes, load_suite, read_suite_split
+from qurate.embedding.embed import embed_split
+from qurate.evaluation import hos, measure, true_labels
+from qurate.networks.inference import log_probabilities
+from qurate.presets import make_config
+from qurate.runs.verdict import estimate_gain
+from qurate.runtime.files import write_atomically
+from qurate.runtime.tensors import pack_tensors, read_tensors
+from qurate.selection.algorithm import fit
+from qurate.selection.crossfit import Fold, HeldOut, baseline_of, draw_folds, fit_fold, leave_out, score_novelty
+
+LITE = "timm/tf_efficientnet_lite"
+COLUMNS = {
+    "webcam:amazon": ("office31", f"{LITE}0", 16),
+    "dslr:amazon": ("office31", f"{LITE}0", 16),
+    "Art:Clipart": ("office_home", f"{LITE}0+{LITE}2", 40),
+    "Clipart:Art": ("office_home", f"{LITE}0+{LITE}2", 40),
+}
+ANSWERS = 25
+"""Images that people say are of no class."""
+PRECISIONS = (0.9, 0.95)
+
+
+class Case(NamedTuple):
+    """A scenario with a seed and a number of unknown classes."""
+
+    scenario: str
+    seed: int
+    unknown: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.scenario.replace(':', '-')}-{self.seed}-{self.unknown}"
+
+
+def cases(scenarios: list[str], seeds: list[int]) -> Iterator[Case]:
+    for scenario in scenarios:
+        for seed in seeds:
+            yield from (Case(scenario, seed, unknown) for unknown in (0, COLUMNS[scenario][2]))
+
+
+def read(case: Case, data: Path) -> Split:
+    suite, backbone, _ = COLUMNS[case.scenario]
+    split = read_suite_split(load_suite(suite), data / suite, case.scenario, shots=3, seed=case.seed, protocol="mme")
+    return hide_classes(embed_split(split, backbone, "offline"), case.unknown, 0, case.seed)
+
+
+def train(case: Case, split: Split) -> dict[str, Tensor]:
+    """Everything that the table needs, as tensors."""
+    unlabeled, truth = split.target_unlabeled.inputs, true_labels(split.target_unlabeled)
+    assert isinstance(unlabeled, Tensor)
+    config = make_config("tml", "adaptive", seed=case.seed)
+    plain = baseline_of(config)
+    images = draw_folds(split.target_labeled.labels, 3, seed=case.seed)
+    baseline = fit(split, plain).method.network
+    of_baseline = [fit_fold(split, plain, each) for each in images]
+    held_out = [(fold.images, fold.cosines) for fold in of_baseline]
+    novelty, flagged = score_novelty(split, baseline, held_out)
+    kept, positions = leave_out(split, flagged)
+    result = fit(kept, config)
+    of_adapted = [fit_fold(kept, config, each) for each in images]
+    joined = Fold.join(of_baseline)
+    kept_tensors = {
+        "truth": truth,
+        "flagged": flagged.long(),
+        "known": novelty.known(unlabeled),
+        "images": joined.images,
+        "labels": joined.labels,
+        "held_out_baseline": joined.log_probs,
+        "held_out_adapted": Fold.join(of_adapted).log_probs,
+        "baseline": log_probabilities(baseline, unlabeled),
+        "adapted": log_probabilities(result.method.network, unlabeled),
+        "before": log_probabilities(fit(split, config).method.network, unlabeled),
+        "positives": positions[result.positives.indices],
+    }
+    if case.unknown:
+        without, _ = leave_out(split, truth < 0)
+        kept_tensors["oracle"] = log_probabilities(fit(without, config).method.network, unlabeled)
+        strange = (truth < 0).nonzero().squeeze(1)
+        asked = strange[torch.randperm(len(strange), generator=torch.Generator().manual_seed(case.seed))[:ANSWERS]]
+        again, more = score_novelty(split, baseline, held_out, unlabeled[asked])
+        kept_tensors |= {"asked": asked, "known_asked": again.known(unlabeled), "flagged_asked": more.long()}
+    return kept_tensors
+
+
+def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
+    """One row of the table."""
+    truth, labels, flagged = found["truth"], found["labels"], found["flagged"].bool()
+    known = truth >= 0
+    held_out = HeldOut(found["images"], labels, found["held_out_adapted"], found["held_out_baseline"])
+    calibration = fit_combination(held_out.adapted, held_out.baseline, labels)
+    model = combine(found["adapted"], found["baseline"], calibration)
+    plain = at_temperature(found["baseline"], fit_temperature(held_out.baseline, labels))
+    now = judge(model.exp(), truth, known=found["known"], flagged=flagged)
+    base, before = judge(plain, truth), judge(found["before"].exp(), truth)
+    classes = model.shape[1]
+    right = {
+        name: measure(each.argmax(dim=1), truth, classes).per_class
+        for name, each in (("base", plain), ("now", model), ("before", found["before"]))
+    }
+    row: dict[str, float | str] = {
+        "scenario": case.scenario,
+        "seed": case.seed,
+        "unknown": case.unknown,
+        "accuracy S+T": base.accuracy,
+        "accuracy before": before.accuracy,
+        "accuracy now": now.accuracy,
+        "AUROC S+T": base.auroc or 0,
+        "AUROC before": before.auroc or 0,
+        "AUROC now": now.auroc or 0,
+        "ECE S+T": base.ece,
+        "ECE now": now.ece,
+        "flagged": int(flagged.sum()),
+        "worst class before": float((right["before"] - right["base"]).nan_to_num(0).min()),
+        "worst class now": float((right["now"] - right["base"]).nan_to_num(0).min()),
+    }
+    gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
+    row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
+    sure = model.exp().max(dim=1).values
+    for precision in PRECISIONS:
+        taken = accept_at_precision(sure, precision) & ~flagged
+        row[f"precision at {precision}"] = float((model.argmax(dim=1) == truth)[taken].double().mean())
+        row[f"accepted at {precision}"] = float(taken.double().mean())
+    if case.unknown:
+        oracle = combine(found["oracle"], found["baseline"], calibration)
+        asked = torch.ones_like(flagged)
+        asked[found["asked"]] = False
+        later = found["flagged_asked"].bool()
+        row |= {
+            "accuracy oracle": measure(oracle.argmax(dim=1), truth, classes).accuracy,
+            "unknown S+T": base.auroc_unknown or 0,
+            "unknown before": before.auroc_unknown or 0,
+            "unknown now": now.auroc_unknown or 0,
+            "found": float((flagged & ~known).sum() / (~known).sum()),
+            "false discoveries": float((flagged & known).sum() / max(1, int(flagged.sum()))),
+            "HOS": now.hos or 0,
+            "HOS answers": hos(model.argmax(dim=1)[asked], later[asked], truth[asked]) or 0,
+            "false discoveries answers": float((later & known).sum() / max(1, int(later.sum()))),
+            "positives right": float((model.argmax(dim=1) == truth)[found["positives"]].double().mean()),
+        }
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with office31 and office_home")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--scenarios", default=",".join(COLUMNS))
+    parser.add_argument("--seeds", default="0,1,2")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    options.out.mkdir(parents=True, exist_ok=True)
+    for case in cases(options.scenarios.split(","), [int(seed) for seed in options.seeds.split(",")]):
+        file = options.out / f"{case.name}.safetensors"
+        if not file.is_file():
+            write_atomically(file, pack_tensors(train(case, read(case, options.data))))
+        rows.append(figures(case, read_tensors(file)))
+        print(case.name, f"{rows[-1]['accuracy S+T']:.3f} {rows[-1]['accuracy now']:.3f}", flush=True)
+    table = pd.DataFrame(rows)
+    table.to_csv(options.out / "cases.csv", index=False)
+    means = table.groupby(["scenario", "unknown"], sort=False).mean().drop(columns="seed")
+    print(means.T.to_string(float_format=lambda value: f"{value:.3f}"))
+    inside = ((table["low"] <= table["gain"]) & (table["gain"] <= table["high"])).mean()
+    print(f"the interval of the gain holds the true one in {inside:.1%} of {len(table)} cases")
+
+
+if __name__ == "__main__":
+    main()
