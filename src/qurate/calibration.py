@@ -6,6 +6,7 @@ a class, never which class it predicts. Guo et al., "On calibration of modern ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -23,6 +24,7 @@ PRIOR = 0.5
 _EVIDENCE = 3.84
 """Twice the gain in log-likelihood from which on a temperature below 1 is believed: 5 % of chi-square."""
 _HALVINGS = 60
+_ROUNDING = 1e-7  # of probabilities in float32
 
 Source = Literal["held-out images", "agreement with S+T", "the run before", "nothing"]
 
@@ -132,6 +134,31 @@ def match_confidence(log_probabilities: Tensor, share: float) -> float:
         return float(F.softmax(b * log_probs, dim=1).max(dim=1).values.mean()) - share
 
     return 1 / _zero_of(missing, 1 / MOST, 1.0)
+
+
+def accept_at_precision(probabilities: Tensor, precision: float) -> Tensor:
+    """Which predictions to accept: as many of the most probable as have a mean probability of the precision, (N,) bool.
+
+    The mean of calibrated probabilities is the share that is expected to be right. Of equal probabilities the first
+    are accepted; NaN, of images without a prediction, never is.
+
+    Args:
+        probabilities: Of the predicted classes, (N,), calibrated.
+        precision: Share of the accepted ones that should be right, above 0 and up to 1.
+
+    Example:
+        >>> accept_at_precision(torch.tensor([0.5, 0.99, 0.92, 0.9]), 0.93).tolist()
+        [False, True, True, True]
+    """
+    if not 0 < precision <= 1:
+        raise DataError(f"precision must be a number above 0 and up to 1, such as 0.95, got {precision!r}.")
+    if probabilities.ndim != 1:
+        raise DataError(f"probabilities must be a tensor (N,), got {describe(probabilities)}.")
+    ordered, order = probabilities.double().nan_to_num(nan=-math.inf).sort(descending=True, stable=True)
+    means = ordered.cumsum(dim=0) / torch.arange(1, len(ordered) + 1)
+    accepted = torch.zeros(len(ordered), dtype=torch.bool)
+    accepted[order[: int((means >= precision - _ROUNDING).sum())]] = True  # means never rise
+    return accepted
 
 
 def _checked(log_probabilities: Tensor) -> Tensor:
