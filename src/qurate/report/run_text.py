@@ -126,7 +126,7 @@ def class_warnings(record: RunRecord) -> list[str]:
     it = "it" if len(moved) == 1 else "them"
     return [
         *lines,
-        f"That is more than chance explains. Look at the images, label a few more of {it} (qurate suggest), or use the "
+        f"That is more than chance explains. Look at the images, label a few more of {it} (`qurate suggest`), or use the "
         "plain model in the folder baseline of this run.",
     ]
 
@@ -145,12 +145,12 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
     seem, they = ("seems", "It was") if found.flagged == 1 else ("seem", "They were")
     return (
         f"{count(found.flagged, 'image')} of {images:,} {seem} to fit none of your classes, {compared}. {they} left "
-        f"out of training. Of images flagged so, about 1 in {round(1 / found.level)} does fit one.",
+        f"out of training. Of those flagged, about 1 in {round(1 / found.level)} does fit one.",
         f"Of all unlabelled images about {percent(found.share)} (about {round(found.share * images):,}) are estimated "
         "to belong to one of the classes.",
-        "To find them more surely, answer 'none' about some (qurate review RUN), and learn from the answers (qurate "
-        "adapt --from RUN); RUN is the folder of this run. Or remove them from the folder of unlabelled images and run "
-        "again.",
+        "To find them more surely, answer 'none' about some with `qurate review RUN`, and learn from the answers with "
+        "`qurate adapt --from RUN`; RUN is the folder of this run. Or remove them from the folder of unlabelled images "
+        "and run again.",
     )
 
 
