@@ -126,8 +126,8 @@ def class_warnings(record: RunRecord) -> list[str]:
     it = "it" if len(moved) == 1 else "them"
     return [
         *lines,
-        f"That is more than chance explains. Look at the images, label a few more of {it} (`qurate suggest`), or use the "
-        "plain model in the folder baseline of this run.",
+        f"That is more than chance explains. Look at the images, label a few more of {it} (`qurate suggest`), or use "
+        "the plain model in the folder baseline of this run.",
     ]
 
 
