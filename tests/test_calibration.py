@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qurate.calibration import LEAST, MOST, PRIOR, Calibration, at_temperature, fit_temperature, match_confidence
+from qurate.calibration import (
+    LEAST,
+    MOST,
+    PRIOR,
+    Calibration,
+    accept_at_precision,
+    at_temperature,
+    fit_temperature,
+    match_confidence,
+)
 from qurate.data.samples import DataError
 
 
@@ -143,3 +152,55 @@ def test_a_calibration_says_what_it_is() -> None:
     assert "not calibrated" in str(Calibration())
     assert str(Calibration(3.9, "held-out images", 62)) == "calibrated on 62 held-out images (temperature 3.90)"
     assert "without labels" in str(Calibration(3.9, "agreement with S+T"))
+
+
+def accepted_by_hand(probabilities: list[float], precision: float) -> list[bool]:
+    """Every number of most probable images is tried; the largest that has the mean is taken."""
+    order = sorted((i for i, p in enumerate(probabilities) if not math.isnan(p)), key=lambda i: -probabilities[i])
+    taken: list[int] = []
+    for k in range(1, len(order) + 1):
+        if sum(probabilities[i] for i in order[:k]) / k >= precision - 1e-7:
+            taken = order[:k]
+    return [i in taken for i in range(len(probabilities))]
+
+
+@given(
+    st.lists(st.one_of(st.floats(0.05, 1.0).map(lambda p: round(p, 2)), st.just(math.nan)), max_size=40),
+    st.sampled_from([0.3, 0.5, 0.8, 0.95, 1.0]),
+)
+def test_what_is_accepted_is_what_a_plain_loop_accepts(probabilities: list[float], precision: float) -> None:
+    tensor = torch.tensor(probabilities, dtype=torch.float64)
+    accepted = accept_at_precision(tensor, precision)
+    assert accepted.tolist() == accepted_by_hand(probabilities, precision)
+    if accepted.any():
+        assert float(tensor[accepted].mean()) >= precision - 1e-6
+        rest = tensor[~accepted & ~tensor.isnan()]
+        assert not len(rest) or float(rest.max()) <= float(tensor[accepted].min())
+        if len(rest):  # one more would be too many
+            assert float(torch.cat([tensor[accepted], rest.max()[None]]).mean()) < precision
+
+
+def test_of_calibrated_predictions_the_share_asked_for_is_right() -> None:
+    rng = torch.Generator().manual_seed(0)
+    probabilities = 0.3 + 0.7 * torch.rand(20_000, generator=rng)
+    right = torch.rand(20_000, generator=rng) < probabilities
+    counts = []
+    for precision in (0.7, 0.8, 0.9, 0.95):
+        accepted = accept_at_precision(probabilities, precision)
+        assert float(right[accepted].double().mean()) == pytest.approx(precision, abs=0.015)
+        counts.append(int(accepted.sum()))
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_precision_that_every_image_has_accepts_all_of_them_in_single_precision_too() -> None:
+    assert bool(accept_at_precision(torch.full((1000,), 0.95), 0.95).all())
+    assert not bool(accept_at_precision(torch.tensor([0.9, 0.8]), 0.95).any())
+    assert accept_at_precision(torch.zeros(0), 0.95).tolist() == []
+
+
+@pytest.mark.parametrize("precision", [0.0, -1.0, 1.01, 95.0, math.nan])
+def test_a_precision_that_is_none_is_refused(precision: float) -> None:
+    with pytest.raises(DataError, match="precision must be a number above 0 and up to 1"):
+        accept_at_precision(torch.rand(3), precision)
+    with pytest.raises(DataError, match=r"probabilities must be a tensor \(N,\)"):
+        accept_at_precision(torch.rand(3, 2), 0.9)

@@ -9,6 +9,7 @@ model is both: softmax(log p_adapted / T_a + log p_S+T / T_b), a logarithmic opi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -26,6 +27,7 @@ PRIOR = 0.5
 _EVIDENCE = 3.84
 """Twice the gain in log-likelihood from which on a temperature below 1 is believed: 5 % of chi-square."""
 _HALVINGS = 60
+_ROUNDING = 1e-7  # of probabilities in float32
 
 Source = Literal["held-out images", "agreement with S+T", "the run before", "nothing"]
 
@@ -173,6 +175,31 @@ def match_confidence(log_probabilities: Tensor, share: float) -> float:
     return 1 / _zero_of(missing, 1 / MOST, 1.0)
 
 
+def accept_at_precision(probabilities: Tensor, precision: float) -> Tensor:
+    """Which predictions to accept: as many of the most probable as have a mean probability of the precision, (N,) bool.
+
+    The mean of calibrated probabilities is the share that is expected to be right. Of equal probabilities the first
+    are accepted; NaN, of images without a prediction, never is.
+
+    Args:
+        probabilities: Of the predicted classes, (N,), calibrated.
+        precision: Share of the accepted ones that should be right, above 0 and up to 1.
+
+    Example:
+        >>> accept_at_precision(torch.tensor([0.5, 0.99, 0.92, 0.9]), 0.93).tolist()
+        [False, True, True, True]
+    """
+    if not 0 < precision <= 1:
+        raise DataError(f"precision must be a number above 0 and up to 1, such as 0.95, got {precision!r}.")
+    if probabilities.ndim != 1:
+        raise DataError(f"probabilities must be a tensor (N,), got {describe(probabilities)}.")
+    ordered, order = probabilities.double().nan_to_num(nan=-math.inf).sort(descending=True, stable=True)
+    means = ordered.cumsum(dim=0) / torch.arange(1, len(ordered) + 1)
+    accepted = torch.zeros(len(ordered), dtype=torch.bool)
+    accepted[order[: int((means >= precision - _ROUNDING).sum())]] = True  # means never rise
+    return accepted
+
+
 def _checked(log_probabilities: Tensor) -> Tensor:
     is_table = isinstance(log_probabilities, Tensor) and log_probabilities.ndim == 2 and len(log_probabilities) > 0
     if not is_table or log_probabilities.shape[1] < 2 or bool(log_probabilities.isnan().any()):
@@ -192,19 +219,3 @@ def _zero_of(rising: Callable[[float], float], low: float, high: float) -> float
         else:
             high = middle
     return (low + high) / 2
-
-
-def accept_at_precision(probabilities: Tensor, precision: float) -> Tensor:
-    """The largest set of the most probable images whose mean probability is at least the precision, (N,) bool.
-
-    Where probabilities are calibrated, that is the share of them that is right.
-
-    Args:
-        probabilities: Of the predicted class, (N,).
-        precision: From 0 to 1.
-    """
-    ordered, order = probabilities.double().sort(descending=True, stable=True)
-    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, dtype=torch.float64)
-    accepted = torch.zeros(len(ordered), dtype=torch.bool)
-    accepted[order[: int((means >= precision).sum())]] = True  # the means never rise
-    return accepted

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
+from qurate.calibration import Calibration
 from qurate.config import to_dict
 from qurate.presets import make_config
-from qurate.run_results import BaselineComparison, Corrections, Gain, RunAnswers, RunRecord
+from qurate.run_results import BaselineComparison, Corrections, FlaggedImages, Gain, RunAnswers, RunRecord
 
 HELPS = BaselineComparison(
     *(0.742, 0.687, 124, "held-out images", 0.151, 0.043),
@@ -106,3 +107,25 @@ def corrected(folder: Path) -> RunAnswers:
         {"file": [f"{folder}/unlabeled/0_0.png", "b.png"], "label": ["mug", "pen"], "answer": ["pen", "none"]}
     )
     return replace(TOLD, corrections=Corrections("run <1>", 27, 3, left, 28, 7))
+
+
+def cluttered_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", "pen"), **changes: Any) -> RunRecord:
+    """A run that flagged every sixth image, whose adapted model took nearly all of the first class for the second."""
+    record = finished_run(folder, classes)
+    rng, table = np.random.default_rng(1), record.predictions
+    flagged = np.arange(len(table)) % 6 == 0
+    known = np.where(flagged, rng.uniform(0, 0.02, len(table)), rng.uniform(0.05, 1, len(table)))
+    vanished = (table["label"] == classes[0]) & (np.arange(len(table)) > 1)
+    predictions = table.assign(
+        label=table["label"].mask(vanished, classes[1]), known=known, flagged=flagged, baseline=table["label"]
+    )
+    sure = rng.uniform(0.3, 1, 60)
+    held_out = pd.DataFrame({"probability": sure, "uncalibrated": sure**0.3, "right": rng.uniform(size=60) < sure})
+    fields: dict[str, Any] = {
+        "predictions": predictions,
+        "positives": record.positives[~record.positives["file"].isin(predictions["file"][flagged])],
+        "flagged": FlaggedImages(int(flagged.sum()), 0.1, 60, 0.81),
+        "calibration": Calibration(2.5, "held-out images", 60),
+        "held_out": held_out,
+    }
+    return replace(record, **{**fields, **changes})

@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from tests.report.run_pages import PARTS
-from tests.report.run_runs import HARMS, corrected, finished_run
+from tests.report.run_runs import HARMS, cluttered_run, corrected
 
 from qurate.report.run_page import write_run_page
 
@@ -42,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     long = "a_class_with_a_name_of_remarkable_length_" + "x" * 60
     told = replace(corrected(folder), confusions=((long, "<b>bold</b>", 2), ("mug", long, 1)))
     classes = ("mug", "desk_lamp", long, "<b>bold</b>")
-    record = finished_run(folder, classes=classes, comparison=HARMS, title=long, answers=told)
+    record = cluttered_run(folder, classes=classes, comparison=HARMS, title=long, answers=told)
     write_run_page(record, folder / "report.html")
     return (folder / "report.html").as_uri()
 
@@ -58,7 +58,7 @@ def show(browser: Chrome, page: str, width: int, scheme: str = "light") -> None:
 
 def test_it_opens_with_all_parts_and_no_console_message(browser: Chrome, page: str) -> None:
     show(browser, page, 1200)
-    for part in (*PARTS, "answers"):
+    for part in (*PARTS, "answers", "unknown"):
         section = browser.find_element(By.ID, part)
         assert section.is_displayed()
         assert section.accessible_name

@@ -54,13 +54,24 @@ def render_page(template: str, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(breakable=breakable, count=count, percent=percent)
+    environment.filters.update(breakable=breakable, code=code, count=count, percent=percent)
     return environment.get_template(template).render(**content)
 
 
 def breakable(name: str) -> Markup:
     """A name that may be broken into lines after its underscores."""
     return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
+
+
+def code(text: str) -> Markup:
+    """A text in which what stands between backticks is code.
+
+    Example:
+        >>> print(code("see `qurate check` < 3"))
+        see <code>qurate check</code> &lt; 3
+    """
+    parts = enumerate(text.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in parts)
 
 
 def data_uri(content: bytes, kind: str) -> str:

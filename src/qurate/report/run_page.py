@@ -6,7 +6,7 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,16 @@ from qurate.report.run_figures import (
     reliability_figure,
     rounds_figure,
 )
-from qurate.report.run_text import CONFUSIONS, answers_in_words, how_sure, outcome, witnesses
+from qurate.report.run_tables import acceptance_table, class_rows, moved_in, predicted
+from qurate.report.run_text import (
+    CONFUSIONS,
+    answers_in_words,
+    class_warnings,
+    flagged_in_words,
+    how_sure,
+    outcome,
+    witnesses,
+)
 from qurate.run_results import RunRecord
 from qurate.runtime.files import write_atomically
 from qurate.selection.algorithm import Adaptation
@@ -43,7 +52,7 @@ BUDGET = 2_500_000
 PAIRS = 12
 """Classes shown in both domains."""
 GALLERY = 24
-"""Trusted pseudo-labels shown in each part of the gallery, and images to label next."""
+"""Trusted pseudo-labels shown in each part of the gallery, images of no class, and images to label next."""
 
 
 def gather_record(
@@ -111,6 +120,9 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
     if record.calibration.by != "nothing":
         values["calibration_temperature"] = record.calibration.temperature
         values["calibration_images"] = record.calibration.images
+    if (flagged := record.flagged) is not None:
+        values |= {"flagged_images": flagged.flagged, "flagged_held_out": flagged.held_out}
+        values["flagged_known_share"] = flagged.share
     if (answers := record.answers) is not None:
         names = ["labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right"]
         names += ["random_low", "random_high"] if answers.random else []
@@ -220,6 +232,10 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure")
         for file, label, probability in _rows(uncertain, "file", "label", "probability")
     ]
+    strange = [
+        thumbnails.card(file, f"none of the classes, nearest to {label}", f"{label}?", f"known: {percent(known, 1)}")
+        for file, label, known in _rows(_worst(record), "file", "label", "known")
+    ]
     doubtful, exemplary = (
         [
             thumbnails.card(
@@ -237,6 +253,8 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         answer_sentences=None if record.answers is None else answers_in_words(record.answers),
         confusions=() if record.answers is None else record.answers.confusions[:CONFUSIONS],
         rejected=_rejected(record, thumbnails),
+        flagged_sentences=flagged_in_words(record),
+        strange=strange,
         interval=interval_figure(record.comparison) if record.comparison else None,
         pairs=pairs,
         uncertain=guesses,
@@ -249,7 +267,11 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         maps=embedding_figures(record.embedding, record.classes),
         most_labels=MOST_LABELS,
         images=len(record.source) + len(record.labeled) + len(record.predictions),
-        classes=_class_rows(record),
+        classes=class_rows(record),
+        has_baseline=bool((predicted(record)["baseline"] != "").any()),
+        moved=len(moved_in(record)),
+        class_warnings=class_warnings(record),
+        acceptance=acceptance_table(record),
         how_sure=how_sure(record),
         reliability=reliability_figure(record.held_out),
         config=json.dumps(record.config, indent=2, ensure_ascii=False, default=str),
@@ -279,10 +301,16 @@ def _gallery(positives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _least_certain(record: RunRecord) -> pd.DataFrame:
-    """Predictions of lowest probability that were not chosen as pseudo-labels."""
-    table = record.predictions.dropna(subset=["label", "probability"])
+    """Predictions of lowest probability that were not chosen as pseudo-labels; flagged images come last."""
+    table = predicted(record).dropna(subset=["label", "probability"])
     table = table[~table["file"].isin(record.positives["file"])]
-    return table.sort_values("probability", kind="stable").head(GALLERY)
+    return table.sort_values(["flagged", "probability"], kind="stable").head(GALLERY)
+
+
+def _worst(record: RunRecord) -> pd.DataFrame:
+    """Flagged images, those that fit the classes worst first."""
+    table = predicted(record)
+    return table[table["flagged"]].sort_values("known", kind="stable").head(GALLERY)
 
 
 def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
@@ -299,12 +327,3 @@ def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
 
 def _rows(table: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, ...]]:
     return zip(*(table[column] for column in columns), strict=True)
-
-
-def _class_rows(record: RunRecord) -> list[dict[Hashable, Any]]:
-    """Images of each class in every part, and the mean confidence of its predictions."""
-    names = ("source", "labeled", "predictions", "positives")
-    counts = {name: getattr(record, name)["label"].value_counts() for name in names}
-    table = pd.DataFrame(counts, index=pd.Index(record.classes, name="label")).fillna(0).astype(int)
-    table["confidence"] = record.predictions.groupby("label")["probability"].mean()
-    return table.reset_index().to_dict("records")

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from qurate.report.page import count, percent, signed
+from qurate.report.run_tables import moved_in
 from qurate.run_results import BaselineComparison, Gain, RunAnswers, RunRecord
 
 CONFUSIONS = 10
 """Rows of the table of what was taken for what."""
+WARNINGS = 5
+"""Classes of which it is said that they fell or grew."""
 _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
     "unclear": ("open", "It is not clear whether adaptation helped"),
@@ -108,6 +111,53 @@ def _points(gain: float) -> str:
     return "1 point" if text == "1" else f"{text} points"
 
 
+def class_warnings(record: RunRecord) -> list[str]:
+    """Which classes fell or grew by adaptation more than chance explains, and what to do; empty where none did."""
+    moved = moved_in(record)
+    if not moved:
+        return []
+    lines = [
+        f"'{each.label}' {'fell' if each.now < each.before else 'grew'} from {each.before:,} to "
+        f"{count(each.now, 'prediction')} by adaptation, compared with plain training (S+T)."
+        for each in moved[:WARNINGS]
+    ]
+    if (left := len(moved) - WARNINGS) > 0:
+        lines.append(f"{count(left, 'more class')} moved as well; all are marked in the table of classes.")
+    it = "it" if len(moved) == 1 else "them"
+    return [
+        *lines,
+        f"That is more than chance explains. Look at the images, label a few more of {it} (`qurate suggest`), or use "
+        "the plain model in the folder baseline of this run.",
+    ]
+
+
+def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
+    """How many images fit none of the classes, how sure that is, and what to do; empty where it was not looked for."""
+    if (found := record.flagged) is None:
+        return ()
+    compared = f"compared with {count(found.held_out, 'labelled image')} that {_were(found.held_out)} held out"
+    if not found.flagged:
+        return (
+            f"No image was found that fits none of your classes, {compared}. The fewer those are, the further from "
+            "all classes an image must be to be found.",
+        )
+    images = len(record.predictions)
+    seem, they = ("seems", "It was") if found.flagged == 1 else ("seem", "They were")
+    return (
+        f"{count(found.flagged, 'image')} of {images:,} {seem} to fit none of your classes, {compared}. {they} left "
+        f"out of training. Of those flagged, about 1 in {round(1 / found.level)} does fit one.",
+        f"Of all unlabelled images about {percent(found.share)} (about {round(found.share * images):,}) are estimated "
+        "to belong to one of the classes.",
+        "To find them more surely, answer 'none' about some with `qurate review RUN`, and learn from the answers with "
+        "`qurate adapt --from RUN`; RUN is the folder of this run. Or remove them from the folder of unlabelled images "
+        "and run again.",
+    )
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
 def how_sure(record: RunRecord) -> tuple[str, ...]:
     """What the probabilities of the page mean, one sentence each."""
     calibration, held_out = record.calibration, record.held_out
@@ -202,8 +252,7 @@ def _accuracy_before(found: RunAnswers) -> Iterator[str]:
             f"({percent(found.right / found.judged)})."
         )
         if chosen := found.judged - found.random:
-            were = "was" if chosen == 1 else "were"
-            text += f" {chosen:,} of them {were} not drawn at random, so that is not its accuracy."
+            text += f" {chosen:,} of them {_were(chosen)} not drawn at random, so that is not its accuracy."
         yield text
     if not found.random:
         yield "None of them was drawn at random, so they do not tell how often that model is right on all images."

@@ -29,7 +29,7 @@ from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
 from qurate.report.run_page import gather_record
-from qurate.report.run_text import answers_in_words, outcome
+from qurate.report.run_text import answers_in_words, class_warnings, outcome
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
@@ -506,6 +506,8 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
     if record is not None and record.comparison is not None:
         page = outcome(record.comparison)
         lines += [f"{page.headline}.", *page.text]
+    if record is not None:
+        lines += class_warnings(record)
     if record is not None and record.answers is not None:
         lines += answers_in_words(record.answers)
     if folder is not None:
