@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -65,6 +66,7 @@ def run_verb() -> None:
             _refuse_empty(words)
             verbs = {name: _checked(verb) for name, verb in VERBS.items()}
             tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
+            sys.stdout.flush()
         except BaseException as error:
             sys.exit(_explain(error, received))
 
@@ -100,6 +102,10 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
     if isinstance(error, QurateError):
         print_message(str(error), "red")
         return 2
+    if isinstance(error, OSError) and _stdout_is_lost():
+        reason = error.strerror or type(error).__name__
+        print_message(f"the standard output cannot be written ({reason}), so lines above are missing.", "red")
+        return 2
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         print_message(
@@ -107,6 +113,16 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
         )
         return 2
     raise error
+
+
+def _stdout_is_lost() -> bool:
+    """Whether what was printed cannot be written; then it is given up, or Python would complain of it at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
