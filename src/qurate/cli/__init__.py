@@ -53,9 +53,6 @@ def main() -> None:
 def run_verb() -> None:
     """Do what the command line says; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
     words = sys.argv[1:] or ["--help"]
-    if words == ["--version"]:
-        print_line(f"qurate {qurate.__version__}")
-        return
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name need not be valid text
@@ -63,12 +60,19 @@ def run_verb() -> None:
     with raise_on_signal() as received, warnings.catch_warnings():
         warnings.showwarning = _print_once(set())
         try:
-            _refuse_empty(words)
-            verbs = {name: _checked(verb) for name, verb in VERBS.items()}
-            tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
+            _do(words)
             sys.stdout.flush()
         except BaseException as error:
             sys.exit(_explain(error, received))
+
+
+def _do(words: Sequence[str]) -> None:
+    _refuse_empty(words)
+    if words == ["--version"]:
+        print_line(f"qurate {qurate.__version__}")
+        return
+    verbs = {name: _checked(verb) for name, verb in VERBS.items()}
+    tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
 
 
 def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,9 +106,8 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
     if isinstance(error, QurateError):
         print_message(str(error), "red")
         return 2
-    if isinstance(error, OSError) and _stdout_is_lost():
-        reason = error.strerror or type(error).__name__
-        print_message(f"the standard output cannot be written ({reason}), so lines above are missing.", "red")
+    if isinstance(error, OSError) and error.filename is None and _output_is_lost():
+        print_message(f"standard output: cannot be written ({error.strerror}), so lines are missing there.", "red")
         return 2
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
@@ -115,12 +118,14 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
     raise error
 
 
-def _stdout_is_lost() -> bool:
-    """Whether what was printed cannot be written; then it is given up, or Python would complain of it at the end."""
+def _output_is_lost() -> bool:
+    """Whether nothing can be written to the standard output: an error of the system does not say whose it is."""
     try:
         sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"\n")
+    except io.UnsupportedOperation:  # no file
+        return False
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False
 

@@ -82,9 +82,6 @@ _MAY_DIFFER = ("check_helping", "places", "started_in", "compared_in")
 """Settings that may differ when a run is resumed: the comparison can be left out at any time, and the digest of the
 data identifies it better than its paths."""
 
-_SAME_IMAGE = ["part", "label", "sha256"]
-"""What makes an image the same as when a run was started, wherever it lies."""
-
 _EXAMPLES = 4
 """Images of a class that are kept as examples, of either domain."""
 
@@ -212,21 +209,15 @@ class RunFolder:
             before = read_csv(self.work / IMAGES_FILE)[list(now.columns)]
         except (TableError, KeyError):  # of an earlier version, or damaged
             return "their contents, classes or order differ"
-        gone, new = (
-            one[~one.set_index(_SAME_IMAGE).index.isin(other.set_index(_SAME_IMAGE).index)]
-            for one, other in ((before, now), (now, before))
-        )
-        there, here = (
-            dict(zip(zip(rows["part"], rows["file"], strict=True), rows["sha256"], strict=True)) for rows in (gone, new)
-        )
-        said = [
-            f"{file} ({'changed' if here[part, file] != digest else 'of another class'})"
-            for (part, file), digest in there.items()
-            if (part, file) in here
-        ]
-        said += [f"{file} (gone from {part})" for part, file in there if (part, file) not in here]
-        said += [f"{file} (new in {part})" for part, file in here if (part, file) not in there]
-        return list_some(said, 4) or "they are the same, but in another order"
+        old, new = (_by_place(table) for table in (before, now))
+        moved = {(part, what) for (part, _), what in old.items()} & {(part, what) for (part, _), what in new.items()}
+        both = old.keys() & new.keys()
+        said = [f"{place[1]} (changed)" for place in old if place in both and old[place][1] != new[place][1]]
+        said += [f"{place[1]} (of another class)" for place in old if place in both and old[place][0] != new[place][0]]
+        for table, word in ((old, "gone from"), (new, "new in")):
+            alone = [place for place in table if place not in both and (place[0], table[place]) not in moved]
+            said += [f"{file} ({word} {part})" for part, file in alone]
+        return list_some(said, 4) or "they are the same under other names"
 
     def processes_before(self) -> int:
         """How many processes an interrupted run was started with; 1 where it does not say."""
@@ -389,6 +380,12 @@ def _choose_examples(record: RunRecord) -> pd.DataFrame:
     parts = {"labeled": record.labeled, "source": record.source}
     few = [table.groupby("label").head(_EXAMPLES).assign(part=part) for part, table in parts.items()]
     return pd.concat(few, ignore_index=True)[["file", "label", "part"]]
+
+
+def _by_place(images: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
+    """Class and content of each image, by its part and file."""
+    places = zip(images["part"], images["file"], strict=True)
+    return dict(zip(places, zip(images["label"], images["sha256"], strict=True), strict=True))
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:
