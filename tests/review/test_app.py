@@ -39,6 +39,12 @@ def test_a_number_of_an_image_that_is_none_is_not_found(app: ASGIApp, number: st
     assert answer(app, path=f"question?tab=a&later={number},1")[0] == 200
 
 
+@pytest.mark.parametrize("length", ["9" * 5000, "2000001", "-1", "1e3", "٣", ""])
+def test_a_length_that_is_none_or_too_large_is_refused(app: ASGIApp, length: str) -> None:
+    """Found by fuzzing: Python refuses to read a number of 5,000 digits."""
+    assert answer(app, headers={"content-length": length})[0] == 403
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
 @pytest.mark.parametrize(("make", "why"), [(os.mkdir, "Is a directory"), (os.mkfifo, "not a regular file")])
 def test_a_labels_file_that_becomes_something_else_is_said(
