@@ -20,7 +20,7 @@ from qurate.runs.image_sources import Places, choose_places, read_settings_of
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
 from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, is_folder, shorten
-from qurate.runtime.tables import check_table
+from qurate.runtime.tables import TableError, check_table
 from qurate.runtime.validation import LARGEST_SEED, MOST_STEPS, find_problem, show
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
@@ -209,7 +209,10 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"`labels` must be a file, got {shorten(labels)}, which is {came}. 'qurate review' writes "
                 "RUN/labels.csv."
             )
-        check_table(labels)
+        try:
+            check_table(labels)
+        except TableError as error:
+            raise DataError(f"`labels`: {error}") from error
     return given
 
 
