@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 long_tail asking backbones test golden faults check docs docs-tables docs-picture format clean
+.PHONY: install browser demo office31 long_tail asking backbones test golden faults fuzz check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -111,6 +111,10 @@ golden: install
 MINUTES ?= 30
 faults: install
 	$(BIN)/python -m tests.reliability.faults --minutes $(MINUTES) --seed $(SEED)
+
+# Hostile inputs to everything that is parsed: MINUTES of them, with counts of what came of it.
+fuzz: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability.fuzz --minutes $(MINUTES) --seed $(SEED)
 
 check: install
 	$(BIN)/ruff check .

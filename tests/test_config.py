@@ -74,7 +74,7 @@ def test_equal_numbers_of_other_types_are_the_same_config() -> None:
             {"margin": 2.0},
             "TargetMarginConfig.margin must be an angle in [0, pi / 2], got 2.0.",
         ),
-        (NetworkConfig, {"scale": 0.0}, "NetworkConfig.scale must be positive, got 0.0."),
+        (NetworkConfig, {"scale": 0.0}, "NetworkConfig.scale must be between 0.01 and 10000, got 0.0."),
         (NetworkConfig, {"scale": float("nan")}, "NetworkConfig.scale must be a finite number, got nan."),
         (NetworkConfig, {"features": True}, "NetworkConfig.features must be an integer, got True."),
         (NetworkConfig, {"backbone": None}, "NetworkConfig.backbone must be text, got None."),

@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from qurate.errors import ConfigError
 from qurate.registry import METHODS, SELECTORS, Registry
 from qurate.runtime.validation import (
+    Allowed,
     Below1,
     Bytes,
     Checked,
@@ -270,7 +271,7 @@ class NetworkConfig(Checked):
     """Width d of the bottleneck. Paper (by the MME reference code): 512."""
     dropout: Below1 = 0.3
     """Dropout of the normalized bottleneck. Our choice."""
-    scale: Rate = 30.0
+    scale: Annotated[float, Allowed("between 0.01 and 10000", lambda x: 0.01 <= x <= 10_000)] = 30.0
     """Logit scale s of the cosine classifier. Paper: 30."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from pathlib import Path
 from typing import get_args
 
@@ -285,3 +286,64 @@ def test_what_was_predicted_when_it_was_asked_is_what_counts() -> None:
     found = count_right(given.values())
     assert (found.images, found.right, found.none) == (4, 2, 1)
     assert (found.low, found.high) == wilson_interval(2, 4)
+
+
+NAMES = ["a.png", 'b, "c".png', "d\ne.png", '\n"f"\n,g.png', ",h.png", "i\r\nj.png", "'=k.png", "ü\u202e😀.png"]
+
+
+@pytest.mark.parametrize("label", ["mug", ",mug", 'm\n"u"g'])
+def test_acknowledged_rows_count_wherever_another_one_was_cut_off(label: str, tmp_path: Path) -> None:
+    whole = AnswerLog(tmp_path / "whole.csv")
+    for name in NAMES:
+        whole.add([said(name, label)])
+    row = AnswerLog(tmp_path / "row.csv")
+    row.add([said('x\n"y", z.png', label)])
+    last = row.path.read_bytes().partition(b"\n")[2]
+    for cut in range(1, len(last) - len(",density\n")):
+        log = AnswerLog(tmp_path / "labels.csv")
+        log.path.write_bytes(whole.path.read_bytes() + last[:cut])
+        log.add([said(f"again/{name}", label) for name in NAMES])
+        wanted = [*NAMES, *(f"again/{name}" for name in NAMES)]
+        assert [(found.file, found.label) for found in log.rows()] == [(name, label) for name in wanted], last[:cut]
+        assert log.damaged
+
+
+def test_a_label_that_is_not_one_is_refused_with_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("file,label\na.png,cat\nb.png,cat\n./a.png,dog\na.png,cow\nb.png,cat\n")
+    with pytest.raises(
+        DataError, match=r"'a.png' must have one label, got 3 .*'cat' \(row 1\), 'dog' \(row 3\), 'cow'"
+    ):
+        read_answers(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("file,label\na.png,cat\n".encode("utf-16"), "must be a UTF-8 text file, got UTF-16"),
+        (b"file;label\na.png;cat\n", "separated by commas, got semicolons"),
+    ],
+)
+def test_another_encoding_or_separator_is_named(content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_bytes(content)
+    with pytest.raises(TableError, match=says):
+        read_answers(tmp_path / "l.csv")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+def test_a_pipe_or_a_folder_is_neither_waited_for_nor_written_to(tmp_path: Path) -> None:
+    for name, make, why in (("pipe", os.mkfifo, "not a regular file"), ("folder", os.mkdir, "Is a directory")):
+        make(tmp_path / name)
+        with pytest.raises(RunError, match=rf"cannot be read \({why}\)"):
+            AnswerLog(tmp_path / name).rows()
+        with pytest.raises(RunError, match=rf"cannot be written \({why}\)"):
+            AnswerLog(tmp_path / name).add([said("a")])
+
+
+def test_a_disk_that_does_not_answer_is_an_error_in_time(log: AnswerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.add([said("a")])
+    never = threading.Event()
+    monkeypatch.setattr("qurate.active.answers.parse_answers", lambda _: never.wait())
+    with pytest.raises(RunError, match=r"labels.csv: cannot be read \(the disk does not answer within 0.1 seconds\)"):
+        AnswerLog(log.path, patience=0.1).rows()
+    never.set()

@@ -97,3 +97,33 @@ def test_the_help_lists_the_registries() -> None:
     out = " ".join(run("adapt", "--help")[1].replace("│", " ").split())
     assert f"How the network learns: {', '.join(METHODS)};" in out
     assert f"Which pseudo-labels to trust: {', '.join(SELECTORS)}." in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_a_standard_output_that_is_full_is_named(word: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "qurate", word]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 2
+    said = "qurate: standard output: cannot be written (No space left on device), so lines are missing there.\n"
+    assert done.stderr.replace("\n", " ").split() == said.split()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("file,label\na.png,cat\n".encode("utf-16"), "l.csv: must be a UTF-8 text file, got UTF-16. Save it as UTF-8."),
+        (b"file;label\na.png;cat\n", "l.csv: columns must be separated by commas, got semicolons in 'file;label'."),
+    ],
+)
+def test_labels_of_another_kind_are_named_before_anything_heavy_is_loaded(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    (tmp_path / "l.csv").write_bytes(content)
+    for part in ("source", "labeled", "unlabeled"):
+        (tmp_path / part).mkdir()
+    places = [word for part in ("source", "labeled", "unlabeled") for word in (f"--{part}", str(tmp_path / part))]
+    code, _, said, loaded = run("adapt", *places, "--labels", str(tmp_path / "l.csv"), "--out", str(tmp_path / "run"))
+    assert (code, loaded) == (2, [])
+    assert says in " ".join(said.split())

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ from tests.data.files import image_files
 
 from qurate.data.checks import CheckReport, check_data, find_overlaps
 from qurate.data.domains import from_arrays, read_folder
+from qurate.data.own_images import read_parts
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
 from qurate.data.splits import read_mme_split
 
@@ -340,3 +344,36 @@ def test_the_same_file_by_another_way_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "link.jpg").symlink_to(tmp_path / "x.jpg")
     found = find_overlaps(_split((str(tmp_path / "x.jpg"),), (str(tmp_path / "link.jpg"),), (f"{tmp_path}/../u",), ()))
     assert [(o.first, o.second, o.shared) for o in found] == [("source", "target_labeled", 1)]
+
+
+def _rename(data: Path, name: bytes) -> None:
+    for part in ("source", "labeled"):
+        (data / part / "cat").rename(data / part / os.fsdecode(name))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are valid text elsewhere")
+def test_class_folders_that_are_no_text_are_a_problem_and_adapt_refuses_them(data: Path) -> None:
+    _rename(data, b"caf\xe9")
+    report = _check(data)
+    assert len(report.problems) == 2
+    for part, problem in zip(("source", "labeled"), report.problems, strict=True):
+        assert f"{data / part}: class folders must have names in UTF-8, got ''caf\\udce9''. Rename them." in problem
+    with pytest.raises(DataError, match="class folders must have names in UTF-8"):
+        read_parts(data / "source", data / "labeled", data / "unlabeled")
+
+
+READ = "import sys; from qurate.data.domains import read_folder; read_folder(sys.argv[1])"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are valid text elsewhere")
+def test_a_locale_that_cannot_read_the_classes_is_named_with_the_way_out(data: Path) -> None:
+    _rename(data, "café".encode())
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(data / "source")],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"},
+        capture_output=True,
+        text=True,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("qurate.errors.DataError: ")
+    assert "read as ascii because of the locale; set PYTHONUTF8=1, or a locale such as C.UTF-8" in said

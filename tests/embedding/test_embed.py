@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +168,26 @@ def test_a_damaged_memory_of_digests_is_made_anew(files: ImageFiles, weights: st
     (cache / "digests.sqlite").write_bytes(b"no database " * 1000)
     with pytest.warns(UserWarning, match=r"digests\.sqlite: damaged"):
         assert torch.equal(_embed(files, TINY, weights, cache=cache), first)
+
+
+def test_a_locked_memory_of_digests_is_waited_for_only_shortly_and_said(
+    files: ImageFiles, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "_SETTLED_NS", -1)
+    assert contents._LOCK_SECONDS <= 2
+    before, _ = contents.hash_files(files.paths, cache / "digests.sqlite")
+    with contextlib.closing(sqlite3.connect(cache / "digests.sqlite")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.warns(EmbeddingCacheWarning, match=r"digests\.sqlite: locked by another process") as warned:
+            assert contents.hash_files(files.paths, cache / "digests.sqlite")[0] == before
+    assert len(warned) == 1  # nothing is remembered, so it is not waited for again
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+def test_a_memory_of_digests_that_is_a_pipe_is_not_waited_for(files: ImageFiles, cache: Path) -> None:
+    cache.mkdir(exist_ok=True)
+    os.mkfifo(cache / "digests.sqlite")
+    assert len(contents.hash_files(files.paths, cache / "digests.sqlite")[0]) == len(files)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied"])

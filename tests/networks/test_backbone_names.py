@@ -46,7 +46,6 @@ from qurate.networks.heads import build_network
         ("timm/vit@224", [BackboneName("timm/vit", 224)]),
         ("timm/vit@mean", [BackboneName("timm/vit", 0, "mean")]),
         ("timm/vit@518@both+timm/b", [BackboneName("timm/vit", 518, "both"), BackboneName("timm/b")]),
-        ("timm/hf-hub:owner/name@main", [BackboneName("timm/hf-hub:owner/name@main")]),
     ],
 )
 def test_a_name_says_model_size_and_pooling_and_is_written_as_it_was_read(
@@ -54,6 +53,17 @@ def test_a_name_says_model_size_and_pooling_and_is_written_as_it_was_read(
 ) -> None:
     assert list(parse_backbones(name)) == members
     assert "+".join(str(member) for member in members) == name
+
+
+@pytest.mark.parametrize("name", ["timm/hf-hub:owner/name@main", "timm/local-dir:/etc", "timm/a+timm/hf-hub:b/c"])
+def test_an_address_is_refused_for_a_model_of_it_could_not_be_loaded(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"backbone must be a name, not an address.*`weights=FILE`"):
+        parse_backbones(name)
+
+
+def test_an_image_size_that_no_backbone_sees_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 4096 pixels, got 'timm/vit@99999'"):
+        parse_backbones("timm/vit@99999")
 
 
 def test_a_size_and_a_pooling_hold_for_all_backbones_of_a_name() -> None:

@@ -153,7 +153,7 @@ def _resume_rows() -> list[BadInput]:
     checkpoint, folds = "begun/checkpoint.safetensors", "half/comparison.safetensors"
     rows = [
         BadInput("adapt: --resume with another seed", f"{resume} --seed 1", ("seed", "--force")),
-        BadInput("adapt: --resume with other images", resume, ("data", "--force"), gone("source/blue/0.png")),
+        BadInput("adapt: --resume with other images", resume, ("0.png (gone", "--force"), gone("source/blue/0.png")),
         BadInput("adapt: --resume with config.json cut", resume, ("config.json", "--force"), cut("begun/config.json")),
         BadInput(
             "adapt: --resume with a list as config.json",

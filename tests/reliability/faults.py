@@ -25,12 +25,25 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.reliability.processes import Qurate
-from tests.reliability.victims import Adapt, Benchmark, Embed, Report, Victim, WholeNetwork, differences
+from tests.reliability.victims import (
+    Adapt,
+    Benchmark,
+    ClockBack,
+    Embed,
+    Report,
+    SlowDisk,
+    Victim,
+    WholeNetwork,
+    differences,
+)
 from tests.reliability.world import make_world
 
 SIGNALS = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 """Signals and the exit codes that answer them."""
-MIX = (Adapt(), Adapt(cold=True), Adapt(), Embed(), WholeNetwork(), Adapt(), Benchmark(), Adapt(cold=True), Report())
+MIX = (
+    *(Adapt(), Adapt(cold=True), SlowDisk(), Embed(), WholeNetwork(), ClockBack()),
+    *(Adapt(), WholeNetwork(devices=2), Benchmark(), Adapt(cold=True), Report()),
+)
 """What is disturbed, in turn; every `RAY_EVERY`-th benchmark is on Ray."""
 RAY_EVERY = 8
 
@@ -77,8 +90,8 @@ class Workshop:
             make_world(self.world)
 
     def start(self, victim: Victim, out: Path, *, fresh: bool = False) -> Qurate:
-        """The command of a victim."""
-        said = out.with_name(f"{out.name}-{time.monotonic_ns()}.txt")
+        """The command of a victim; what it says goes to the disk of the workshop, which is never full."""
+        said = self.root / f"{out.name}-{time.monotonic_ns()}.txt"
         environment = {**self.cache, **victim.environment(out)}
         return Qurate(victim.words(str(out)), self.world, said, environment, fresh=fresh or victim.fresh)
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 PATIENCE = 600.0
 """Seconds after which a process, on however busy a machine, is taken to wait for ever."""
 _PAUSE = 0.005
+SLOW_DISK, CLOCK_BACK = "TRY_SLOW_DISK", "TRY_CLOCK_BACK"
+"""Variables: seconds for which the disk holds up a forked process, and by which its clock goes back when it looks."""
 _HEAVY = ("qurate.cli", "qurate.runs.adapt", "qurate.report.run_page", "qurate.report.benchmark_report")
 
 
@@ -130,6 +134,27 @@ def _run(words: list[str], folder: str, said: str, environment: dict[str, str]) 
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = ["qurate", *words]
+    _play_tricks()
     from qurate.cli import main
 
     main()
+
+
+def _play_tricks() -> None:
+    """A disk that is slow to write and to rename, a clock that goes back; for this process alone."""
+    if seconds := float(os.environ.get(SLOW_DISK, 0)):
+
+        def slow(real: Callable[..., None]) -> Callable[..., None]:
+            def wait(*arguments: object, **named: object) -> None:
+                time.sleep(seconds)
+                real(*arguments, **named)
+                time.sleep(seconds)
+
+            return wait
+
+        for name in ("fsync", "replace", "rename"):
+            setattr(os, name, slow(getattr(os, name)))
+    if seconds := float(os.environ.get(CLOCK_BACK, 0)):
+        now, now_ns, looks = time.time, time.time_ns, itertools.count(1)
+        time.time = lambda: now() - seconds * next(looks)
+        time.time_ns = lambda: now_ns() - int(seconds * 1e9) * next(looks)

@@ -1,10 +1,17 @@
-"""Bad situations: two commands at once in one place, a full disk, a home that cannot be written."""
+"""Bad situations: two commands at once, disks that fill, a home that cannot be written, a server that is killed."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
+import random
 import shutil
+import signal
 import subprocess
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +83,96 @@ def full_disk(shop: Workshop) -> str:
     except CannotMountError as error:
         return f"skipped: {error}"
     return ""
+
+
+def disk_that_fills_and_empties(shop: Workshop) -> str:
+    """Room comes and goes while it runs: it ends well or says so in a line, and at last has the same result."""
+    victim, rng = Adapt(), random.Random(f"{shop.seed} disk")
+    wanted, _ = shop.reference(victim)
+    stops = 0
+    try:
+        with small_disk(shop.root / "comes-and-goes", mebibytes=230) as disk:
+            done = threading.Event()
+
+            def fill_and_empty() -> None:
+                while not done.wait(rng.uniform(0.2, 2)):
+                    ballast = _fill(disk)
+                    done.wait(rng.uniform(0.05, 1))
+                    ballast.unlink()
+
+            thread = threading.Thread(target=fill_and_empty)
+            thread.start()
+            try:
+                for _ in range(6):
+                    command = shop.start(victim, disk / "run")
+                    code, said = command.wait(), command.lines()
+                    if code == 0:
+                        break
+                    stops += 1
+                    if code != 2 or "Traceback" in "\n".join(said) or not said[-1].startswith("qurate: "):
+                        shop.complain(f"disk that fills and empties: exit code {code}, {said[-3:]}")
+            finally:
+                done.set()
+                thread.join()
+            shop.complete(victim, disk / "run", wanted, "disk that fills and empties")
+    except CannotMountError as error:
+        return f"skipped: {error}"
+    return f"done, stopped {stops} times"
+
+
+def files_of_tomorrow(shop: Workshop) -> str:
+    """The clock went back by a day between a kill and the resumption, so all that is there is of tomorrow."""
+    victim = Adapt(cold=True)
+    wanted, lines = shop.reference(victim)
+    out = shop.root / "tomorrow"
+    shop.disturb(victim, out, signal.SIGKILL, max(1, lines // 2), 0.0, where="files of tomorrow", fresh=False)
+    tomorrow = time.time() + 24 * 3600
+    for path in (*out.rglob("*"), *out.with_name(f"{out.name}-cache").rglob("*")):
+        os.utime(path, (tomorrow, tomorrow))
+    shop.complete(victim, out, wanted, "files of tomorrow")
+    return ""
+
+
+def killed_review(shop: Workshop) -> str:
+    """Four tabs answer while the server is killed, three times: what was acknowledged is in labels.csv."""
+    from tests.review.served import Served
+    from tests.runs.written import write_run
+
+    from qurate.active.answers import AnswerLog
+
+    root = shop.root / "review"
+    root.mkdir()
+    run = write_run(root)
+    rng = random.Random(f"{shop.seed} review")
+    acknowledged: list[tuple[str, int]] = []
+    for _ in range(3):
+        server = Served(run)
+
+        def answer_until_it_ends(served: Served, seed: float) -> None:
+            draw = random.Random(seed)
+            try:
+                while True:
+                    given = [{"image": draw.randrange(18), "answer": "none"} for _ in range(draw.randint(1, 3))]
+                    status, body, _ = served.request("POST", "answers", {"answers": given})
+                    if status == 200:
+                        acknowledged.append((json.loads(body)["id"], len(given)))
+            except (OSError, ValueError, http.client.HTTPException):
+                return
+
+        tabs = [threading.Thread(target=answer_until_it_ends, args=(server, rng.random())) for _ in range(4)]
+        for tab in tabs:
+            tab.start()
+        time.sleep(rng.uniform(0.3, 2))
+        server.kill()
+        for tab in tabs:
+            tab.join()
+        shop.counts.kills["review", "SIGKILL"] += 1
+        there = Counter(row.id for row in AnswerLog(run / "labels.csv").rows())
+        lost = [act for act, count in acknowledged if there[act] != count]
+        shop.counts.survived += not lost
+        if lost:
+            shop.complain(f"killed review: {len(lost)} of {len(acknowledged)} acknowledged answers are lost")
+    return f"done, {len(acknowledged)} acknowledged requests"
 
 
 def full_disk_of_tables(shop: Workshop) -> str:
@@ -191,6 +288,9 @@ SITUATIONS: tuple[Callable[[Workshop], str], ...] = (
     two_adapt_with_one_out,
     two_benchmarks_with_one_out,
     full_disk,
+    disk_that_fills_and_empties,
+    files_of_tomorrow,
+    killed_review,
     full_disk_of_tables,
     full_cache,
     read_only_home,

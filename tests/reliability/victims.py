@@ -8,6 +8,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from tests.reliability.processes import CLOCK_BACK, SLOW_DISK
 from tests.reliability.world import NETWORK, PLACES
 
 _LEFT_OUT = ("seconds", "commit")
@@ -59,13 +60,43 @@ class Adapt(Victim):
         return {"QURATE_CACHE": f"{out}-cache"} if self._cold else {}
 
 
-class WholeNetwork(Victim):
-    """`adapt` that trains all layers, with a small agent; killed in the middle of training, it goes on from there."""
+class SlowDisk(Adapt):
+    """`adapt` on a disk that takes its time to write and to rename, so that signals come in between."""
 
-    name = "adapt, all layers"
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "adapt, slow disk"
+
+    def environment(self, out: Path) -> dict[str, str]:
+        return {SLOW_DISK: "0.15"}
+
+
+class ClockBack(Adapt):
+    """`adapt` with a clock that goes back by ten minutes whenever it is looked at, and an empty cache."""
+
+    def __init__(self) -> None:
+        super().__init__(cold=True)
+        self.name = "adapt, clock goes back"
+
+    def environment(self, out: Path) -> dict[str, str]:
+        return {**super().environment(out), CLOCK_BACK: "600"}
+
+
+class WholeNetwork(Victim):
+    """`adapt` that trains all layers, with a small agent; killed in the middle of training, it goes on from there.
+
+    Args:
+        devices: Processes that train together.
+    """
+
+    def __init__(self, devices: int = 1) -> None:
+        self.name = "adapt, all layers" if devices == 1 else f"adapt, {devices} devices"
+        self.fresh = devices > 1
+        self._devices = devices
 
     def words(self, out: str) -> list[str]:
-        return f"adapt {PLACES} --config whole.json --steps 60 --rounds 3 --no-compare --out {out} --resume".split()
+        quick = f"--config whole.json --steps 60 --rounds 3 --no-compare --devices {self._devices}"
+        return f"adapt {PLACES} {quick} --out {out} --resume".split()
 
     def result(self, out: Path) -> dict[str, object]:
         return run_result(out)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from tests.report.run_pages import PARTS
-from tests.report.run_runs import HARMS, cluttered_run, corrected
+from tests.report.run_runs import HARMS, cluttered_run, corrected, finished_run
+from tests.runs.written import HOSTILE
 
 from qurate.report.run_page import write_run_page
 
@@ -122,3 +124,31 @@ def test_text_stands_out_from_its_ground(browser: Chrome, page: str, scheme: str
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(20, 23, 26)" if scheme == "dark" else "rgb(251, 250, 247)")
     assert browser.execute_script(CONTRAST) == []
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(
+    browser: Chrome, tmp_path: Path, width: int
+) -> None:
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
+    told = replace(corrected(tmp_path), confusions=((HOSTILE[0], HOSTILE[1], 2), (HOSTILE[2], HOSTILE[3], 1)))
+    record = finished_run(tmp_path, classes=HOSTILE, comparison=HARMS, title=HOSTILE[1], answers=told)
+    moved = {}
+    for number, path in enumerate(sorted((tmp_path / "unlabeled").glob("*.png"))):
+        place = tmp_path / str(number) / f"{HOSTILE[number % len(HOSTILE)]}.png"
+        place.parent.mkdir()
+        moved[str(path)] = str(path.rename(place))
+    tables = {name: getattr(record, name) for name in ("predictions", "positives", "embedding")}
+    renamed = {
+        name: table.assign(file=[moved.get(file, file) for file in table["file"]]) for name, table in tables.items()
+    }
+    write_run_page(replace(record, **renamed), tmp_path / "report.html")
+    show(browser, (tmp_path / "report.html").as_uri(), width)
+    for details in browser.find_elements(By.TAG_NAME, "details"):
+        browser.execute_script("arguments[0].open = true", details)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script("return window.hurt === undefined")
+    assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], body script") == []
+    words = browser.find_element(By.TAG_NAME, "body").text
+    assert HOSTILE[0] in words.replace("\u200b", "")
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]

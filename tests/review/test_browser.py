@@ -19,7 +19,7 @@ from tests.own_images import COLORS, paint
 from tests.report.test_run_browser import CONTRAST, show
 from tests.report.test_run_browser import browser as browser
 from tests.review.served import Served
-from tests.runs.written import CLASSES, write_run
+from tests.runs.written import CLASSES, HOSTILE, rename_hostile, write_run
 
 from qurate.active.answers import AnswerLog
 from qurate.active.strategies import Pool
@@ -288,3 +288,38 @@ def test_ten_thousand_images_are_not_all_loaded(browser: Chrome, crowd: str) -> 
     fetched = "return performance.getEntriesByType('resource').filter(e => e.name.includes('/images/')).length"
     assert browser.execute_script(fetched) < 50
     assert (page.answered, page.left) == (3, 9_997)
+
+
+def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chrome, tmp_path: Path) -> None:
+    run = write_run(tmp_path, trusted=15)
+    rename_hostile(run)
+    server = Served(run, "--count", "18", "--asker", "random")
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
+    page = Page(browser, server.address)
+
+    def check_layout() -> None:
+        for width in (400, 1300):
+            size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+    seen = set()
+    for _ in range(page.left):
+        check_layout()
+        seen.add(str(page["image"].get_attribute("alt")).removeprefix("Image to label: ").removesuffix(".png"))
+        image = page.image
+        page.press("l")
+        page.wait(lambda image=image: page.image != image)  # type: ignore[misc]
+    assert seen == set(HOSTILE)
+    page.choose("onerror")
+    page.wait(lambda: page.answered == 1)
+    page.press("g")
+    page.wait(lambda: page["grid"].is_displayed() and browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    check_layout()
+    options = [option.text for option in browser.find_elements(By.CSS_SELECTOR, "#class option")]
+    assert options[0].startswith(f"\u2068{HOSTILE[0]}\u2069 (")
+    server.kill()
+    assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
+    assert browser.execute_script("return window.hurt === undefined")
+    assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], main script") == []
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -60,3 +62,30 @@ def test_a_port_that_is_taken_is_refused_in_words() -> None:
         port = first.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"`port={port}` cannot be used \(Address already in use\)"):
             listen(port)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+def test_ctrl_c_ends_it_with_uploads_in_flight_and_a_labels_file_that_blocks(tmp_path: Path) -> None:
+    server = Served(write_run(tmp_path))
+    head = f"POST /{server.token}/answers HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 1000\r\n"
+    head += f"Origin: http://127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n\r\n"
+    for _ in range(2):  # clients that go away
+        with socket.create_connection(("127.0.0.1", server.port)) as gone:
+            gone.sendall(f"{head}{{".encode())
+    with socket.create_connection(("127.0.0.1", server.port)) as odd:
+        odd.sendall(b"\0\xff no HTTP\r\n\r\n")
+    uploads = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+    for upload in uploads:
+        upload.sendall(f"{head}{{".encode())
+    os.mkfifo(tmp_path / "run" / "labels.csv")
+    status, body, _ = server.request("GET", "start")
+    assert (status, b"not a regular file" in body) == (500, True)
+    assert server.request("GET", f"images/{'9' * 5000}/small")[0] == 404
+    server.process.send_signal(signal.SIGINT)
+    said = server.end()
+    for upload in uploads:
+        upload.close()
+    assert server.process.returncode == 130
+    after = said.partition("as it is given.")[2].strip().splitlines()
+    assert len(after) == 1, after
+    assert after[0].startswith("qurate: stopped. All answers are saved in")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from qurate.embedding import backbone as frozen
 from qurate.errors import ConfigError
 from qurate.networks.backbone_names import find_weights
 from qurate.networks.backbones import build_backbone
-from qurate.runs.adapt import run_adaptation, trained_network
+from qurate.runs.adapt import find_answers, run_adaptation, trained_network
 from qurate.runs.model_json import ModelError
 from qurate.runs.options import BACKBONE as DEFAULT_BACKBONE
 from qurate.runs.pipeline import RunOutcome
@@ -511,3 +512,12 @@ def test_a_config_that_trains_a_backbone_trains_that_one(place: dict[str, Any], 
     config = small_config("none", network=trained_network("full", BACKBONE, weights))
     model = qurate.adapt(**place, config=config, compare=False, cache=cache, progress=False)
     assert (model.config.backbone, model.origin["trained"]) == (BACKBONE, "full")
+
+
+@pytest.mark.parametrize("labels", [None, "table.csv"])
+def test_a_labels_file_that_is_a_folder_is_not_called_missing(labels: str | None, tmp_path: Path) -> None:
+    (tmp_path / "run" / "labels.csv").mkdir(parents=True)
+    (tmp_path / "table.csv").write_text("file,label\na.png,cat\n")
+    previous: Any = SimpleNamespace(folder=tmp_path / "run", labels=tmp_path / "run" / "labels.csv", settings={})
+    with pytest.raises(DataError, match=r"labels.csv: must be a file of answers, and is a folder. Move it elsewhere"):
+        find_answers(None if labels is None else tmp_path / labels, previous)

@@ -232,7 +232,7 @@ def test_other_images_cannot_resume_a_run(place: dict[str, Any], tmp_path: Path)
     with pytest.raises(KilledError):
         run(place, tmp_path / "r", Watcher("pre-training", 15), **fast)
     swapped = {**place, "source": place["labeled"]}
-    with pytest.raises(RunError, match="data was"):
+    with pytest.raises(RunError, match=r"started with other images.*gone from source"):
         run(swapped, tmp_path / "r", resume=True, **fast)
 
 
@@ -342,3 +342,28 @@ def test_the_baseline_of_a_run_that_is_replaced_goes_with_it(place: dict[str, An
     assert (tmp_path / "r" / "baseline" / "model.json").is_file()
     run(place, tmp_path / "r", force=True, compare=False)
     assert not (tmp_path / "r" / "baseline").exists()
+
+
+def test_images_that_changed_are_named_when_a_run_is_resumed(tmp_path: Path) -> None:
+    place = {**make_folders(tmp_path), "weights": save_weights(tmp_path / "w.safetensors"), "cache": tmp_path / "cache"}
+    out = tmp_path / "run"
+    with pytest.raises(KilledError):
+        run(place, out, Watcher("round 1 of 2", 5), config=small_config("balanced"))
+    first, second, third = sorted((tmp_path / "unlabeled").glob("*.png"))[:3]
+    kept = [path.read_bytes() for path in (first, second)]
+    first.write_bytes(third.read_bytes())
+    second.unlink()
+    with pytest.raises(RunError) as caught:
+        run(place, out, config=small_config("balanced"), resume=True)
+    assert f"'{first} (changed)', '{second} (gone from unlabeled)'. Bring the earlier ones back" in str(caught.value)
+    for path, content in zip((first, second), kept, strict=True):
+        path.write_bytes(content)
+    (tmp_path / "labeled" / "blue" / "photo 0.jpg").rename(tmp_path / "labeled" / "green tea" / "photo 9.jpg")
+    with pytest.raises(RunError, match=r"photo 0.jpg \(gone from labeled\)', '.*photo 9.jpg \(new in labeled\)'"):
+        run(place, out, config=small_config("balanced"), resume=True)
+    (out / "images.csv").unlink()  # as in a run of an earlier version
+    with pytest.raises(RunError, match=r"other images.*: their contents, classes or order differ"):
+        run(place, out, config=small_config("balanced"), resume=True)
+    (tmp_path / "labeled" / "green tea" / "photo 9.jpg").rename(tmp_path / "labeled" / "blue" / "photo 0.jpg")
+    assert run(place, out, config=small_config("balanced"), resume=True, compare=False).record is not None
+    assert not (out / "images.csv").exists()

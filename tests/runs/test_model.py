@@ -17,9 +17,12 @@ from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.networks.heads import build_network
 from qurate.runs.model import AdaptedModel
-from qurate.runs.model_json import ModelError
+from qurate.runs.model_json import ModelError, ModelWarning
+from qurate.runtime.tensors import tensor_digest
 
 CLASSES = ("blue", "green", "red")
+TRANSFORM = {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}
+NETWORK = {"backbone": BACKBONE, "bottleneck": "normalized", "features": 8}
 
 
 @pytest.fixture
@@ -50,11 +53,15 @@ def test_a_flipped_bit_is_found_anywhere(saved: Path) -> None:
 
 def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -> None:
     change(saved, sha256=None)
-    assert qurate.load(saved).classes == CLASSES  # as those of version 0.1 are
+    with pytest.warns(ModelWarning, match=r"model.safetensors: not checked for damage, because .*has no checksum"):
+        assert qurate.load(saved).classes == CLASSES  # as those of version 0.1 are
     tensors = safetensors.torch.load_file(saved / "model.safetensors")
     tensors["classifier.weight"][0, 0] = torch.nan
     safetensors.torch.save_file(tensors, saved / "model.safetensors")
-    with pytest.raises(ModelError, match=r"damaged \(NaN in classifier.weight\)"):
+    with (
+        pytest.warns(ModelWarning, match="no checksum"),
+        pytest.raises(ModelError, match=r"damaged \(NaN in classifier.weight\)"),
+    ):
         qurate.load(saved)
 
 
@@ -76,11 +83,23 @@ def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -
         ({"network": {"backbone": "digits"}}, "takes no image files"),
         ({"network": {"backbone": "timm/nothing"}}, "does not describe a model"),
         ({"transform": {"resize": 9}}, "does not describe a model"),
-        ({"transform": {"resize": 9, "crop": 8, "mean": [0, 0], "std": [1, 1, 1]}}, "mean must be three numbers, got"),
         (
-            {"transform": {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [0, 1, 1]}},
-            "std must be three positive numbers",
+            {"transform": {"resize": 9, "crop": 8, "mean": [0, 0], "std": [1, 1, 1]}},
+            "mean must be three numbers between -1000 and 1000, got",
         ),
+        ({"transform": TRANSFORM | {"std": [0, 1, 1]}}, "std must be three numbers between 0.001 and 1000"),
+        ({"transform": TRANSFORM | {"std": [1e-300] * 3}}, "std must be three numbers between 0.001 and 1000"),
+        ({"transform": TRANSFORM | {"mean": [1e308] * 3}}, "mean must be three numbers between -1000 and 1000"),
+        ({"transform": TRANSFORM | {"mean": [10**400, 0, 0]}}, "mean must be three numbers between -1000 and 1000"),
+        ({"transform": TRANSFORM | {"resize": 20000}}, "resize must be an integer between 1 and 4681, got 20000"),
+        ({"transform": TRANSFORM | {"resize": 2**40}}, "resize must be an integer between 1 and 4681"),
+        ({"transform": TRANSFORM | {"resize": 10**400}}, "resize must be an integer between 1 and 4681"),
+        ({"transform": TRANSFORM | {"crop": 10**400}}, "crop must be an integer between 1 and 4681"),
+        ({"network": NETWORK | {"scale": 1e308}}, "scale must be between 0.01 and 10000"),
+        ({"network": NETWORK | {"scale": 10**400}}, "scale must be"),
+        ({"network": NETWORK | {"features": 65536}}, "must hold the [0-9]+ bytes of the network"),
+        ({"network": {"backbone": "timm/vit_7b_patch16_dinov3"}}, "must hold the [0-9]+ bytes of the network"),
+        ({"network": {"backbone": "timm/test_vit@4096"}}, "must hold the [0-9]+ bytes of the network"),
         (
             {
                 "transform": {
@@ -104,7 +123,28 @@ def test_a_description_of_no_model_is_refused(saved: Path, values: dict[str, Any
         qurate.load(saved)
 
 
-@pytest.mark.parametrize("name", ["timm/hf-hub:someone/anything", "timm/test_resnet+timm/hf-hub:someone/anything"])
+def test_outputs_that_are_not_finite_are_an_error_and_no_prediction(saved: Path, tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", (60, 60, 200), seed=0)
+    tensors = safetensors.torch.load_file(saved / "model.safetensors")
+    for name in tensors:
+        if name.startswith("backbone") and name.endswith("weight"):
+            tensors[name].fill_(1e38)
+    safetensors.torch.save_file(tensors, saved / "model.safetensors")
+    change(saved, sha256=tensor_digest(tensors))
+    model = qurate.load(saved)
+    with pytest.raises(ModelError, match="gives NaN or infinity for these images"):
+        model.predict(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timm/hf-hub:someone/anything",
+        "timm/test_resnet+timm/hf-hub:someone/anything",
+        "timm/local-dir:/etc",
+        "timm/hf_hub:someone/anything",
+    ],
+)
 def test_a_model_of_somebody_else_does_not_reach_the_network(
     saved: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ from tests.own_images import BACKBONE, COLORS, make_folders
 from qurate.config import NetworkConfig
 from qurate.networks.heads import build_network
 from qurate.runs.model import AdaptedModel
-from qurate.runtime.tables import to_csv
+from qurate.runtime.tables import read_csv, to_csv
 
 CLASSES = tuple(sorted(COLORS))
 
@@ -37,3 +38,30 @@ def write_run(root: Path, *, unlabeled: int = 6, trusted: int = 5) -> Path:
     table = pd.DataFrame(examples, columns=["file", "label", "part"])
     (run / "examples.csv").write_bytes(to_csv(table))
     return run
+
+
+HOSTILE = (
+    "<img src=x onerror=window.hurt=1>",
+    "\u202egnp.exe right to left \u05e9\u05dc\u05d5\u05dd",
+    "😀👩‍👩‍👧‍👦" + "🏳️‍🌈" * 8,
+    "x" * 251,
+    "first line\nsecond line",
+    "'\"&lt;<script>window.hurt=1<script>",
+)
+"""Names that a browser must show as they are: HTML, right to left, emoji, as long as a name can be, two lines."""
+
+
+def rename_hostile(run: Path) -> None:
+    """Give the classes and the images of a run that `write_run` made hostile names."""
+    classes = dict(zip(CLASSES, (HOSTILE[0], HOSTILE[1] + HOSTILE[2], HOSTILE[3]), strict=True))
+    about = json.loads((run / "model.json").read_text(encoding="utf-8"))
+    (run / "model.json").write_text(json.dumps({**about, "classes": list(classes.values())}), encoding="utf-8")
+    moved: dict[str, str] = {}
+    for number, path in enumerate(sorted((run.parent / "unlabeled").rglob("*.png"))):
+        place = path.parent / str(number) / f"{HOSTILE[number % len(HOSTILE)]}.png"
+        place.parent.mkdir()
+        moved[str(path)] = str(path.rename(place))
+    for name in ("predictions.csv", "positives.csv", "examples.csv"):
+        table = read_csv(run / name)
+        files = [moved.get(file, file) for file in table["file"]]
+        (run / name).write_bytes(to_csv(table.assign(file=files, label=[classes[label] for label in table["label"]])))

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import csv
+import errno
 import hashlib
-import io
 import math
 import os
+import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import pandas as pd
 
 from qurate.errors import DataError, RunError
-from qurate.runtime.files import wait_for_lock
-from qurate.runtime.paths import StrPath, as_path
-from qurate.runtime.tables import read_csv, to_csv, unguard
+from qurate.runtime.files import call_within, wait_for_lock
+from qurate.runtime.paths import StrPath, as_path, shorten
+from qurate.runtime.tables import decode_text, read_csv, split_header, to_csv, unguard
 
 LABELS_FILE = "labels.csv"
+Result = TypeVar("Result")
 
 Kind = Literal["label", "none", "wrong", "undo"]
 """Kind of an answer.
@@ -61,26 +63,26 @@ class AnswerLog:
 
     Args:
         path: The file; made with the first answer.
+        patience: Seconds that the disk has to read or write it; None waits for ever.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.damaged = 0
+    def __init__(self, path: Path, patience: float | None = None) -> None:
+        self.path, self._patience = path, patience
+        self._known = _Known(None, [], 0)
+
+    @property
+    def damaged(self) -> int:
         """Rows that could not be understood, as a kill in the middle of writing leaves one."""
-        self._rows: list[Answer] = []
-        self._seen: tuple[int, int] | None = None
+        return self._known.damaged
 
     def rows(self) -> list[Answer]:
-        """All rows, in the order in which they were written, whoever wrote them."""
-        try:
-            about = self.path.stat()
-        except FileNotFoundError:
-            self._rows, self._seen = [], None
-            return []
-        if (about.st_size, about.st_mtime_ns) != self._seen:
-            self._rows, self.damaged = parse_answers(self.path.read_bytes())
-            self._seen = about.st_size, about.st_mtime_ns
-        return self._rows
+        """All rows, in the order in which they were written, whoever wrote them.
+
+        Raises:
+            RunError: If the file cannot be read, or not in time.
+        """
+        self._known = self._ask_disk(self._read, "read")  # in one step, for threads share it
+        return self._known.rows
 
     def current(self) -> dict[str, Answer]:
         """The answer that counts for each file: the last one that was not taken back."""
@@ -117,21 +119,62 @@ class AnswerLog:
         if not rows:
             return
         content = to_csv(pd.DataFrame(rows, columns=list(Answer._fields)))
+        self._ask_disk(lambda: self._write(content), "written")
+
+    def _ask_disk(self, work: Callable[[], Result], done: str) -> Result:
         try:
-            is_new = not self.path.exists()
-            with self.path.open("ab+", buffering=0) as file, wait_for_lock(file.fileno()):
-                _write_at_end(file.fileno(), content)
-            if is_new:  # its name must be on the disk too
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+            return work() if self._patience is None else call_within(self._patience, work)
         except OSError as error:
+            reason = error.strerror or f"the disk does not answer within {self._patience:g} seconds"
             raise RunError(
-                f"{self.path}: cannot be written ({error.strerror}). Check the disk and the permissions; earlier "
-                "answers are kept."
+                f"{self.path}: cannot be {done} ({reason}). Check the disk and the permissions; earlier answers are "
+                "kept."
             ) from error
+
+    def _read(self) -> _Known:
+        try:  # without waiting for who writes into a pipe
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        except FileNotFoundError:
+            return _Known(None, [], 0)
+        try:
+            about = _check_regular(descriptor)
+            seen = about.st_ino, about.st_size, about.st_mtime_ns
+            if seen == self._known.seen:
+                return self._known
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return _Known(seen, *parse_answers(file.read()))
+        finally:
+            os.close(descriptor)
+
+    def _write(self, content: bytes) -> None:
+        is_new = not self.path.exists()
+        with self.path.open("ab+", buffering=0) as file:
+            _check_regular(file.fileno())
+            with wait_for_lock(file.fileno()):
+                _write_at_end(file.fileno(), content)
+        if is_new:  # its name must be on the disk too
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+class _Known(NamedTuple):
+    """What a labels.csv held when its inode, size and time were those that were seen."""
+
+    seen: tuple[int, int, int] | None
+    rows: list[Answer]
+    damaged: int
+
+
+def _check_regular(descriptor: int) -> os.stat_result:
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(about.st_mode):  # a pipe or a device keeps nothing
+        raise OSError(errno.EINVAL, "not a regular file")
+    return about
 
 
 def _write_at_end(descriptor: int, content: bytes) -> None:
@@ -146,34 +189,46 @@ def _write_at_end(descriptor: int, content: bytes) -> None:
     os.fsync(descriptor)
 
 
+_FIELD = r'"[^"]*+(?:""[^"]*+)*+"|[^",\r\n]*+'
+_RECORD = re.compile(rf"(?:{_FIELD})(?:,(?:{_FIELD}))*+(?:\r?\n|\Z)")
+_FIELDS = re.compile(rf"(?:^|,)({_FIELD})")
+
+
 def parse_answers(content: bytes) -> tuple[list[Answer], int]:
     """The rows of a labels.csv, and how many could not be understood.
 
-    A row that was cut off must not cost the rows after it, so if the file as a whole is no table, each line is read on
-    its own.
+    A row that was cut off must not cost the rows after it, so each line is tried as the beginning of a row, which goes
+    on in the next lines where a name in quotes does.
     """
     text = content.decode("utf-8-sig", errors="surrogateescape")
-    try:
-        whole = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
-        is_table = all(len(row) == len(Answer._fields) for row in whole)
-    except csv.Error:
-        is_table = False
-    found = whole if is_table else [row for line in text.split("\n") if (row := _parse_line(line))]
-    rows = [row for row in found if row != list(Answer._fields)]
-    answers = [Answer(*map(unguard, row)) for row in rows if len(row) == len(Answer._fields)]
-    sound = [
-        row
-        for row in answers
-        if row.id and row.file and row.answer in get_args(Kind) and bool(row.label) == (row.answer == "label")
-    ]
-    return sound, len(rows) - len(sound)
+    place, damaged = 0, 0
+    answers = []
+    while place < len(text):
+        record = _RECORD.match(text, place)
+        row = [] if record is None else _split(record[0].rstrip("\r\n"))
+        if record is None or len(row) != len(Answer._fields):  # cut off: the next line begins a row again
+            line_end = text.find("\n", place) + 1 or len(text)
+            damaged += bool(text[place:line_end].strip())
+            place = line_end
+            continue
+        place = record.end()
+        answer = Answer(*map(unguard, row))
+        if _is_sound(answer):
+            answers.append(answer)
+        elif row != list(Answer._fields):
+            damaged += 1
+    return answers, damaged
 
 
-def _parse_line(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line], strict=True), [])
-    except csv.Error:
-        return [line]
+def _split(record: str) -> list[str]:
+    """The fields of a sound record."""
+    fields = _FIELDS.findall(record)
+    return [field[1:-1].replace('""', '"') if field.startswith('"') else field for field in fields]
+
+
+def _is_sound(row: Answer) -> bool:
+    has_label = bool(row.label) == (row.answer == "label")
+    return bool(row.id and row.file) and row.answer in get_args(Kind) and has_label
 
 
 def active_answers(rows: Iterable[Answer]) -> list[Answer]:
@@ -247,7 +302,8 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"labels must be {_ALLOWED}, got {path}: cannot be read ({reason}).") from error
-    if _is_table(content):
+    text = decode_text(path, content)
+    if _is_table(path, text):
         found = AnswersFile(path, _of_table(path))
     else:
         rows, damaged = parse_answers(content)
@@ -261,10 +317,9 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
     return found
 
 
-def _is_table(content: bytes) -> bool:
+def _is_table(path: Path, text: str) -> bool:
     """Whether the columns are those of a table of suggestions, not those of labels.csv."""
-    first = content.decode("utf-8-sig", errors="surrogateescape").partition("\n")[0].rstrip("\r")
-    names = set(map(unguard, _parse_line(first)))
+    names = set(map(unguard, split_header(path, text)))
     return {"file", "label"} <= names and "answer" not in names
 
 
@@ -274,11 +329,20 @@ def _of_table(path: Path) -> dict[str, Answer]:
     when = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
     columns = [table[name] if name in table else [""] * len(table) for name in ("file", "label", "predicted", "asker")]
     found: dict[str, Answer] = {}
-    for file, written, predicted, asker in zip(*columns, strict=True):
+    named: dict[str, dict[str, int]] = {}  # the labels of each image, and the row of each
+    for number, (file, written, predicted, asker) in enumerate(zip(*columns, strict=True), 1):
         label = written.strip()
         if file and label:
             act = hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
             found[file] = Answer(act, when, file, "label", label, predicted, asker)
+            named.setdefault(os.path.normpath(file), {}).setdefault(label, number)
+    for file, labels in named.items():
+        if len(labels) > 1:
+            said = [f"'{shorten(label)}' (row {number})" for label, number in labels.items()]
+            raise DataError(
+                f"{path}: '{shorten(file)}' must have one label, got {len(labels)} different ones: "
+                f"{', '.join(said[:5])}. Keep the right one."
+            )
     return found
 
 

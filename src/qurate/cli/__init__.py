@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -52,9 +53,6 @@ def main() -> None:
 def run_verb() -> None:
     """Do what the command line says; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
     words = sys.argv[1:] or ["--help"]
-    if words == ["--version"]:
-        print_line(f"qurate {qurate.__version__}")
-        return
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name need not be valid text
@@ -62,11 +60,19 @@ def run_verb() -> None:
     with raise_on_signal() as received, warnings.catch_warnings():
         warnings.showwarning = _print_once(set())
         try:
-            _refuse_empty(words)
-            verbs = {name: _checked(verb) for name, verb in VERBS.items()}
-            tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
+            _do(words)
+            sys.stdout.flush()
         except BaseException as error:
             sys.exit(_explain(error, received))
+
+
+def _do(words: Sequence[str]) -> None:
+    _refuse_empty(words)
+    if words == ["--version"]:
+        print_line(f"qurate {qurate.__version__}")
+        return
+    verbs = {name: _checked(verb) for name, verb in VERBS.items()}
+    tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
 
 
 def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,6 +106,9 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
     if isinstance(error, QurateError):
         print_message(str(error), "red")
         return 2
+    if isinstance(error, OSError) and error.filename is None and _output_is_lost():
+        print_message(f"standard output: cannot be written ({error.strerror}), so lines are missing there.", "red")
+        return 2
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         print_message(
@@ -107,6 +116,18 @@ def _explain(error: BaseException, received: ReceivedSignal) -> int:
         )
         return 2
     raise error
+
+
+def _output_is_lost() -> bool:
+    """Whether nothing can be written to the standard output: an error of the system does not say whose it is."""
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"\n")
+    except io.UnsupportedOperation:  # no file
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _refuse_empty(words: Sequence[str]) -> None:

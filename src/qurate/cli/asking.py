@@ -97,7 +97,7 @@ def review(
     on_stop(lambda: f"All answers are saved in {run / 'labels.csv'}.")
     load_torch()
     from qurate.active.answers import LABELS_FILE, AnswerLog
-    from qurate.review.app import ReviewPage
+    from qurate.review.app import PATIENCE, ReviewPage
     from qurate.review.server import listen, read_examples, serve
     from qurate.review.session import QueryOptions, Session
     from qurate.runs.suggestions import read_run_images
@@ -106,7 +106,8 @@ def review(
     own = listen(port)
     with own:
         inquiry = look_at(run, read_run_images(run))
-        session = Session(inquiry, AnswerLog(run / LABELS_FILE), QueryOptions(count, asker, random_share, seed))
+        log = AnswerLog(run / LABELS_FILE, PATIENCE)
+        session = Session(inquiry, log, QueryOptions(count, asker, random_share, seed))
         title = run.absolute().name
         serve(ReviewPage(title, session, examples), own, show=browser, say=print_line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,9 +25,10 @@ def print_line(line: str) -> None:
 
 
 def print_message(message: str, style: str = "") -> None:
-    """Print a message of the library to standard error in one line, likewise."""
+    """Print a message of the library to standard error in one line, likewise; where nothing can be printed, go on."""
     line = " ".join(f"qurate: {name_options(message)}".split())
-    Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    with suppress(OSError):
+        Console(stderr=True).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def name_options(message: str) -> str:

@@ -6,6 +6,7 @@ Read from folders or arrays.
 from __future__ import annotations
 
 import os
+import sys
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from torch import Tensor
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError, Inputs, describe, take
 from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, is_folder, shorten
+from qurate.runtime.tables import is_text
 from qurate.runtime.validation import show
 
 Array: TypeAlias = NDArray[Any] | Tensor
@@ -310,9 +312,24 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
             f"{root} must hold one folder for each class, got none. Sort the images into class folders, or give the "
             "folder that holds those."
         )
+    if strange := [name for name in classes if not is_text(name)]:
+        raise DataError(
+            f"{root}: class folders must have names in UTF-8, got {list_some(map(ascii, strange), 3)}"
+            f"{_locale_hint(strange)}. Rename them."
+        )
     images, skipped = _scan(root, files, in_class_folders=True)
     labels = [classes.index(compose_name(image.relative_to(root).parts[0])) for image in images]
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), torch.tensor(labels), tuple(classes), skipped)
+
+
+def _locale_hint(names: Sequence[str]) -> str:
+    """Whether it is only the locale that keeps names from being read."""
+    try:
+        b"".join(map(os.fsencode, names)).decode()
+    except UnicodeError:
+        return ""
+    encoding = sys.getfilesystemencoding()
+    return f", which are read as {encoding} because of the locale; set PYTHONUTF8=1, or a locale such as C.UTF-8"
 
 
 def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:

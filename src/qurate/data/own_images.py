@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 
 from qurate.data.domains import (
@@ -93,6 +94,17 @@ class Parts:
                 whole.update(self.contents[path].digest + int(label).to_bytes(8, "big", signed=True))
             whole.update(b"end of part")
         return whole.hexdigest()
+
+    def table(self) -> pd.DataFrame:
+        """What the digest is of: part, file, class and content of each image."""
+        split, rows = self.split, []
+        parts: dict[str, Labeled | Unlabeled] = {"source": split.source, "labeled": split.target_labeled}
+        for name, part in (parts | {"unlabeled": split.target_unlabeled}).items():
+            labels = part.labels.tolist() if isinstance(part, Labeled) else [-1] * len(part)
+            for path, label in zip(paths_of(part), labels, strict=True):
+                named = self.split.classes[label] if label >= 0 else ""
+                rows.append((name, str(path), named, self.contents[path].digest.hex()))
+        return pd.DataFrame(rows, columns=["part", "file", "label", "sha256"])
 
     def lines(self) -> list[str]:
         """What was understood, one sentence each."""

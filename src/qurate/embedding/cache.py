@@ -33,6 +33,8 @@ from qurate.runtime.machine import torch_threads
 
 _SETTLED_NS = 2_000_000_000
 """A file younger than this may change again within one tick of its clock, so its digest is not remembered."""
+_LOCK_SECONDS = 2.0
+"""How long to wait for another process that has locked the index of digests. Our choice."""
 
 
 class FileStatus(NamedTuple):
@@ -89,9 +91,9 @@ def hash_files(paths: Iterable[Path], index: Path | None = None) -> tuple[dict[P
         The files, and for those that cannot be read the reason.
     """
     found, unreadable = try_all(file_status, dict.fromkeys(paths))
-    known = {} if index is None else _recall(index, found)
+    known, is_usable = ({}, False) if index is None else _recall(index, found)
     fresh, failed = try_all(_digest, [path for path in found if path not in known])
-    if index is not None:
+    if index is not None and is_usable:
         _remember(index, ((path, found[path], digest) for path, digest in fresh.items()))
     files = {path: HashedFile(path, found[path], digest) for path, digest in (known | fresh).items()}
     return files, unreadable | failed
@@ -112,25 +114,35 @@ def _digest(path: Path) -> bytes:
         raise unreadable_image(path, error) from error
 
 
-def _recall(index: Path, statuses: dict[Path, FileStatus]) -> dict[Path, bytes]:
+def _recall(index: Path, statuses: dict[Path, FileStatus]) -> tuple[dict[Path, bytes], bool]:
+    """The digests that are remembered, and whether others can be added."""
     if not os.path.exists(index):  # noqa: PTH110  # no error where it may not be looked at
-        return {}
+        return {}, True
+    if not os.path.isfile(index):  # noqa: PTH113  # SQLite would wait for a pipe for ever
+        return {}, False
     query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND modified_ns = ? AND changed_ns = ?"
     known: dict[Path, bytes] = {}
     try:
-        with closing(sqlite3.connect(index, timeout=30)) as database:
+        with closing(sqlite3.connect(index, timeout=_LOCK_SECONDS)) as database:
             for path, status in statuses.items():
                 row = database.execute(query, (_index_key(path), *status)).fetchone()
                 if row is not None and isinstance(row[0], bytes) and len(row[0]) == 32:
                     known[path] = row[0]
-    except sqlite3.OperationalError:  # locked too long, or without its table: read the files instead
-        return {}
+    except sqlite3.OperationalError as error:  # locked too long, or without its table: read the files instead
+        return {}, not _warn_if_locked(index, error)
     except sqlite3.DatabaseError:
         warnings.warn(f"{index}: damaged; it is replaced and all files are read again.", stacklevel=2)
         with suppress(OSError):
             index.unlink(missing_ok=True)
-        return {}
-    return known
+        return {}, True
+    return known, True
+
+
+def _warn_if_locked(index: Path, error: sqlite3.Error) -> bool:
+    is_locked = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    if is_locked:
+        _warn(f"{index}: locked by another process, so all files are read again. It is safe to remove it.")
+    return is_locked
 
 
 def _remember(index: Path, digests: Iterable[tuple[Path, FileStatus, bytes]]) -> None:
@@ -144,13 +156,15 @@ def _remember(index: Path, digests: Iterable[tuple[Path, FileStatus, bytes]]) ->
         return
     try:
         index.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(index, timeout=30)) as database, database:
+        with closing(sqlite3.connect(index, timeout=_LOCK_SECONDS)) as database, database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS digests "
                 "(path TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER, changed_ns INTEGER, digest BLOB)"
             )
             database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", rows)
-    except (OSError, sqlite3.Error):  # a cache that cannot be written still serves; the next run reads again
+    except sqlite3.Error as error:  # a cache that cannot be written still serves; the next run reads again
+        _warn_if_locked(index, error)
+    except OSError:
         return
 
 

@@ -23,10 +23,12 @@ from torch import Tensor
 
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.machine import available_cores, torch_threads
-from qurate.runtime.paths import is_file
+from qurate.runtime.paths import is_file, shorten
 
 Pooling = Literal["class", "mean", "both"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+MOST_PIXELS = 4096
+"""Largest side of the images that a backbone sees."""
 
 _NAME = re.compile(rf"(?P<model>.+?)(?:@(?P<size>[0-9]{{1,6}}))?(?:@(?P<pooling>{'|'.join(POOLINGS)}))?")
 
@@ -54,7 +56,7 @@ def parse_backbones(name: str) -> tuple[BackboneName, ...]:
     """Parse a name of one backbone, or of several with '+' between them.
 
     Raises:
-        ConfigError: If it is no text, or one of them is empty.
+        ConfigError: If it is no text, one of them is empty or an address, or its image size is not allowed.
 
     Example:
         >>> parse_backbones("timm/vit_small_patch14_dinov2@224@mean")
@@ -69,7 +71,16 @@ def parse_backbones(name: str) -> tuple[BackboneName, ...]:
         found = _NAME.fullmatch(word)
         if found is None:
             raise ConfigError(f"backbone must be one name, or several with '+' between them, got {name!r}.")
-        members.append(BackboneName(found["model"], int(found["size"] or 0), found["pooling"] or ""))
+        if ":" in found["model"]:  # timm would fetch what it is from the hub, or read it from a folder
+            raise ConfigError(
+                f"backbone must be a name, not an address, got {shorten(repr(found['model']))}: a model of it could "
+                "not be loaded, for loading reads nothing but the two files of the model. Give the name that timm has "
+                "for its architecture, and its weights as `weights=FILE`."
+            )
+        size = int(found["size"] or 0)
+        if size > MOST_PIXELS:
+            raise ConfigError(f"the image size of a backbone must be at most {MOST_PIXELS} pixels, got {word!r}.")
+        members.append(BackboneName(found["model"], size, found["pooling"] or ""))
     return tuple(members)
 
 
@@ -83,8 +94,8 @@ def name_with(name: str, image_size: int | None = None, pooling: str | None = No
         >>> name_with("timm/vit_small_patch14_dinov2", 224)
         'timm/vit_small_patch14_dinov2@224'
     """
-    if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= 4096):
-        raise ConfigError(f"`image_size` must be between 1 and 4096 pixels, got {image_size!r}.")
+    if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= MOST_PIXELS):
+        raise ConfigError(f"`image_size` must be between 1 and {MOST_PIXELS} pixels, got {image_size!r}.")
     if pooling is not None and pooling not in POOLINGS:
         raise ConfigError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.")
     members = []
@@ -132,7 +143,7 @@ _HUB_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model
 def hub_repository(model: str) -> str | None:
     """The repository on the hub with the weights of a model of timm; None where timm takes them from elsewhere."""
     name = model.removeprefix("timm/")
-    config = None if ":" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
     return None if config is None else config.hf_hub_id or None
 
 

@@ -283,8 +283,7 @@ def check_backbone(name: str) -> None:
     """
     for spec in parse_backbones(name):
         kind, _, model = spec.model.partition("/")
-        known = kind == "timm" and (":" in model or timm.is_model(model))  # a colon: an address that only timm can read
-        if not known and spec.model not in _TORCHVISION:
+        if not (kind == "timm" and timm.is_model(model)) and spec.model not in _TORCHVISION:
             raise BackboneError(
                 f"There is no backbone {spec.model!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) "
                 "lists them), 'torchvision/vgg16', 'torchvision/resnet34'; with '@224' its image size in pixels, and "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from PIL import Image
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -25,6 +24,7 @@ from qurate.data.images import UnreadableImageError, read_image
 from qurate.errors import QurateError
 from qurate.review.guard import MOST_BYTES, Guard
 from qurate.review.session import Session
+from qurate.runtime.files import call_within
 
 SIDES = {"small": 192, "large": 1024}
 """Longer side in pixels of each size."""
@@ -34,6 +34,8 @@ PARTS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 """Files of the page, and their media types."""
 MOST_IMAGES = 200
 """Pseudo-labels that a page of the grid may ask for."""
+PATIENCE = 5.0
+"""Seconds that the disk has for a file. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,6 @@ class ReviewPage:
         self._title, self._session, self._examples = title, session, examples
         # Nothing but these is ever read.
         self._pictures = {"images": session.inquiry.paths, "examples": [example.file for example in examples]}
-        self._lock = threading.Lock()  # one request at a time changes or reads the session
 
     def guarded(self, token: str, port: int) -> ASGIApp:
         """The application, behind its guard."""
@@ -67,13 +68,17 @@ class ReviewPage:
             Route(f"{at}start", self.start),
             Route(f"{at}question", self.question),
             Route(f"{at}trusted", self.trusted),
-            Route(at + "{part}/{number:int}/{size}", self.picture),
+            Route(at + "{part}/{number}/{size}", self.picture),
             Route(f"{at}answers", self.answers, methods=["POST"]),
             Route(f"{at}undo", self.undo, methods=["POST"]),
             Route(f"{at}more", self.more, methods=["POST"]),
             *(Route(at + name, self.part) for name in PARTS),
         ]
-        handlers: dict[Any, Callable[..., Any]] = {HTTPException: _explain, QurateError: _explain_ours}
+        handlers: dict[Any, Callable[..., Any]] = {
+            HTTPException: _explain,
+            QurateError: _explain_ours,
+            ClientDisconnect: _say_nothing,
+        }
         return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
 
     async def part(self, request: Request) -> Response:
@@ -96,7 +101,7 @@ class ReviewPage:
     async def question(self, request: Request) -> Response:
         """The next question."""
         words = request.query_params.get("later", "").split(",")
-        later = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 10]
+        later = [int(word) for word in words if _is_number(word)]
         tab = request.query_params.get("tab", "")[:40]
         return await self._respond(lambda: {"question": self._session.next_question(tab, later)})
 
@@ -109,10 +114,15 @@ class ReviewPage:
     def picture(self, request: Request) -> Response:
         """An image by its number; no path of a request ever leads to a file."""
         part, number, size = (request.path_params[name] for name in ("part", "number", "size"))
+        files = self._pictures.get(part, [])
+        if size not in SIDES or not _is_number(number) or int(number) >= len(files):
+            raise HTTPException(404, "there is no such image")
         try:
-            content = _encode(self._pictures[part][number], SIDES[size])
-        except (KeyError, IndexError, UnreadableImageError):
+            content = call_within(PATIENCE, lambda: _encode(files[int(number)], SIDES[size]))
+        except UnreadableImageError:
             raise HTTPException(404, "there is no such image") from None
+        except TimeoutError:
+            raise HTTPException(504, f"the disk does not answer within {PATIENCE:g} seconds") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})
 
     async def answers(self, request: Request) -> Response:
@@ -135,8 +145,7 @@ class ReviewPage:
         """The result of some work, and the state of the session after it."""
 
         def do() -> dict[str, Any]:
-            with self._lock:
-                return {**work(), "summary": self._session.summary(), "trusted": self._session.trusted_classes()}
+            return {**work(), "summary": self._session.summary(), "trusted": self._session.trusted_classes()}
 
         body = json.dumps(await run_in_threadpool(do))  # in ASCII: the name of a file need not be valid text
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
@@ -168,14 +177,22 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 10
+
+
 def _whole(word: str | None, most: int) -> int:
-    if word is None or not word.isascii() or not word.isdigit() or len(word) > 9 or int(word) > most:
+    if word is None or not _is_number(word) or int(word) > most:
         raise HTTPException(400, f"a number between 0 and {most} is needed")
     return int(word)
 
 
 def _explain(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"problem": str(error.detail)}, error.status_code)
+
+
+def _say_nothing(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=400)  # nobody is there to read it
 
 
 def _explain_ours(request: Request, error: QurateError) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import webbrowser
@@ -63,11 +64,17 @@ def serve(page: ReviewPage, own: socket.socket, *, show: bool, say: Callable[[st
         server_header=False,
         timeout_graceful_shutdown=2,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_our_fault)
     own.listen(128)  # who comes before the server is ready waits
     say(f"Open {address} in a browser on this machine. Stop with Ctrl-C; every answer is saved as it is given.")
     if show:
         webbrowser.open(address)
     uvicorn.Server(config).run(sockets=[own])
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    """Whether a message of the server is about a fault in qurate, not about a client or a request that was stopped."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], Exception)
 
 
 def read_examples(folder: Path) -> list[Example]:

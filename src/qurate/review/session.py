@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,23 +45,26 @@ class Session:
         self.inquiry, self.log, self.options = inquiry, log, options
         self.questions: list[Question] = []
         self._held: dict[int, tuple[str, float]] = {}
+        self._lock = threading.Lock()  # for these two; never held while the disk is asked
         self.ask_more()
 
     def ask_more(self) -> int:
         """Add questions about images that have neither an answer nor a question; how many were added."""
-        known = {question.image for question in self.questions}
-        placeholder = Answer("", "", "", "none", "", "", "")  # so that an image is not asked about twice
-        waiting = {self.inquiry.files[image]: placeholder for image in known}
-        drawn = self.inquiry.draw(
-            self.options.count,
-            self.options.asker,
-            random_share=self.options.random_share,
-            seed=self.options.seed,
-            answers={**waiting, **self.log.current()},
-        )
-        more = [question for question in drawn if question.image not in known]
-        self.questions += more
-        return len(more)
+        answers = self.log.current()
+        with self._lock:
+            known = {question.image for question in self.questions}
+            placeholder = Answer("", "", "", "none", "", "", "")  # so that an image is not asked about twice
+            waiting = {self.inquiry.files[image]: placeholder for image in known}
+            drawn = self.inquiry.draw(
+                self.options.count,
+                self.options.asker,
+                random_share=self.options.random_share,
+                seed=self.options.seed,
+                answers={**waiting, **answers},
+            )
+            more = [question for question in drawn if question.image not in known]
+            self.questions = [*self.questions, *more]
+            return len(more)
 
     def next_question(self, tab: str, later: Collection[int] = ()) -> dict[str, Any] | None:
         """The next question for a tab, or None when all are answered.
@@ -69,14 +73,15 @@ class Session:
             tab: The tab that asks; its question is not given to other tabs for a while.
             later: Images that this tab has put off; they come last.
         """
-        now = time.monotonic()
-        taken = {image for image, (by, since) in self._held.items() if by != tab and now - since < HELD}
-        order = sorted(self._open(), key=lambda question: (question.image in taken, question.image in later))
-        if not order:
-            return None
-        self._held = {image: held for image, held in self._held.items() if held[0] != tab}
-        question = order[0]
-        self._held[question.image] = (tab, now)
+        now, waiting = time.monotonic(), self._open()
+        with self._lock:
+            taken = {image for image, (by, since) in self._held.items() if by != tab and now - since < HELD}
+            order = sorted(waiting, key=lambda question: (question.image in taken, question.image in later))
+            if not order:
+                return None
+            self._held = {image: held for image, held in self._held.items() if held[0] != tab}
+            question = order[0]
+            self._held[question.image] = (tab, now)
         row = self.inquiry.pool.probabilities[question.image]
         values, labels = row.topk(min(CHOICES, len(row)))
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,7 +25,7 @@ from qurate.runs.options import BACKBONE, AdaptOptions, check_options, find_plac
 from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeline
 from qurate.runtime.machine import available_cores
 from qurate.runtime.options import Train
-from qurate.runtime.paths import StrPath, is_file
+from qurate.runtime.paths import StrPath, is_file, is_folder
 from qurate.runtime.process_group import external_world_size
 from qurate.runtime.progress import Reporter, follow
 from qurate.selection.algorithm import follow_rank_zero
@@ -175,11 +176,14 @@ def find_answers(labels: StrPath | None, previous: PreviousRun | None) -> Answer
     given = None if labels is None else read_answers(labels)
     if previous is None:
         return given
-    base = start_folder(previous.settings)
+    base, is_there = start_folder(previous.settings), is_file(previous.labels)
+    if not is_there and os.path.lexists(previous.labels):
+        what = "a folder" if is_folder(previous.labels) else "no regular file"
+        raise DataError(f"{previous.labels}: must be a file of answers, and is {what}. Move it elsewhere.")
     if given is not None:
-        before = read_answers(previous.labels, allow_empty=True) if is_file(previous.labels) else None
+        before = read_answers(previous.labels, allow_empty=True) if is_there else None
         return (given if before is None else given.after(before)).start_from(base)
-    if not is_file(previous.labels):
+    if not is_there:
         raise DataError(
             f"{previous.labels}: there is no such file, so there are no answers to learn from. Answer on the page of "
             f"'qurate review {previous.folder}', or pass `labels=FILE`."

@@ -29,13 +29,13 @@ from qurate.networks.backbone_names import find_weights
 from qurate.networks.heads import Network
 from qurate.run_results import Corrections, RunAnswers
 from qurate.runs.files import CONFIG_FILE, POSITIVES_FILE, PREDICTIONS_FILE
-from qurate.runs.image_sources import is_text, read_settings_of, start_folder
+from qurate.runs.image_sources import read_settings_of, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
 from qurate.runs.suggestions import read_run_table
 from qurate.runtime.paths import StrPath
-from qurate.runtime.tables import to_csv
+from qurate.runtime.tables import is_text, to_csv
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer
 from qurate.selection.pseudo_labels import Positives

@@ -21,12 +21,15 @@ COMPARISON_FILE = "comparison.safetensors"
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
 EXAMPLES_FILE = "examples.csv"
+IMAGES_FILE = "images.csv"
+"""Which images an unfinished run was started with."""
 CURVES_FOLDER = "tensorboard"
 BASELINE_FOLDER = "baseline"
 """S+T of the run: its model and its predictions."""
 EXPORT_FILE = "model.onnx"
 _FILES = (
     CONFIG_FILE,  # moved first: while it is in the replacement, nothing was moved
+    IMAGES_FILE,
     EXPORT_FILE,  # of the model that is replaced; no replacement has one
     COMPARISON_FILE,
     CHECKPOINT_FILE,

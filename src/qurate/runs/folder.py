@@ -16,6 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
+from qurate.data.domains import list_some
 from qurate.data.samples import Split
 from qurate.errors import RunError
 from qurate.run_results import RunRecord
@@ -27,6 +28,7 @@ from qurate.runs.files import (
     COMPARISON_FILE,
     CONFIG_FILE,
     EXAMPLES_FILE,
+    IMAGES_FILE,
     METRICS_FILE,
     POSITIVES_FILE,
     PREDICTIONS_FILE,
@@ -40,7 +42,7 @@ from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import is_file
-from qurate.runtime.tables import to_csv
+from qurate.runtime.tables import TableError, read_csv, to_csv
 from qurate.runtime.tensors import not_finite, pack_tensors, read_tensors
 from qurate.selection.crossfit import Fold
 from qurate.selection.session import Progress
@@ -169,8 +171,13 @@ class RunFolder:
             return "a finished run. Choose another `out`, or pass `force=True` to overwrite it."
         return "an unfinished run. Pass `resume=True` to continue it, or `force=True` to start again."
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that an interrupted run has these settings; it may have others besides."""
+    def check(self, settings: Mapping[str, Any], images: pd.DataFrame | None = None) -> None:
+        """Check that an interrupted run has these settings; it may have others besides.
+
+        Args:
+            settings: Of this run.
+            images: Of `Parts.table`, to say which of them are others.
+        """
         path = self.work / CONFIG_FILE
         if not path.is_file() or not self._resume:
             return
@@ -185,11 +192,32 @@ class RunFolder:
             if isinstance(table.get("run"), dict):
                 table["run"].pop("execution", None)  # affects execution, not results
         names = [name for name in wanted if name not in _MAY_DIFFER]
+        if images is not None and kept.get("data") != wanted["data"]:
+            raise RunError(
+                f"{self.path} was started with other images, so it cannot be resumed with these: "
+                f"{self._changed_images(images)}. Bring the earlier ones back, or pass `force=True` to start again."
+            )
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(
                 f"{self.path} was started with other settings, so it cannot be resumed with these: "
                 f"{'; '.join(differing[:4])}. Repeat its settings, or pass `force=True` to start again."
             )
+
+    def _changed_images(self, now: pd.DataFrame) -> str:
+        """Which images are others than when the run was started."""
+        try:
+            before = read_csv(self.work / IMAGES_FILE)[list(now.columns)]
+        except (TableError, KeyError):  # of an earlier version, or damaged
+            return "their contents, classes or order differ"
+        old, new = (_by_place(table) for table in (before, now))
+        moved = {(part, what) for (part, _), what in old.items()} & {(part, what) for (part, _), what in new.items()}
+        both = old.keys() & new.keys()
+        said = [f"{place[1]} (changed)" for place in old if place in both and old[place][1] != new[place][1]]
+        said += [f"{place[1]} (of another class)" for place in old if place in both and old[place][0] != new[place][0]]
+        for table, word in ((old, "gone from"), (new, "new in")):
+            alone = [place for place in table if place not in both and (place[0], table[place]) not in moved]
+            said += [f"{file} ({word} {part})" for part, file in alone]
+        return list_some(said, 4) or "they are the same under other names"
 
     def processes_before(self) -> int:
         """How many processes an interrupted run was started with; 1 where it does not say."""
@@ -199,18 +227,25 @@ class RunFolder:
         return 1
 
     @contextmanager
-    def begin(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Write the settings, or check that a resumed run has the same ones, and lock the folder for the block."""
+    def begin(self, settings: Mapping[str, Any], images: pd.DataFrame | None = None) -> Iterator[None]:
+        """Write the settings, or check that a resumed run has the same ones, and lock the folder for the block.
+
+        Args:
+            settings: What a resumed run must have in common with the interrupted one.
+            images: What `settings["data"]` is the digest of.
+        """
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with lock_run(self.path):
-            self.check(settings)
+            self.check(settings, images)
             with disk_errors(self.path):
                 self._choose_work()  # again: reading the images took a while
                 if not self._resume:
                     self._replacement.remove()
                 self.work.mkdir(exist_ok=True)
             if not (self.work / CONFIG_FILE).is_file():
+                if images is not None:
+                    self._write(IMAGES_FILE, to_csv(images))
                 self._write(CONFIG_FILE, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
             yield
 
@@ -315,7 +350,7 @@ class RunFolder:
     def forget(self) -> None:
         """Remove the checkpoints of a finished run; first the file that marks it as unfinished."""
         with disk_errors(self.path):
-            for name in (COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE):
+            for name in (COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE, IMAGES_FILE):
                 (self.work / name).unlink(missing_ok=True)
             for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
                 (self.work / BASELINE_FOLDER / name).unlink(missing_ok=True)
@@ -345,6 +380,12 @@ def _choose_examples(record: RunRecord) -> pd.DataFrame:
     parts = {"labeled": record.labeled, "source": record.source}
     few = [table.groupby("label").head(_EXAMPLES).assign(part=part) for part, table in parts.items()]
     return pd.concat(few, ignore_index=True)[["file", "label", "part"]]
+
+
+def _by_place(images: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
+    """Class and content of each image, by its part and file."""
+    places = zip(images["part"], images["file"], strict=True)
+    return dict(zip(places, zip(images["label"], images["sha256"], strict=True), strict=True))
 
 
 def _differences(where: str, kept: Any, wanted: Any) -> list[str]:

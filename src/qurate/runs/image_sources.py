@@ -12,6 +12,7 @@ from qurate.errors import ConfigError, DataError, RunError
 from qurate.runs.files import CONFIG_FILE
 from qurate.runs.model_json import file_of, read_about
 from qurate.runtime.paths import StrPath, is_file, is_folder, shorten
+from qurate.runtime.tables import is_text
 
 PARTS = ("source", "labeled", "unlabeled")
 
@@ -28,15 +29,6 @@ class Places(NamedTuple):
         """As config.json keeps them: those that are valid text, as names of files need not be."""
         named = {name: os.fspath(value) for name, value in self._asdict().items()}
         return {name: value for name, value in named.items() if is_text(value)}
-
-
-def is_text(name: str) -> bool:
-    """Whether a path can be written as text; `runtime.tables` has the same for tables, and is heavy."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def start_folder(settings: Mapping[str, Any]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,15 +26,17 @@ from qurate.data.samples import NO_CLASS, UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
 from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, certainty, measure
+from qurate.networks.backbone_names import MOST_PIXELS
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import NO_FIT, Novelty
-from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, file_of, read_about
+from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, ModelWarning, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import as_path, shorten
 from qurate.runtime.tensors import not_finite, tensor_digest
+from qurate.runtime.validation import show
 
 
 def network_transforms(network: Network) -> tuple[Transform, ...]:
@@ -75,6 +78,12 @@ def describe_preparation(transforms: Sequence[Transform]) -> list[str]:
     return lines
 
 
+_MOST_RESIZE = round(MOST_PIXELS * 256 / 224)
+"""Side in pixels: of the largest images that a backbone sees."""
+_MOST_SCALE = 1000.0
+"""Pixels are numbers from 0 to 1. Our choice."""
+
+
 def read_transform(stored: Any) -> Transform:
     """How images are prepared for one backbone, from model.json."""
     sizes, scales = ("resize", "crop"), ("mean", "std")
@@ -84,14 +93,18 @@ def read_transform(stored: Any) -> Transform:
             f"{shorten(repr(stored))}"
         )
     for name in sizes:
-        if type(stored[name]) is not int:
-            raise ValueError(f"transform.{name} must be an integer, got {shorten(repr(stored[name]))}")
-    for name in scales:
+        if type(stored[name]) is not int or not 1 <= stored[name] <= _MOST_RESIZE:
+            raise ValueError(
+                f"transform.{name} must be an integer between 1 and {_MOST_RESIZE}, got {show(stored[name])}"
+            )
+    for name, least in (("mean", -_MOST_SCALE), ("std", 1 / _MOST_SCALE)):
         values = stored[name] if isinstance(stored[name], list) else []
-        is_allowed = all(type(x) in (int, float) and math.isfinite(x) and (x > 0 or name == "mean") for x in values)
+        is_allowed = all(type(x) in (int, float) and least <= x <= _MOST_SCALE for x in values)
         if len(values) != 3 or not is_allowed:
-            kind = "positive numbers" if name == "std" else "numbers"
-            raise ValueError(f"transform.{name} must be three {kind}, got {shorten(repr(stored[name]))}")
+            raise ValueError(
+                f"transform.{name} must be three numbers between {least:g} and {_MOST_SCALE:g}, got "
+                f"{show(stored[name])}"
+            )
     interpolation = stored.get("interpolation", "bilinear")
     if interpolation not in get_args(Interpolation):
         raise ValueError(
@@ -103,6 +116,13 @@ def read_transform(stored: Any) -> Transform:
 
 def load_tensors(network: nn.Module, path: Path, checksum: str | None) -> None:
     """Put the tensors of model.safetensors into a module; models of version 0.1 have no checksum."""
+    if checksum is None:
+        warnings.warn(
+            f"{path}: not checked for damage, because {path.with_name(ABOUT_FILE)} has no checksum. Models of qurate "
+            "0.2 and later have one.",
+            ModelWarning,
+            stacklevel=3,
+        )
     try:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
@@ -188,6 +208,26 @@ def make_novelty(numbers: Mapping[str, float], tensors: Mapping[str, Tensor]) ->
     folds = tuple((tensors["images"][place], tensors["cosines"][place]) for place in places)
     held_out = tensors["held_out"].sort().values
     return Novelty(tensors["center"], tensors["weight"], held_out=held_out, folds=folds, **numbers)
+
+
+def check_size(config: NetworkConfig, n_classes: int, path: Path) -> None:
+    """Make sure that model.safetensors can hold a network, before memory is taken for it.
+
+    Raises:
+        ModelError: If it is too small, or not there.
+    """
+    with torch.device("meta"):  # shapes alone
+        network = build_network(config, n_classes=n_classes, input_width=None, seed=0)
+    needed = sum(values.numel() * values.element_size() for values in network.state_dict().values())
+    try:
+        there = path.stat().st_size
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}). Copy it again, or adapt again.") from error
+    if there < needed:
+        raise ModelError(
+            f"{path}: must hold the {needed} bytes of the network that {ABOUT_FILE} describes, got {there}. Do both "
+            "files belong to one model?"
+        )
 
 
 class Looked(NamedTuple):
@@ -307,7 +347,7 @@ class AdaptedModel:
         places = {NO_CLASS: UNKNOWN, **{name: place for place, name in enumerate(self.classes)}}
         into = torch.tensor([places[name] for name in domain.classes] + [-1])
         embeddings, labels = found.of(domain.inputs), into[domain.labels]
-        predicted = self.combined.predict(embeddings)
+        predicted = self.predict_embedded(embeddings)
         probabilities, alone = predicted.probabilities, log_probabilities(self.combined.network, embeddings).exp()
         known = predicted.known if self.novelty is not None else certainty(probabilities)
         return replace(
@@ -355,7 +395,7 @@ class AdaptedModel:
         found = self._embed(files, on_progress)
         readable = tuple(file for file in files if file not in found.unreadable)
         embeddings = found.of(ImageFiles(readable))
-        return Looked(readable, embeddings, self.combined.predict(embeddings), found.unreadable)
+        return Looked(readable, embeddings, self.predict_embedded(embeddings), found.unreadable)
 
     def export(self, path: StrPath, *, force: bool = False) -> Path:
         """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
@@ -394,6 +434,18 @@ class AdaptedModel:
 
     def _tensors(self) -> dict[str, Tensor]:
         return _Whole(self.network, self.baseline, novelty_tensors(self.novelty)).state_dict()
+
+    def predict_embedded(self, embeddings: Tensor) -> Prediction:
+        """What the model says of images by their embeddings.
+
+        Raises:
+            ModelError: If that is no number.
+        """
+        predicted = self.combined.predict(embeddings)
+        if not bool(predicted.log_probs.isfinite().all()):
+            where = "the model" if self.folder is None else self.folder
+            raise ModelError(f"{where}: gives NaN or infinity for these images, so it is damaged. Adapt again.")
+        return predicted
 
     @property
     def combined(self) -> CombinedModel:
@@ -455,13 +507,12 @@ def load(folder: StrPath) -> AdaptedModel:
         if not isinstance(stored := about.get("network"), dict):
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
-        if ":" in config.backbone:  # timm would ask the Hugging Face Hub what it is
-            raise ValueError(f"backbone must be a name, not an address, got {shorten(repr(config.backbone))}")
         stored_transforms = about.get("transform")
         if not isinstance(stored_transforms, list):  # of one backbone
             stored_transforms = [stored_transforms]
         transforms = tuple(read_transform(each) for each in stored_transforms)
         calibration = Calibration.of(about.get("calibration"))
+        check_size(config, len(classes), file_of(path, WEIGHTS_FILE))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         set_transforms(network, transforms)
         if type(has_baseline := about.get("baseline", False)) is not bool:
@@ -470,6 +521,8 @@ def load(folder: StrPath) -> AdaptedModel:
         beside = {"n_classes": len(classes), "input_width": network.width, "seed": 0}
         baseline = build_network(head, **beside) if has_baseline else None
         numbers, tensors = read_novelty(about.get("novelty"), network.width)
+    except ModelError:
+        raise
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     whole = _Whole(network, baseline, tensors)

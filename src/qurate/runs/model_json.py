@@ -20,6 +20,10 @@ class ModelError(QurateError, ValueError):
     """A model that cannot be read; the message says what is wrong with which file."""
 
 
+class ModelWarning(UserWarning):
+    """Something about a model that a person should know."""
+
+
 def file_of(folder: Path, name: str) -> Path:
     """Where a file of a run is: in the stage, if that is whole and only waits to be moved, else in the folder."""
     staged = folder / STAGE

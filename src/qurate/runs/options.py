@@ -19,7 +19,8 @@ from qurate.registry import DEFAULT_SELECTOR, METHODS, SELECTORS, nearest, resol
 from qurate.runs.image_sources import Places, choose_places, read_settings_of
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
-from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, shorten
+from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, is_folder, shorten
+from qurate.runtime.tables import TableError, check_table
 from qurate.runtime.validation import LARGEST_SEED, MOST_STEPS, find_problem, show
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
@@ -200,11 +201,18 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     places = find_places(given)
     for name in ("source", "labeled", "unlabeled"):
         existing(getattr(places, name), f"`{name}`", _PATHS[name])
-    if "labels" in given and not is_file(Path(given["labels"])):
-        raise DataError(
-            f"`labels` must be a file, got {shorten(given['labels'])}, which is none. 'qurate review' writes "
-            "RUN/labels.csv."
-        )
+    if "labels" in given:
+        labels = Path(given["labels"])
+        if not is_file(labels):
+            came = "a folder" if is_folder(labels) else "none"
+            raise DataError(
+                f"`labels` must be a file, got {shorten(labels)}, which is {came}. 'qurate review' writes "
+                "RUN/labels.csv."
+            )
+        try:
+            check_table(labels)
+        except TableError as error:
+            raise DataError(f"`labels`: {error}") from error
     return given
 
 

@@ -41,7 +41,7 @@ from qurate.runs.continue_from import (
 )
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.folder import RunFolder
-from qurate.runs.image_sources import Places, is_text
+from qurate.runs.image_sources import Places
 from qurate.runs.model import AdaptedModel
 from qurate.runs.predictions import (
     calibrate,
@@ -55,6 +55,7 @@ from qurate.runs.predictions import (
 )
 from qurate.runtime.options import Train
 from qurate.runtime.progress import Reporter
+from qurate.runtime.tables import is_text
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers, shorten
 from qurate.selection.callbacks import Action, Callback, RoundRecord
@@ -148,7 +149,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     check_before_work(setup, parts, frozen, reporter)
     sound, split = load_inputs(setup, parts, frozen, reporter)
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
-    with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen)):
+    with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen), sound.table()):
         run = Run(setup, frozen, data, reporter)
         plan, why_not = plan_folds(setup, sound)
         baseline = find_baseline(run, plan)

@@ -1,14 +1,18 @@
-"""Files that are written whole or not at all, and locks."""
+"""Files that are written whole or not at all, locks, and disks that do not answer."""
 
 from __future__ import annotations
 
 import os
 import stat
 import tempfile
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -91,3 +95,28 @@ def wait_for_lock(descriptor: int) -> Iterator[None]:
     finally:
         if locked:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def call_within(seconds: float, work: Callable[[], Result]) -> Result:
+    """Do something that a stalled disk may hold up, in a thread that does not keep the process from ending.
+
+    Raises:
+        TimeoutError: If it takes longer; it then goes on in its thread.
+    """
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError
+    return done[0]

@@ -6,16 +6,19 @@ in front, and one that begins with an apostrophe gets one more; reading takes it
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
 import re
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from qurate.errors import QurateError
+from qurate.runtime.paths import shorten
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FORMULA = re.compile(r"[=+\-@\t\r']")
 _GUARDED = re.compile(r"'[=+\-@\t\r']")
@@ -44,10 +47,11 @@ def read_csv(path: Path | str) -> pd.DataFrame:
     Raises:
         TableError: If the file cannot be read, has no header line, or a row is longer or shorter than that.
     """
+    import pandas as pd
+
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig", errors="surrogateescape")
-        if "\0" in text.partition("\n")[0]:
-            raise TableError(f"{path}: not a UTF-8 text file. Save it as UTF-8.")
+        text = decode_text(path, Path(path).read_bytes())
+        split_header(path, text)
         header, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row] or [[]]
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror}).") from error
@@ -67,13 +71,69 @@ def read_csv(path: Path | str) -> pd.DataFrame:
     return pd.DataFrame([[unguard(cell) for cell in row] for row in rows], columns=names, dtype=object)
 
 
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # begins as UTF-16 does
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def decode_text(path: Path | str, content: bytes) -> str:
+    """The text of a UTF-8 file; bytes that are no UTF-8 stay, for files are called so.
+
+    Raises:
+        TableError: If it is of another encoding.
+    """
+    named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), "")
+    if not named and b"\0" in content.partition(b"\n")[0]:
+        named = "UTF-16 or no text at all"
+    if named:
+        raise TableError(f"{path}: must be a UTF-8 text file, got {named}. Save it as UTF-8.")
+    return content.decode("utf-8-sig", errors="surrogateescape")
+
+
+def split_header(path: Path | str, text: str) -> list[str]:
+    """The names of the columns, in the first line of a CSV table.
+
+    Raises:
+        TableError: If they are separated by something else than commas.
+    """
+    line = text.lstrip("\r\n").partition("\n")[0].rstrip("\r")
+    try:
+        names = next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise TableError(f"{path}: not a CSV table ({error}).") from error
+    separators = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    if len(names) == 1 and (found := [mark for mark in separators if mark in names[0]]):
+        raise TableError(
+            f"{path}: columns must be separated by commas, got {separators[found[0]]} in '{shorten(line)}'. Save it "
+            "with commas."
+        )
+    return names
+
+
+def check_table(path: Path) -> None:
+    """Judge the beginning of a CSV table, before anything heavy is loaded.
+
+    Raises:
+        TableError: If its encoding or separator is another, or it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(2**16)
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read ({error.strerror}).") from error
+    split_header(path, decode_text(path, head))
+
+
 def is_text(name: str) -> bool:
     """Whether a name is valid text: bytes that are no UTF-8 stand in Python's names as lone surrogates."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _write(value: Any, float_format: str | None, *, alone: bool) -> str:
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+    if value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value)):
         text = ""
     elif isinstance(value, float):
         text = repr(float(value)) if float_format is None else float_format % value

@@ -57,6 +57,8 @@ function element(tag, properties = {}, ...children) {
 }
 
 // A name that may be broken into lines after its underscores.
+// A name that is written from right to left must not turn the words around it.
+const isolated = name => `\u2068${name}\u2069`;
 const breakable = name => name.split("_").flatMap((part, i) => i ? ["_", element("wbr"), part] : [part]);
 
 function picture(path, alt, properties = {}) {
@@ -117,7 +119,7 @@ function showQuestion() {
   $("file").textContent = name;
   $("file").title = question.file;
   $("why").textContent = question.why;
-  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), ` Confirm: ${best}`);
+  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), ` Confirm: ${isolated(best)}`);
   $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
     const button = element("button", { onclick: () => answer("label", label) });
     button.setAttribute("aria-label", `${i + 1}: ${state.classes[label]}, ${percent(probability)}`);
@@ -220,7 +222,7 @@ async function showGrid() {
   const first = state.trusted.find(one => one.open) ?? state.trusted[0];
   const label = state.trusted.some(one => one.label === chosen) ? chosen : first?.label;
   state.grid = label === undefined ? null : (await call(`trusted?label=${label}&count=${GRID}`)).grid;
-  $("class").replaceChildren(...state.trusted.map(one => element("option", { value: one.label, textContent: `${state.classes[one.label]} (${one.open} of ${one.trusted} to check)`, selected: one.label === label })));
+  $("class").replaceChildren(...state.trusted.map(one => element("option", { value: one.label, textContent: `${isolated(state.classes[one.label])} (${one.open} of ${one.trusted} to check)`, selected: one.label === label })));
   const images = state.grid?.images ?? [];
   $("cells").replaceChildren(...images.map(({ image, file }) => {
     const button = element("button", { title: file });
@@ -232,7 +234,7 @@ async function showGrid() {
     return element("li", {}, button);
   }));
   $("examples").replaceChildren(...(label === undefined ? [] : examplesOf(label, 8, true)).map(image => element("li", {}, image)));
-  $("examples-title").textContent = $("examples").children.length ? `Labelled examples of ${state.classes[label]}:` : "";
+  $("examples-title").textContent = $("examples").children.length ? `Labelled examples of ${isolated(state.classes[label])}:` : "";
   $("grid-empty").hidden = images.length > 0;
   $("grid-empty").textContent = state.trusted.length ? "Nothing is left to check in this class." : "This run trusted no pseudo-labels.";
   nameConfirm();
