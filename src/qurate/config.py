@@ -349,8 +349,10 @@ class ExecutionConfig(Checked):
     choice."""
     num_nodes: Positive = 1
     """Machines; more than one need torchrun or Slurm to start the processes. Our choice."""
-    strategy: Literal["auto", "ddp"] = "auto"
-    """Strategy of Lightning Fabric for several devices: 'ddp', which is also what 'auto' is. One device has none."""
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true"] = "auto"
+    """Strategy of Lightning Fabric for several devices: 'ddp', which is also what 'auto' is, or
+    'ddp_find_unused_parameters_true' for a backbone with parameters that have no part in its output. One device has
+    none."""
     workers: Count = 0
     """Processes that decode images. Our choice."""
     threads: Count = 0

@@ -112,7 +112,10 @@ class HardwareOptions(TypedDict, total=False):
     """Devices of each machine that train together, or processes on CPUs; 1 unless given."""
     num_nodes: Count
     """Machines that train together; start the command on each by torchrun. 1 unless given."""
-    strategy: Annotated[Literal["auto", "ddp"] | None, option("{auto,ddp}", "auto")]
+    strategy: Annotated[
+        Literal["auto", "ddp", "ddp_find_unused_parameters_true"] | None,
+        option("{auto,ddp,ddp_find_unused_parameters_true}", "auto"),
+    ]
     """How they work together, as Lightning Fabric names it."""
     precision: Annotated[Precision | None, option("{32-true,16-mixed,bf16-mixed}", "32-true")]
     """Precision of floating-point numbers, as Lightning Fabric names it."""
