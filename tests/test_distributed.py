@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric.strategies.ddp import DDPStrategy
 from PIL import Image
 from tests.test_training import blobs
 from torch import Tensor, nn
@@ -416,7 +417,10 @@ def test_the_strategy_is_passed_to_fabric_where_there_are_several_processes(
     group = ProcessGroup(0, 2, torch.device("cpu"), None, None)
     for each in (None, group):
         distributed.make_fabric(config, group=each)
-    assert [words.get("strategy") for words in given] == [None, "ddp" if strategy == "auto" else strategy]
+    assert "strategy" not in given[0]
+    assert isinstance(given[1]["strategy"], DDPStrategy)
+    finds = strategy == "ddp_find_unused_parameters_true"
+    assert given[1]["strategy"]._ddp_kwargs["find_unused_parameters"] is finds
 
 
 def test_batch_norms_are_synchronised_on_a_gpu_only() -> None:

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment, find_free_network_port
+from lightning_fabric.strategies.ddp import DDPStrategy
 from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor, nn
 
@@ -176,7 +177,10 @@ def _join_fabric(config: ExecutionConfig, precision: Precision, environment: Lig
         precision,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy="ddp" if config.strategy == "auto" else config.strategy,
+        strategy=DDPStrategy(
+            find_unused_parameters=config.strategy == "ddp_find_unused_parameters_true",
+            gradient_as_bucket_view=True,  # two copies of all gradients less
+        ),
         plugins=[] if environment is None else [environment],
     )
     threads, variables = torch.get_num_threads(), dict(os.environ)

@@ -58,7 +58,9 @@ class Trainer:
         self.group = group
         share_statistics(method, group)
         self.method = method.to(fabric.device)
-        method.network.frozen_norms, method.network.micro_batch = config.frozen_norms, config.micro_batch
+        network = method.network
+        network.frozen_norms, network.frozen_bottleneck = config.frozen_norms, config.frozen_bottleneck
+        network.micro_batch = config.micro_batch
         if method.network.transform is not None:  # photographs: convolutions are faster on channels last
             method.network.backbone.to(memory_format=torch.channels_last)
         self.config, self.execution = config, execution
@@ -340,8 +342,9 @@ def scheduled_rate(base: float, config: TrainingConfig, step: int, total_steps: 
 
     'steps': base * (1 + decay_rate * step) ** -decay_power (MME reference code);
     'progress': base * (1 + progress_decay_rate * step / total_steps) ** -decay_power (Ganin et al., 2016).
+    Within `warmup_steps` times (step + 1) / (warmup_steps + 1).
     """
     decay = config.decay_rate * step
     if config.schedule == "progress":
         decay = config.progress_decay_rate * min(step / total_steps, 1.0)
-    return float(base * (1 + decay) ** -config.decay_power)
+    return float(base * (1 + decay) ** -config.decay_power) * min(1.0, (step + 1) / (config.warmup_steps + 1))

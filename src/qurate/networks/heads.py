@@ -93,17 +93,18 @@ class Network(nn.Module):
         self.classifier = classifier
         self.pretrained = pretrained
         self.transform = transform
-        self.frozen_norms = False
-        """Whether batch norms of the backbone normalise by their running statistics in training too."""
+        self.frozen_norms = self.frozen_bottleneck = False
+        """Whether batch norms of the backbone, and of the bottleneck, normalise by their running statistics in training
+        too."""
         self.micro_batch = 0
         """Rows that pass through the backbone at a time in training, whose activations are recomputed; 0 for all."""
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode; frozen norms stay in evaluation mode."""
         super().train(mode)
-        if self.frozen_norms:
-            for layer in _batch_norms(self.backbone):
-                layer.training = False  # what follows it in a layer of timm, activation and dropout, keeps its mode
+        parts = (self.backbone, self.frozen_norms), (self.bottleneck, self.frozen_bottleneck)
+        for layer in [layer for part, is_frozen in parts if is_frozen for layer in _batch_norms(part)]:
+            layer.training = False  # what follows it in a layer of timm, activation and dropout, keeps its mode
         return self
 
     @property

@@ -354,5 +354,7 @@ def load(folder: StrPath) -> AdaptedModel:
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     load_tensors(network, file_of(path, WEIGHTS_FILE), about.get("sha256"))
-    origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
+    origin = {
+        name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256", "kept")
+    }
     return AdaptedModel(network.eval(), config, classes, origin, calibration=calibration, folder=path)

@@ -88,7 +88,10 @@ class TrainingOptions(TypedDict, total=False):
     config: Annotated[RunConfig | StrPath | None, option("FILE", constructor=Path)]
     """JSON or TOML file with all settings; the config.json of a run repeats it, on the same images unless given."""
     train: Annotated[Train, option("{head,full}", "head")]
-    """'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly."""
+    """'head' trains on embeddings of the frozen backbone, in minutes; 'full' then trains all layers, slowly, and keeps
+    the better model."""
+    full_steps: Annotated[int | None, option("INT", "60"), between(1, MOST_STEPS)]
+    """Training steps of all layers, after those of the head."""
     steps: Annotated[int | None, option("INT", str(TrainingConfig.steps)), between(1, MOST_STEPS)]
     """Training steps before selection."""
     rounds: Annotated[int | None, option("INT", "that of the preset"), between(1, MOST_STEPS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from contextlib import nullcontext
@@ -12,15 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from qurate.active.answers import AnswersFile
 from qurate.calibration import Calibration
-from qurate.config import RunConfig, to_dict
+from qurate.config import RunConfig, TrainingConfig, to_dict
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
 from qurate.data.samples import Inputs, Split
-from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, transforms_of
+from qurate.distributed import describe_shares
+from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, freeze_module, transforms_of
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.methods import Method
 from qurate.networks.heads import Network
@@ -38,6 +40,7 @@ from qurate.runs.continue_from import (
 )
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.folder import RunFolder
+from qurate.runs.full_training import FullTraining, full_config, train_all_layers
 from qurate.runs.image_sources import Places, is_text
 from qurate.runs.model import AdaptedModel
 from qurate.runs.predictions import (
@@ -72,7 +75,7 @@ class RunSetup:
     """What the options of a run mean.
 
     Args:
-        config: The run.
+        config: The run; that of the head, where all layers are trained after it.
         backbone: By its whole name.
         weights: Where its weights come from.
         places: Where the images are.
@@ -83,6 +86,7 @@ class RunSetup:
         prepare: Folder where images are stored at training size, if they are.
         folder: Where the run is written, if anywhere.
         message: What was chosen and why, where a word such as 'auto' left the choice to us.
+        full: How all layers are trained after the head; None if they are not.
     """
 
     config: RunConfig
@@ -96,11 +100,21 @@ class RunSetup:
     prepare: Path | None = None
     folder: RunFolder | None = None
     message: str = ""
+    full: TrainingConfig | None = None
 
     @property
     def train(self) -> Train:
-        """What is trained."""
+        """What Algorithm 1 trains."""
         return "head" if self.config.network.backbone == "none" else "full"
+
+    @property
+    def full_config(self) -> RunConfig | None:
+        """The run that trains all layers after the head."""
+        if self.full is None:
+            return None
+        network = dataclasses.replace(self.config.network, backbone=self.backbone, weights=self.weights)
+        taken = self.full if self.previous is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
+        return full_config(self.config, network, taken)
 
     @property
     def steps_taken(self) -> RunConfig:
@@ -124,12 +138,23 @@ class RunOutcome:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run whose images are read and embedded."""
+    """A run whose images are read and embedded.
+
+    Args:
+        setup: What its options mean.
+        frozen: The backbone that embedded them.
+        data: The images.
+        reporter: Shown the progress.
+        full: All layers trained after the head, if they were.
+        head: The run of the head, where `frozen` is the backbone that was trained after it.
+    """
 
     setup: RunSetup
     frozen: Frozen
     data: RunData
     reporter: Reporter
+    full: FullTraining | None = None
+    head: Run | None = None
 
 
 def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
@@ -139,7 +164,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     reporter.say("Reading the images ...")
     places, folder = setup.places, setup.folder
     parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
-    for line in parts.lines():
+    for line in (*parts.lines(), *filter(None, [describe_shares(setup.config)])):
         reporter.say(line)
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)
@@ -149,9 +174,10 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         run = Run(setup, frozen, data, reporter)
         plan, why_not = plan_folds(setup, sound)
         result = fit_run(run)
+        run, result = continue_with_all_layers(run, result)
         done, log_probs = write_results(run, result, plan, why_not)
         if plan.folds:
-            done = compare_with_baseline(run, plan, result.method, done, log_probs)
+            done = compare_with_baseline(run.head or run, plan, result.method, done, log_probs, run)
         else:
             reporter.say(f"No comparison was made. {why_not}")
         reporter.say(f"The model's probabilities are {done.model.calibration}.")
@@ -188,7 +214,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
     """config.json: what a resumed run must have in common with the interrupted one, and where its images are."""
     return {
         "qurate": version("qurate"),
-        "train": setup.train,
+        "train": setup.train if setup.full is None else "full",
         "backbone": frozen.name,
         "weights": setup.weights,
         "backbone_sha256": _fingerprint(frozen),
@@ -200,7 +226,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "started_in": str(Path.cwd()) if is_text(str(Path.cwd())) else None,
         "compared_in": None if setup.previous is None else setup.previous.compared_in,
         "run": to_dict(setup.config),
-    }
+    } | ({} if setup.full is None else {"full": to_dict(setup.full)})
 
 
 def _fingerprint(frozen: Frozen) -> str:
@@ -230,8 +256,8 @@ def load_inputs(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporte
     for line in sound.lines():
         if line not in parts.lines():
             reporter.say(line)
-    if setup.train == "full":
-        room = readable_size(memory_of_training(sound.split, setup.config))
+    if (full := setup.config if setup.train == "full" else setup.full_config) is not None:
+        room = readable_size(memory_of_training(sound.split, full))
         reporter.say(f"Expected memory of training: about {room} in each process.")
     return sound, split
 
@@ -281,6 +307,45 @@ def fit_run(run: Run) -> Adaptation:
     return result
 
 
+def continue_with_all_layers(run: Run, head: Adaptation) -> tuple[Run, Adaptation]:
+    """Train all layers after the head, if the run asks for it, and go on with the better of the two.
+
+    The fully trained network goes on as the head was: on the images as its backbone embeds them.
+    """
+    setup, data, full = run.setup, run.data, run.setup.full_config
+    if full is None:
+        return run, head
+    images = data.files
+    if setup.prepare is not None:
+        show = partial(run.reporter.show, "storing images at training size")
+        stored, _ = prepare_images(image_paths(images), transforms_of(run.frozen)[0], setup.prepare, show)
+        images = read_prepared(images, stored)
+    found: list[tuple[Frozen, RunData, Method]] = []
+
+    def look(method: Method) -> Tensor:
+        network = method.network
+        frozen = freeze_module(run.frozen.name, network.backbone, network.width, transforms_of(run.frozen))
+        show, device = partial(run.reporter.show, "embedding again"), setup.config.execution.device
+        embedded = embed_files(image_paths(data.parts.split), frozen, cached=False, device=device, on_progress=show)
+        after = dataclasses.replace(data, whole=put_embeddings(data.parts.split, embedded))
+        alone = copy.deepcopy(method, {id(network.backbone): nn.Identity()})
+        alone.network.transform = None
+        found.append((frozen, after, alone))
+        return log_probabilities(alone.network, after.split.target_unlabeled.inputs)
+
+    asked = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
+    folds = asked.folds if setup.compare and setup.previous is None else ()
+    done = train_all_layers(data.split, images, head, setup.config, full, folds, look, setup.folder, run.reporter)
+    run.reporter.say(done.sentence)
+    if not done.kept:
+        return dataclasses.replace(run, full=done), head
+    if not found:
+        look(done.method)
+    frozen, after, method = found[0]
+    after_run = dataclasses.replace(run, frozen=frozen, data=after, full=done, head=run)
+    return after_run, dataclasses.replace(head, method=method)
+
+
 def write_results(run: Run, result: Adaptation, plan: Plan, why_not: str) -> tuple[RunOutcome, Tensor]:
     """Predict, calibrate and write model, tables and page; a comparison is still to come where there are folds.
 
@@ -308,7 +373,9 @@ def write_results(run: Run, result: Adaptation, plan: Plan, why_not: str) -> tup
     return RunOutcome(model, record), log_probs
 
 
-def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome, log_probs: Tensor) -> RunOutcome:
+def compare_with_baseline(
+    run: Run, plan: Plan, method: Method, done: RunOutcome, log_probs: Tensor, kept_run: Run
+) -> RunOutcome:
     """Train S+T and the folds, calibrate on held-out images, and write all that this changes.
 
     Args:
@@ -317,6 +384,7 @@ def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome
         method: The adapted F and C.
         done: What the run left so far.
         log_probs: Of D_u by the adapted model, (N_u, K).
+        kept_run: The run of the adapted model: another one where all layers were trained after the head.
     """
     setup, folder, data, record = run.setup, run.setup.folder, run.data, done.record
     assert record is not None
@@ -327,6 +395,7 @@ def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome
         run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
     save = None if folder is None else folder.save_folds
     folds = cross_fit(data.split, setup.config, plan.folds, run.reporter, done=kept, on_fold=save)
+    folds = folds if kept_run.full is None else kept_run.full.put_into(folds)
     found, held_out = compare(folds, plan.how, log_probs, baseline_log_probs), HeldOut.join(folds)
     calibration = calibrate(held_out.adapted, held_out.labels)
     record = calibrate_record(record, log_probs, calibration)
@@ -337,7 +406,7 @@ def compare_with_baseline(run: Run, plan: Plan, method: Method, done: RunOutcome
         fitted = calibrate(held_out.baseline, held_out.labels)
         predictions = predict_baseline(baseline_log_probs, record, data, baseline, fitted)
         folder.write_baseline(make_model(run, baseline, fitted), predictions)
-        folder.write_calibrated(model, record, predict_all(record, data, method))
+        folder.write_calibrated(model, record, predict_all(record, kept_run.data, method))
     return RunOutcome(model, record)
 
 
@@ -369,10 +438,10 @@ def make_model(run: Run, method: Method, calibration: Calibration) -> AdaptedMod
         )
     origin = {
         "qurate": version("qurate"),
-        "trained": setup.train,
+        "trained": setup.train if run.head is None else "full",
         "weights": setup.weights,
-        "backbone_sha256": _fingerprint(frozen),
-    }
+        "backbone_sha256": _fingerprint(frozen if run.head is None else run.head.frozen),
+    } | ({} if run.full is None else {"kept": run.full.sentence})
     config = dataclasses.replace(setup.config.network, backbone=frozen.name, weights="none")
     folder = None if setup.folder is None else setup.folder.path
     return AdaptedModel(network.eval(), config, run.data.split.classes, origin, setup.cache, calibration, folder)
@@ -383,6 +452,9 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
     setup, data = run.setup, run.data
 
     def embed_before(inputs: Inputs) -> Tensor:
+        if run.head is not None:  # its split holds the embeddings by the frozen backbone
+            before, after = run.head.data.split.parts, data.split.parts
+            inputs = next(before[name].inputs for name in after if after[name].inputs is inputs)
         if isinstance(inputs, Tensor):
             return inputs
         device = setup.config.execution.device
@@ -393,7 +465,7 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
         data.split,
         result,
         setup.steps_taken,
-        (*data.parts.notes, *data.applied.notes),
+        (*data.parts.notes, *data.applied.notes, *([] if run.full is None else [run.full.sentence])),
         title=f"{data.parts.name}, {data.split.n_classes} classes",
         before=None if setup.folder is None else embed_before,  # nobody will see a map without a page
         no_comparison="" if no_comparison == TOO_FEW else no_comparison,  # the page has words of its own for that
