@@ -2,9 +2,10 @@
 
     python benchmarks/processes.py --backbone torchvision/resnet34 --images 48 --steps 20
 
-Images of Office-31 W to A in double precision, odd batch sizes, random weights, selector adaptive. In float32 the order
-of sums decides the last digit, and training carries that on: `--single` shows how far, beside what another number of
-threads does in one process.
+Images of Office-31 W to A in double precision, random weights, frozen norms and a linear bottleneck, selector adaptive.
+In float32 the order of sums decides the last digit, and training carries that on: `--single` shows how far, beside what
+another number of threads does in one process. `--norms` trains with a normalized bottleneck and norms that learn, of
+which each process has its own share's statistics and masks: the losses differ.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ def some_of(split: Split, count: int, transform: Transform, kind: torch.dtype) -
     return Split(split.classes, labeled(split.source), labeled(split.target_labeled), unlabeled)
 
 
-def config_of(backbone: str, steps: int, devices: int, threads: int) -> RunConfig:
-    network = NetworkConfig(backbone, bottleneck="normalized")
+def config_of(backbone: str, steps: int, devices: int, threads: int, *, norms: bool) -> RunConfig:
+    network = NetworkConfig(backbone, bottleneck="normalized" if norms else "linear")
     config = make_config("tml", "adaptive", network=network, steps=steps, rounds=1, round_steps=2)
-    training = replace(config.training, batch_source=5, batch_target=3, batch_unlabeled=7)
+    training = replace(config.training, batch_source=6, batch_target=6, batch_unlabeled=12, frozen_norms=not norms)
     return replace(config, training=training, execution=ExecutionConfig("cpu", devices, threads=threads))
 
 
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=48, help="of each part")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--single", action="store_true", help="in float32")
+    parser.add_argument("--norms", action="store_true", help="batch norms and dropout")
     arguments = parser.parse_args()
     keep_freed_memory()
     suite = load_suite("office31")
@@ -88,7 +90,8 @@ def main() -> None:
     ones: tuple[Tensor, Positives, Tensor] | None = None
     for devices, threads in ((1, 1), (1, 2), (2, 1), (3, 1)):
         heard = Losses()
-        done = fit(split, config_of(arguments.backbone, arguments.steps, devices, threads), callbacks=[heard])
+        config = config_of(arguments.backbone, arguments.steps, devices, threads, norms=arguments.norms)
+        done = fit(split, config, callbacks=[heard])
         losses, said = (
             torch.tensor(heard.found, dtype=torch.float64),
             predict_probabilities(done.method, split.target_unlabeled.inputs),

@@ -24,7 +24,7 @@ from qurate.data.batches import TrainingData, draw_batches, draw_target, stream_
 from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
-from qurate.distributed import make_fabric
+from qurate.distributed import ProcessGroup, make_fabric
 from qurate.errors import ConfigError
 from qurate.evaluation import evaluate, predict_probabilities
 from qurate.losses import margin_cosines
@@ -238,8 +238,8 @@ def test_progress_is_that_of_the_whole_run_rounds_included(monkeypatch: pytest.M
     trainers: list[Trainer] = []
     rates: list[float] = []
 
-    def start_and_keep(split: Split, run: RunConfig) -> Trainer:
-        trainers.append(start(split, run))
+    def start_and_keep(split: Split, run: RunConfig, group: ProcessGroup | None) -> Trainer:
+        trainers.append(start(split, run, group))
         return trainers[-1]
 
     class Rates(Callback):

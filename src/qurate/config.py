@@ -310,16 +310,21 @@ class TrainingConfig(Checked):
     """See schedule. Paper (Ganin 2016): 10."""
     decay_power: Weight = 0.75
     """See schedule. Paper (Ganin 2016) and MME reference code: 0.75."""
+    warmup_steps: Count = 0
+    """Steps in which the rates rise to where the schedule has them. Our choice; 'adapt --train full' has some."""
     largest_loss: Rate = 1e4
     """A loss above this, or one that is not finite, stops the run. Our choice."""
     frozen_norms: bool = False
     """Whether batch norms of the backbone keep the statistics that they came with, in training too; their weights are
     trained. For pretrained backbones and small batches (docs/whole_networks.md). The MME reference code has them
     learn. Our choice."""
+    frozen_bottleneck: bool = False
+    """Whether the batch norm of the bottleneck keeps its statistics too, where the head is trained already. Our
+    choice."""
     micro_batch: Count = 0
-    """Rows of a batch that pass through the backbone at a time; 0 for all. Saves memory and costs a second pass. The
-    result is the same but for rounding where the backbone has no batch norms, or frozen ones. Others take the
-    statistics of these rows alone, so with them it is another result. Our choice."""
+    """Rows of a batch that pass through the backbone at a time; 0 for all. Saves memory and costs a second pass. Our
+    choice. The result is the same but for rounding where the backbone has no dropout and no batch norms, or frozen
+    ones. Others take the statistics of these rows alone, and dropout draws for them alone: another result."""
     precision: Precision = "32-true"
     """Floating-point precision, as Lightning Fabric names it. Cosines, margins and softmax are float32 in all
     of them."""
@@ -341,17 +346,22 @@ class TrainingConfig(Checked):
 
 @dataclass(frozen=True)
 class ExecutionConfig(Checked):
-    """Where and how a run is computed; none of it changes the result but for rounding."""
+    """Where and how a run is computed; on one device none of it changes the result but for rounding.
+
+    What differs with several is said in docs/whole_networks.md.
+    """
 
     device: Device = "auto"
     """Where to train: 'auto', 'cpu', 'cuda', 'mps'."""
     devices: Positive = 1
-    """Devices of each machine, or processes where the device is a CPU; each takes its share of every batch. Our
-    choice."""
+    """Devices of each machine, or processes where the device is a CPU. The batch sizes are those of all of them
+    together; each takes an equal share. Our choice."""
     num_nodes: Positive = 1
     """Machines; more than one need torchrun or Slurm to start the processes. Our choice."""
-    strategy: Literal["auto", "ddp"] = "auto"
-    """Strategy of Lightning Fabric for several devices: 'ddp', which is also what 'auto' is. One device has none."""
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true"] = "auto"
+    """Strategy of Lightning Fabric for several devices: 'ddp', which is also what 'auto' is, or
+    'ddp_find_unused_parameters_true' for a backbone with parameters that have no part in its output. One device has
+    none."""
     workers: Count = 0
     """Processes that decode images. Our choice."""
     threads: Count = 0
@@ -476,7 +486,12 @@ class RunConfig(Checked):
 
 _HASHED: Mapping[str, Any] = {"device": "auto", "threads": 0, "workers": 0}
 """Execution fields that fingerprints held before they were left out: the same constants keep the names of cells."""
-_HASHED_IF_CHANGED: Mapping[str, Any] = {"micro_batch": 0, "frozen_norms": False}
+_HASHED_IF_CHANGED: Mapping[str, Any] = {
+    "micro_batch": 0,
+    "frozen_norms": False,
+    "frozen_bottleneck": False,
+    "warmup_steps": 0,
+}
 """Newer fields of [training] that fingerprints hold only where they differ from these defaults."""
 _HASHED_AS = {"imbalance_limit": "lopsided_from", "imbalance_width": "lopsided_over"}
 """Names of selector fields in fingerprints, which keep the names of cells."""

@@ -133,7 +133,7 @@ def conformal_p_values(scores: Tensor, held_out: Tensor) -> Tensor:
     """
     ordered = held_out.double().sort().values
     ranks = torch.searchsorted(ordered, scores.double(), right=True)
-    return (1 + ranks) / (len(ordered) + 1) * _tail(scores.double(), ordered)
+    return (1 + ranks).double() / (len(ordered) + 1) * _tail(scores.double(), ordered)
 
 
 def _tail(scores: Tensor, held_out: Tensor) -> Tensor:

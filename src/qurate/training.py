@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,15 +15,13 @@ from torch import Tensor, nn
 from qurate.config import ExecutionConfig, RunConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData, stream_batches, stream_in_order
 from qurate.data.samples import Split
+from qurate.distributed import ProcessGroup, make_fabric, share_statistics
 from qurate.distributed import TrainingError as TrainingError
-from qurate.distributed import make_fabric
 from qurate.errors import ConfigError, QurateError
-from qurate.methods import Method, build_method
+from qurate.methods import Compute, Method, build_method
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
-from qurate.networks.shared_batches import micro_batches, share_dropouts, share_norms
 from qurate.runtime.machine import available_cores, torch_threads, without_autocast
-from qurate.runtime.process_group import ProcessGroup, current_group, use_group
-from qurate.runtime.randomness import seeded, set_random_state
+from qurate.runtime.randomness import seeded, set_random_state, stream_seed
 from qurate.runtime.tensors import below, load_optimizer, optimizer_tensors
 
 OnStep = Callable[[int, dict[str, float]], None]
@@ -34,13 +31,15 @@ OnStep = Callable[[int, dict[str, float]], None]
 class Trainer:
     """A method in training: its optimiser and how far along the schedule it is.
 
-    In a process group all ranks take the same steps, each with its share of every batch.
+    In a process group all ranks take the same steps, each on its share of every batch: torch's DistributedDataParallel
+    averages their gradients.
 
     Args:
         method: Holds the network; changed by training.
         config: Optimiser, schedule, batch sizes.
         fabric: Device and precision.
         execution: Threads, image workers, devices and activation checkpointing.
+        group: The processes that train this network together; None for one.
         step: Where in the learning-rate schedule to start.
         total_steps: Steps of the whole run, rounds included; those of the config unless given.
     """
@@ -51,15 +50,17 @@ class Trainer:
         config: TrainingConfig,
         fabric: Fabric,
         execution: ExecutionConfig,
+        group: ProcessGroup | None = None,
         *,
         step: int = 0,
         total_steps: int | None = None,
     ) -> None:
-        self.group = current_group()
-        share_dropouts(method)
-        if self.group is not None or config.frozen_norms:
-            share_norms(method.network.backbone, frozen=config.frozen_norms)
+        self.group = group
+        share_statistics(method, group)
         self.method = method.to(fabric.device)
+        network = method.network
+        network.frozen_norms, network.frozen_bottleneck = config.frozen_norms, config.frozen_bottleneck
+        network.micro_batch = config.micro_batch
         if method.network.transform is not None:  # photographs: convolutions are faster on channels last
             method.network.backbone.to(memory_format=torch.channels_last)
         self.config, self.execution = config, execution
@@ -69,6 +70,7 @@ class Trainer:
         """Seconds that the network waited for data, and of all its steps."""
         self.total_steps = config.steps if total_steps is None else total_steps
         self.optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
+        self._forward: Any = method if group is None else fabric.setup_module(method)
 
     def run(
         self,
@@ -99,12 +101,11 @@ class Trainer:
             TrainingError: If the loss is not finite or explodes.
         """
         method, config, device = self.method.train(), self.config, self.fabric.device
+        rank, processes = (0, 1) if self.group is None else (self.group.rank, self.group.size)
         update = method.update_labeled if labeled_only else method.update
         counts = not (labeled_only and config.schedule == "progress")  # a trial is no progress of the run
         recent: list[dict[str, float]] = []
         with (
-            use_group(self.group),
-            micro_batches(config.micro_batch),
             seeded(seed),
             torch_threads(self._threads(in_memory=isinstance(data.source.inputs, Tensor))),
             self._out_of_memory_advice(),
@@ -118,13 +119,15 @@ class Trainer:
                 seed=seed,
                 transform=method.network.transform,
                 labeled_only=labeled_only,
-                group=self.group,
+                share=(rank, processes),
                 first=first,
                 workers=self.execution.workers,
             )
             for done, batch in enumerate(self._timed(batches), start=first):
                 for group in self.optimizer.param_groups:
                     group["lr"] = scheduled_rate(group["initial_lr"], config, self.step, self.total_steps)
+                if rank:  # each draws for its own rows; by step, so that a checkpoint need not hold it
+                    torch.manual_seed(stream_seed(seed, rank, done))
                 with self.fabric.autocast():
                     terms = update(batch.to(device), done / steps, self.minimize)
                 self.step += counts
@@ -132,6 +135,8 @@ class Trainer:
                     recent.append(terms)
                 if on_step is not None:
                     on_step(done + 1, terms)
+            if self.group is not None:
+                self.group.equalize_buffers(method)
         return {name: sum(terms[name] for terms in recent) / len(recent) for name in (recent or [{}])[0]}
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -188,33 +193,43 @@ class Trainer:
         self.optimizer.state.clear()
         self.step = other.step
 
-    def minimize(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+    def minimize(self, compute: Compute, only: Iterable[nn.Parameter] | None = None) -> dict[str, float]:
         """One optimiser step on a loss, of all parameters or of some.
+
+        Returns:
+            The terms of the loss; of several processes, their means.
 
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
-        value = loss.item()
-        if not math.isfinite(value) or abs(value) > self.config.largest_loss:
+        self.optimizer.zero_grad()
+        terms: dict[str, Tensor] = self._forward(compute)
+        recomputes = self.config.micro_batch or self.execution.activation_checkpointing
+        with without_autocast(self.fabric.device), held_statistics(self.method) if recomputes else nullcontext():
+            self.fabric.backward(terms["loss"])
+        numbers = self._mean(terms)
+        if not math.isfinite(numbers["loss"]) or abs(numbers["loss"]) > self.config.largest_loss:
             raise TrainingError(
-                f"The loss is {value:g} at step {self.step} (allowed: finite and below "
+                f"The loss is {numbers['loss']:g} at step {self.step} (allowed: finite and below "
                 f"{self.config.largest_loss:g}). Lower learning_rate, check the inputs for NaN or huge values, "
                 "or use precision='32-true'."
             )
-        self.optimizer.zero_grad()
-        recomputes = self.config.micro_batch or self.execution.activation_checkpointing
-        with without_autocast(self.fabric.device), held_statistics(self.method) if recomputes else nullcontext():
-            self.fabric.backward(loss)
         if only is not None:
             chosen = set(only)
             for group in self.optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter not in chosen:
                         parameter.grad = None  # a parameter without gradient is not stepped
-        if self.group is not None:
-            sum_gradients(self.group, self.method, self.method.network.backbone.parameters())
         self.optimizer.step()
         torch.clear_autocast_cache()  # of the weights before this step, which a method's next loss would be made with
+        return numbers
+
+    def _mean(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
+        """Terms of a loss as numbers; over all processes, so that all stop where one is not finite."""
+        if self.group is None:
+            return {name: value.item() for name, value in terms.items()}
+        means = self.group.mean(torch.stack([value.detach() for value in terms.values()]))
+        return dict(zip(terms, means.tolist(), strict=True))
 
     @contextmanager
     def _out_of_memory_advice(self) -> Iterator[None]:
@@ -247,30 +262,13 @@ class Trainer:
         return self.execution.threads or int(in_memory) or shared
 
 
-def sum_gradients(group: ProcessGroup, method: nn.Module, of_rows: Iterable[nn.Parameter]) -> None:
-    """The gradients of the whole batch, from those of each process.
-
-    Each process passes only its own rows through the backbone, so it has a part of the backbone's gradient, and the
-    parts add up. The layers after it see the vectors of all rows in every process, which so has their whole gradient;
-    the mean of equals keeps them equal.
+def start(split: Split, config: RunConfig, group: ProcessGroup | None = None) -> Trainer:
+    """The network and method of a config, built for a split and ready to train; in double precision if its inputs are.
 
     Args:
-        group: Its processes.
-        method: Has the gradients.
-        of_rows: Parameters through which a process passes only its own rows.
-    """
-    parts = set(of_rows)
-    found = [(parameter, parameter.grad) for parameter in method.parameters() if parameter.grad is not None]
-    for parameter, gradient in found:
-        if parameter not in parts:
-            gradient.div_(group.size)
-    summed = group.all_reduce(torch.cat([gradient.flatten() for _, gradient in found]))
-    for (_, gradient), values in zip(found, summed.split([g.numel() for _, g in found]), strict=True):
-        gradient.copy_(values.view_as(gradient))
-
-
-def start(split: Split, config: RunConfig) -> Trainer:
-    """The network and method of a config, built for a split and ready to train; in double precision if its inputs are.
+        split: What is trained on.
+        config: The run.
+        group: The processes that train it together; None for one, whatever the config says.
 
     Raises:
         DataError: If the network cannot read the split.
@@ -291,8 +289,8 @@ def start(split: Split, config: RunConfig) -> Trainer:
         checkpoint_activations(network)
     if isinstance(inputs, Tensor) and inputs.dtype == torch.float64:
         method.double()
-    fabric = make_fabric(config.execution, config.training.precision)
-    return Trainer(method, config.training, fabric, config.execution, total_steps=config.total_steps)
+    fabric = make_fabric(config.execution, config.training.precision, group)
+    return Trainer(method, config.training, fabric, config.execution, group, total_steps=config.total_steps)
 
 
 def memory_of_training(split: Split, config: RunConfig) -> int:
@@ -305,8 +303,7 @@ def memory_of_training(split: Split, config: RunConfig) -> int:
         config: The run.
     """
     training, execution = config.training, config.execution
-    alone = replace(config, execution=replace(execution, devices=1, num_nodes=1))
-    method = start(split, alone).method
+    method = start(split, config).method
     network, device = method.network, next(method.parameters()).device
     few = next(stream_in_order(split.source.inputs, batch_size=2, transform=network.transform)).to(device)
     kept: dict[int, int] = {}
@@ -345,8 +342,9 @@ def scheduled_rate(base: float, config: TrainingConfig, step: int, total_steps: 
 
     'steps': base * (1 + decay_rate * step) ** -decay_power (MME reference code);
     'progress': base * (1 + progress_decay_rate * step / total_steps) ** -decay_power (Ganin et al., 2016).
+    Within `warmup_steps` times (step + 1) / (warmup_steps + 1).
     """
     decay = config.decay_rate * step
     if config.schedule == "progress":
         decay = config.progress_decay_rate * min(step / total_steps, 1.0)
-    return float(base * (1 + decay) ** -config.decay_power)
+    return float(base * (1 + decay) ** -config.decay_power) * min(1.0, (step + 1) / (config.warmup_steps + 1))

@@ -93,7 +93,8 @@ def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others
     assert (about.pop("asker"), about.pop("ask"), about.pop("ask_rounds")) == ("", 0, 0)
     del about["config"]["execution"]
     training = about["config"]["training"]
-    assert (training.pop("micro_batch"), training.pop("frozen_norms")) == (0, False)
+    for name in ("micro_batch", "frozen_norms", "frozen_bottleneck", "warmup_steps"):
+        assert not training.pop(name)
     training |= {"device": "auto", "threads": 0, "workers": 0}  # as names had them when they were fields of training
     assert cell.name == fingerprint(about)
 

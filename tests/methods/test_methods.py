@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig, NetworkConfig
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
-from qurate.methods import METHODS, Method, build_method
+from qurate.methods import METHODS, Compute, Method, build_method
 from qurate.methods.adr import symmetric_divergence
 from qurate.methods.base import warmup
 from qurate.methods.cdan import OuterProduct, RandomizedMap, balance_domains, domain_labels
@@ -50,7 +50,9 @@ class Recorder:
         self.losses: list[float] = []
         self.gradients: list[dict[str, Tensor]] = []
 
-    def __call__(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+    def __call__(self, compute: Compute, only: Iterable[nn.Parameter] | None = None) -> dict[str, float]:
+        terms = self.method(compute)
+        loss = terms["loss"]
         named = dict(self.method.named_parameters())
         chosen = set(only) if only is not None else set(named.values())
         gradients = torch.autograd.grad(loss, list(named.values()), retain_graph=True, allow_unused=True)
@@ -62,6 +64,7 @@ class Recorder:
                 if parameter in chosen
             }
         )
+        return {name: value.item() for name, value in terms.items()}
 
 
 @pytest.mark.parametrize(("weighting", "share"), [("set_size", 900 / 990), ("batch", 6 / 11)])
@@ -81,10 +84,12 @@ def test_every_method_updates_stays_finite_and_predicts(name: str) -> None:
     method = make(name)
     optimizer = torch.optim.SGD(method.parameters(), lr=0.01)
 
-    def minimize(loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
+    def minimize(compute: Compute, only: Iterable[nn.Parameter] | None = None) -> dict[str, float]:
         optimizer.zero_grad()
-        loss.backward()
+        terms = method(compute)
+        terms["loss"].backward()
         optimizer.step()
+        return {name: value.item() for name, value in terms.items()}
 
     before = copy.deepcopy(method.network.state_dict())
     with seeded(0):

@@ -19,7 +19,8 @@ from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.errors import ConfigError
 from qurate.methods import METHODS
-from qurate.networks.shared_batches import SharedBatchNorm, encode, micro_batches, share_dropouts
+from qurate.networks.heads import CosineClassifier, Network
+from qurate.networks.inference import evaluation_mode
 from qurate.runtime.randomness import generator, seeded
 from qurate.training import Trainer, TrainingError, start
 
@@ -50,35 +51,6 @@ def test_micro_batches_change_nothing_without_batch_norm_in_the_backbone(
         assert torch.allclose(values, parts[key], atol=1e-9), key
 
 
-class Drops(nn.Module):
-    """A network whose backbone drops out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone: nn.Module = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3))
-        self.bottleneck: nn.Module = nn.BatchNorm1d(3)
-
-
-@pytest.mark.parametrize("rows", [1, 4, 10])
-def test_dropout_draws_the_same_in_micro_batches(rows: int) -> None:
-    found = []
-    for few in (0, rows):
-        with seeded(0):
-            network = Drops().double()
-            share_dropouts(network)
-            inputs = torch.randn(11, 4, dtype=torch.float64)
-            with micro_batches(few):
-                features = encode(network, inputs, (5, 6))
-            after = torch.rand(3)  # what is drawn next is the same as well
-            features.square().sum().backward()
-        gradients = [parameter.grad for parameter in network.parameters()]
-        found.append([features, after, *gradients])
-    for one, other in zip(*found, strict=True):
-        assert one is not None
-        assert other is not None
-        assert torch.allclose(one, other, atol=1e-12)
-
-
 def test_batch_norm_takes_the_statistics_of_the_rows_that_pass_and_counts_them_once(digits: Split) -> None:
     whole, parts = trained(digits, digits_config()), trained(digits, digits_config(), micro_batch=24)
     norm = "network.backbone.layers.1.running_mean"
@@ -97,12 +69,31 @@ def test_frozen_norms_keep_their_statistics_and_see_no_other_rows(digits: Split)
     assert float(changing["network.backbone.layers.1.running_mean"].abs().max()) > 0
 
 
-def test_a_frozen_norm_of_timm_is_the_layer_in_evaluation() -> None:
+def test_a_frozen_norm_of_timm_is_the_layer_in_evaluation_and_stays_it() -> None:
     layer = BatchNormAct2d(3).double()
     layer.running_mean = torch.randn(3, generator=generator(0)).double()
     inputs = torch.randn(4, 3, 5, 5, generator=generator(1)).double()
-    frozen = SharedBatchNorm(layer, frozen=True).train()
-    assert torch.equal(frozen(inputs), layer.eval()(inputs))
+    expected = layer.eval()(inputs)
+    network = Network(layer, nn.Flatten(), CosineClassifier(75, 2, 30.0), pretrained=True)
+    network.frozen_norms = True
+    for _ in range(2):
+        network.train()
+        assert network.bottleneck.training
+        assert torch.equal(network.backbone(inputs), expected)
+        with evaluation_mode(network):
+            assert not network.bottleneck.training
+
+
+def test_micro_batches_recompute_the_same_dropout() -> None:
+    backbone = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
+    network = Network(backbone, nn.Identity(), CosineClassifier(3, 2, 30.0).double(), pretrained=True)
+    network.micro_batch = 4
+    inputs, masks = torch.randn(11, 4, generator=generator(0)).double(), []
+    backbone[1].register_forward_hook(lambda layer, given, made: masks.append(made.detach() != 0))
+    with seeded(0):
+        network.train().features(inputs).square().sum().backward()
+    assert [len(mask) for mask in masks[:3]] == [4, 4, 3]
+    assert all(any(torch.equal(mask, again) for again in masks[3:]) for mask in masks[:3])
 
 
 def test_activation_checkpointing_changes_nothing_batch_norm_included(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ class _Times:
 
 def _seconds_per_step(sample: Split, config: RunConfig) -> float:
     """Seconds of a training step on a sample; of several processes each is taken to need its share of them."""
-    trainer = start(sample, replace(config, execution=replace(config.execution, devices=1, num_nodes=1)))
+    trainer = start(sample, config)
     data = TrainingData.of(sample)
     steps = 1
     if isinstance(sample.source.inputs, Tensor) or trainer.fabric.device.type != "cpu":

@@ -125,7 +125,7 @@ def benchmark(grid: OmitArgPrefixes[GridOptions], execution: OmitArgPrefixes[Exe
     load_torch()
     from qurate.benchmark.executors import CellRunner
     from qurate.benchmark.folder import BenchmarkFolder
-    from qurate.runtime.process_group import external_world_size
+    from qurate.distributed import external_world_size
 
     if external_world_size() > 1:
         raise ConfigError("a benchmark starts its processes itself. Run it without torchrun, or as one task of srun.")

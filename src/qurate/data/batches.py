@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from qurate.config import TrainingConfig
 from qurate.data.images import ImageDataset, ImageFiles, Transform
 from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
 from qurate.errors import ConfigError
-from qurate.runtime.process_group import ProcessGroup, current_group
 from qurate.runtime.randomness import generator
 from qurate.runtime.signals import ignore_signals
 
@@ -27,9 +26,6 @@ class Batch(NamedTuple):
 
     `sizes` are those of the sets it was drawn from: N_s, and N_t with N_p, for D_p is labelled target data once it is
     trained on. None where they are not known.
-
-    Where several processes share a batch, inputs are the rows of this one and labels those of all; `n_unlabeled` is the
-    number of unlabelled rows of all, 0 where this process has them all.
     """
 
     source: Tensor
@@ -38,12 +34,11 @@ class Batch(NamedTuple):
     target_labels: Tensor
     unlabeled: Tensor
     sizes: tuple[int, int] | None = None
-    n_unlabeled: int = 0
 
     def to(self, device: torch.device) -> Batch:
         """The batch on a device."""
         first, second, third, fourth, fifth = (part.to(device) for part in self[:5])
-        return Batch(first, second, third, fourth, fifth, self.sizes, self.n_unlabeled)
+        return Batch(first, second, third, fourth, fifth, self.sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +140,7 @@ def stream_batches(
     seed: int,
     transform: Transform | None = None,
     labeled_only: bool = False,
-    group: ProcessGroup | None = None,
+    share: tuple[int, int] = (0, 1),
     first: int = 0,
     workers: int = 0,
 ) -> Iterator[Batch]:
@@ -158,7 +153,7 @@ def stream_batches(
         seed: Decides order, crops and flips.
         transform: Needed where inputs are image files.
         labeled_only: Leave the unlabelled part of every batch empty.
-        group: Processes that share the batches; each prepares its own rows alone.
+        share: Which of how many equal parts of each batch to take; no other rows are prepared.
         first: How many of the batches to leave out; they were had before.
         workers: Processes that decode images.
     """
@@ -168,9 +163,9 @@ def stream_batches(
     ]
     if not labeled_only:
         rows.append(draw_batches(len(data.unlabeled), config.batch_unlabeled, steps, generator(seed, 3)))
-    labels = data.source.labels[rows[0][first:]], target_labels(data)[rows[1][first:]]
+    own = [slice(part.shape[1] * share[0] // share[1], part.shape[1] * (share[0] + 1) // share[1]) for part in rows]
+    labels = data.source.labels[rows[0][first:, own[0]]], target_labels(data)[rows[1][first:, own[1]]]
     inputs, rows[1] = target_inputs(data, rows[1])
-    own = [slice(None) if group is None else slice(*group.bounds(part.shape[1])) for part in rows]
     mine = [part[first:, which] for part, which in zip(rows, own, strict=True)]
     found = (data.source.inputs, inputs, data.unlabeled)[: len(rows)]
     streams: Iterator[tuple[Tensor, ...]]
@@ -181,10 +176,9 @@ def stream_batches(
         drawn = [draw[first:, which] for draw, which in zip(draws, own, strict=True)]
         streams = _load_together(found, mine, drawn, workers, transform)
     sizes = len(data.source), len(data.target) + len(data.positives[0])
-    n_unlabeled = 0 if group is None else config.batch_unlabeled
     for (source, target, *unlabeled), of_source, of_target in zip(streams, *labels, strict=True):
         nothing_or_all = unlabeled[0] if unlabeled else torch.empty(0)
-        yield Batch(source, of_source, target, of_target, nothing_or_all, sizes, n_unlabeled)
+        yield Batch(source, of_source, target, of_target, nothing_or_all, sizes)
 
 
 def stream_in_order(
@@ -198,15 +192,6 @@ def stream_in_order(
         positions = range(len(inputs))
         keys = ([(i, _TEST_DRAW) for i in positions[start : start + batch_size]] for start in starts)
         yield from _load_images(inputs, keys, workers, transform)
-
-
-def in_shares(compute: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
-    """A function of all inputs, one row each on the CPU; in a process group each rank computes its share."""
-    group = current_group()
-    if group is None or len(inputs) < group.size:  # a share of none could not be computed
-        return compute(inputs)
-    mine = compute(take(inputs, torch.arange(*group.bounds(len(inputs)))))
-    return group.all_gather(mine, len(inputs))
 
 
 def _look_up(inputs: Inputs, rows: Tensor) -> Iterator[Tensor]:
@@ -228,9 +213,6 @@ def _load_together(
     pairs = zip(torch.cat(offset, dim=1), torch.cat(list(draws), dim=1), strict=True)
     keys = (list(zip(row.tolist(), draw.tolist(), strict=True)) for row, draw in pairs)
     sizes = [part.shape[1] for part in rows]
-    if not any(sizes):  # of several processes one may have no row
-        side = 0 if transform is None else transform.crop
-        return (torch.empty(0, 3, side, side).split(sizes) for _ in keys)
     return (batch.split(sizes) for batch in _load_images(ImageFiles(paths), keys, workers, transform))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qurate.config import MethodConfig
-from qurate.methods.base import Method, Minimize
+from qurate.methods.base import Compute, Method, Minimize
 from qurate.networks.heads import Network
 from qurate.registry import METHODS
 from qurate.runtime.randomness import seeded, stream_seed
@@ -16,4 +16,4 @@ def build_method(config: MethodConfig, network: Network, *, seed: int) -> Method
     return method
 
 
-__all__ = ["METHODS", "Method", "Minimize", "build_method"]
+__all__ = ["METHODS", "Compute", "Method", "Minimize", "build_method"]

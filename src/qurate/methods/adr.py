@@ -46,22 +46,21 @@ class AdversarialDropout(Method):
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Take the three steps on one batch."""
-        labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
-        minimize(labeled)
+        weight, network = self.config.critic_weight, self.network
 
-        weight = self.config.critic_weight
-        supervised = self.labeled_loss(batch, *self.encode_labeled(batch))
-        critic = supervised - weight * self.divergence(self.encode_unlabeled(batch))
-        minimize(critic, only=self.network.classifier.parameters())
+        def disagree() -> dict[str, Tensor]:
+            supervised = self.labeled_loss(batch, *self.encode_labeled(batch))
+            return {"loss": supervised - weight * self.divergence(self.encode_unlabeled(batch))}
 
-        divergence = labeled
-        for _ in range(self.config.feature_steps):
+        def agree() -> dict[str, Tensor]:
             divergence = self.divergence(self.encode_unlabeled(batch))
-            minimize(
-                weight * divergence,
-                only=[*self.network.backbone.parameters(), *self.network.bottleneck.parameters()],
-            )
-        return {"loss": labeled.item(), "labeled": labeled.item(), "divergence": divergence.item()}
+            return {"loss": weight * divergence, "divergence": divergence}
+
+        labeled = self.update_labeled(batch, progress, minimize)["loss"]
+        minimize(disagree, only=network.classifier.parameters())
+        features = [*network.backbone.parameters(), *network.bottleneck.parameters()]
+        terms = [minimize(agree, only=features) for _ in range(self.config.feature_steps)]
+        return {"loss": labeled, "labeled": labeled, "divergence": terms[-1]["divergence"]}
 
     def divergence(self, features: Tensor) -> Tensor:
         """How far two dropout passes of C differ on these features."""

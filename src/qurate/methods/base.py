@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,16 @@ from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.networks.heads import Network
 from qurate.networks.inference import evaluation_mode
-from qurate.networks.shared_batches import encode
+
+Compute: TypeAlias = Callable[[], dict[str, Tensor]]
+"""Passes a batch and returns the terms of a loss by name; 'loss' is what is minimised."""
 
 
 class Minimize(Protocol):
-    """One optimiser step: backward on a loss, then a step of all parameters or only of some."""
+    """One optimiser step: forward, backward on the loss, then a step of all parameters or only of some."""
 
-    def __call__(self, loss: Tensor, only: Iterable[nn.Parameter] | None = None) -> None:
-        """Take the step."""
+    def __call__(self, compute: Compute, only: Iterable[nn.Parameter] | None = None) -> dict[str, float]:
+        """Take the step on what `compute` returns, as torch's optimisers do on their closures; its terms as numbers."""
         ...
 
 
@@ -52,7 +54,7 @@ class Method(nn.Module):
         Args:
             batch: Source, labelled target and unlabelled target.
             progress: Share of training done, in [0, 1).
-            minimize: Takes an optimiser step on a loss.
+            minimize: Takes an optimiser step on a loss. All passes are made within what it is given to compute.
 
         Returns:
             The terms of the loss by name, 'loss' among them.
@@ -61,9 +63,11 @@ class Method(nn.Module):
 
     def update_labeled(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Learn from the labelled samples alone. Paper: line 11 of Algorithm 1."""
-        loss = self.labeled_loss(batch, *self.encode_labeled(batch))
-        minimize(loss)
-        return {"loss": loss.item()}
+        return minimize(lambda: {"loss": self.labeled_loss(batch, *self.encode_labeled(batch))})
+
+    def forward(self, compute: Compute) -> dict[str, Tensor]:
+        """The terms of a loss: a step is one forward pass, whatever wraps the method."""
+        return compute()
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:
@@ -83,14 +87,13 @@ class Method(nn.Module):
         return F.cross_entropy(logits, torch.cat([batch.source_labels, batch.target_labels]))
 
     def encode_labeled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Features of source and labelled target, in one pass; of all rows, whichever process has them."""
-        sizes = len(batch.source_labels), len(batch.target_labels)
-        features = encode(self.network, torch.cat([batch.source, batch.target]), sizes)
-        return features[: sizes[0]], features[sizes[0] :]
+        """Features of source and labelled target, in one pass."""
+        features = self.network.features(torch.cat([batch.source, batch.target]))
+        return features[: len(batch.source)], features[len(batch.source) :]
 
     def encode_unlabeled(self, batch: Batch) -> Tensor:
-        """Features of the unlabelled target, in a pass of their own; of all rows likewise."""
-        return encode(self.network, batch.unlabeled, (batch.n_unlabeled or len(batch.unlabeled),))
+        """Features of the unlabelled target, in a pass of their own."""
+        return self.network.features(batch.unlabeled)
 
 
 def warmup(progress: float, rate: float) -> float:

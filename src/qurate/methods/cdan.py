@@ -89,14 +89,15 @@ class ConditionalDomainAdversarial(Method):
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise L; the discriminator learns, the features learn against it."""
-        source, target = self.encode_labeled(batch)
-        unlabeled = self.encode_unlabeled(batch)
-        strength = warmup(progress, self.config.warmup_rate)
-        domain = self.domain_loss(source, unlabeled, strength)
-        labeled = self.labeled_loss(batch, source, target)
-        loss = labeled + self.config.domain_weight * domain
-        minimize(loss)
-        return {"loss": loss.item(), "labeled": labeled.item(), "domain": domain.item()}
+
+        def compute() -> dict[str, Tensor]:
+            source, target = self.encode_labeled(batch)
+            unlabeled = self.encode_unlabeled(batch)
+            domain = self.domain_loss(source, unlabeled, warmup(progress, self.config.warmup_rate))
+            labeled = self.labeled_loss(batch, source, target)
+            return {"loss": labeled + self.config.domain_weight * domain, "labeled": labeled, "domain": domain}
+
+        return minimize(compute)
 
     def domain_loss(self, source: Tensor, unlabeled: Tensor, strength: float) -> Tensor:
         """The weighted domain loss of source and unlabelled features."""

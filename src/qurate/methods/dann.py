@@ -50,16 +50,18 @@ class DomainAdversarial(Method):
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise L; the discriminator learns, the features learn against it."""
-        source, target = self.encode_labeled(batch)
-        unlabeled = self.encode_unlabeled(batch)
-        strength = warmup(progress, self.config.warmup_rate)
-        domains = self.discriminator(reverse_gradient(torch.cat([source, unlabeled]), strength))
-        of_source, of_target = domains[: len(source)], domains[len(source) :]
-        domain = (_domain_loss(of_source, 1.0) + _domain_loss(of_target, 0.0)) / 2
-        labeled = self.labeled_loss(batch, source, target)
-        loss = labeled + self.config.domain_weight * domain
-        minimize(loss)
-        return {"loss": loss.item(), "labeled": labeled.item(), "domain": domain.item()}
+
+        def compute() -> dict[str, Tensor]:
+            source, target = self.encode_labeled(batch)
+            unlabeled = self.encode_unlabeled(batch)
+            strength = warmup(progress, self.config.warmup_rate)
+            domains = self.discriminator(reverse_gradient(torch.cat([source, unlabeled]), strength))
+            of_source, of_target = domains[: len(source)], domains[len(source) :]
+            domain = (_domain_loss(of_source, 1.0) + _domain_loss(of_target, 0.0)) / 2
+            labeled = self.labeled_loss(batch, source, target)
+            return {"loss": labeled + self.config.domain_weight * domain, "labeled": labeled, "domain": domain}
+
+        return minimize(compute)
 
 
 def _domain_loss(logits: Tensor, domain: float) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
@@ -34,8 +36,10 @@ class EntropyMinimization(Method):
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise L, Eq. (3) where the supervised part is L_tml."""
-        labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
-        entropy = entropy_loss(self.network.classifier(self.encode_unlabeled(batch)))
-        loss = labeled + self.config.entropy_weight * entropy
-        minimize(loss)
-        return {"loss": loss.item(), "labeled": labeled.item(), "entropy": entropy.item()}
+
+        def compute() -> dict[str, Tensor]:
+            labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
+            entropy = entropy_loss(self.network.classifier(self.encode_unlabeled(batch)))
+            return {"loss": labeled + self.config.entropy_weight * entropy, "labeled": labeled, "entropy": entropy}
+
+        return minimize(compute)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
 from qurate.methods.base import Method, Minimize
@@ -33,9 +35,11 @@ class MinimaxEntropy(Method):
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Minimise cross-entropy - lambda * H(C(reversed F(x_u)))."""
-        labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
-        unlabeled = reverse_gradient(self.encode_unlabeled(batch))
-        entropy = entropy_loss(self.network.classifier(unlabeled))
-        loss = labeled - self.config.entropy_weight * entropy
-        minimize(loss)
-        return {"loss": loss.item(), "labeled": labeled.item(), "entropy": entropy.item()}
+
+        def compute() -> dict[str, Tensor]:
+            labeled = self.labeled_loss(batch, *self.encode_labeled(batch))
+            unlabeled = reverse_gradient(self.encode_unlabeled(batch))
+            entropy = entropy_loss(self.network.classifier(unlabeled))
+            return {"loss": labeled - self.config.entropy_weight * entropy, "labeled": labeled, "entropy": entropy}
+
+        return minimize(compute)

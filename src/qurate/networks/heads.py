@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from qurate.config import NetworkConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, set_apart_last_layers
-from qurate.networks.shared_batches import draw_rows
 from qurate.runtime.machine import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
@@ -62,7 +63,7 @@ class Dropout(nn.Module):
         """Zero each number with the probability and scale the rest up; nothing in evaluation mode."""
         if not self.training or self.probability == 0:
             return inputs
-        kept = draw_rows(inputs, torch.Tensor.uniform_) >= self.probability
+        kept = torch.empty_like(inputs).uniform_() >= self.probability
         return inputs * kept.to(inputs.dtype).mul_(1 / (1 - self.probability))
 
 
@@ -92,6 +93,19 @@ class Network(nn.Module):
         self.classifier = classifier
         self.pretrained = pretrained
         self.transform = transform
+        self.frozen_norms = self.frozen_bottleneck = False
+        """Whether batch norms of the backbone, and of the bottleneck, normalise by their running statistics in training
+        too."""
+        self.micro_batch = 0
+        """Rows that pass through the backbone at a time in training, whose activations are recomputed; 0 for all."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode; frozen norms stay in evaluation mode."""
+        super().train(mode)
+        parts = (self.backbone, self.frozen_norms), (self.bottleneck, self.frozen_bottleneck)
+        for layer in [layer for part, is_frozen in parts if is_frozen for layer in _batch_norms(part)]:
+            layer.training = False  # what follows it in a layer of timm, activation and dropout, keeps its mode
+        return self
 
     @property
     def n_classes(self) -> int:
@@ -111,8 +125,15 @@ class Network(nn.Module):
 
     def features(self, *inputs: Tensor) -> Tensor:
         """F(x), (N, d); where backbones stand side by side, of the inputs of each."""
-        features: Tensor = self.bottleneck(self.backbone(*inputs))
+        features: Tensor = self.bottleneck(self._pass(*inputs))
         return features
+
+    def _pass(self, *inputs: Tensor) -> Tensor:
+        if not (self.micro_batch and self.training and torch.is_grad_enabled()):
+            vectors: Tensor = self.backbone(*inputs)
+            return vectors
+        parts = zip(*(part.split(self.micro_batch) for part in inputs), strict=True)
+        return torch.cat([checkpoint(self.backbone, *part, use_reentrant=False) for part in parts])
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """C(F(x)) as logits, (N, K)."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qurate.data.batches import in_shares, stream_in_order
+from qurate.data.batches import stream_in_order
 from qurate.data.samples import Inputs
 from qurate.networks.heads import Network
 from qurate.runtime.machine import at_least_float32, torch_threads
@@ -74,13 +74,6 @@ def log_probabilities(network: Network, inputs: Inputs) -> Tensor:
 
 
 def backbone_output(network: Network, inputs: Inputs, *, workers: int = 0, threads: int = 0) -> Tensor:
-    """What the backbone makes of all inputs, (N, width); embeddings stay as they are.
-
-    Of several processes each computes its share.
-    """
-
-    def share(part: Inputs) -> Tensor:
-        compute = lambda batch: at_least_float32(network.backbone(batch))  # noqa: E731
-        return infer(network, part, compute, workers=workers, threads=threads)
-
-    return in_shares(share, inputs)
+    """What the backbone makes of all inputs, (N, width); embeddings stay as they are."""
+    compute = lambda batch: at_least_float32(network.backbone(batch))  # noqa: E731
+    return infer(network, inputs, compute, workers=workers, threads=threads)

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from qurate.active.answers import AnswersFile, read_answers
-from qurate.config import EXECUTION_FIELDS, TRAINING_FIELDS, NetworkConfig, RunConfig, read_settings
+from qurate.config import EXECUTION_FIELDS, TRAINING_FIELDS, NetworkConfig, RunConfig, TrainingConfig, read_settings
 from qurate.data.own_images import count_images
-from qurate.distributed import check_world_size, init_process_group
+from qurate.distributed import check_shares, check_world_size, external_world_size, init_process_group
 from qurate.embedding.backbone import choose_device
-from qurate.errors import DataError, RunError
+from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import check_trainable, find_backbone
 from qurate.presets import make_config
 from qurate.runs.continue_from import PreviousRun, read_previous
 from qurate.runs.folder import RunFolder
+from qurate.runs.full_training import FULL_STEPS, full_training
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.options import BACKBONE, AdaptOptions, check_options, find_places
@@ -26,7 +27,6 @@ from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeli
 from qurate.runtime.machine import available_cores
 from qurate.runtime.options import Train
 from qurate.runtime.paths import StrPath, is_file, is_folder
-from qurate.runtime.process_group import external_world_size
 from qurate.runtime.progress import Reporter, follow
 from qurate.selection.algorithm import follow_rank_zero
 
@@ -73,11 +73,23 @@ def resolve(given: Mapping[str, Any]) -> RunSetup:
     else:
         names = ("method", "selector", "preset", "steps", "rounds", "seed")
         backbone, weights, message = _find_backbone(given, {}, places, "auto")
-        network = trained_network(given.get("train", "head"), backbone, weights)
+        train = given.get("train", "head")
+        as_printed = given.get("preset") == "paper"
+        network = trained_network(train if as_printed else "head", backbone, weights)
         config = make_config(network=network, **_pick(given, *names))
-        setup = RunSetup(config, backbone, weights, places, message=message)
+        full = None
+        if train == "full" and not as_printed:
+            check_trainable(backbone)
+            full = full_training(config.training, FULL_STEPS)
+        setup = RunSetup(config, backbone, weights, places, message=message, full=full)
     training = dataclasses.replace(setup.config.training, **_pick(given, *TRAINING_FIELDS))
     execution = dataclasses.replace(setup.config.execution, **_pick(given, *EXECUTION_FIELDS))
+    full = setup.full
+    if full is not None:
+        full = dataclasses.replace(full, **_pick(given, "micro_batch", "precision"))
+        full = dataclasses.replace(full, steps=given.get("full_steps", full.steps))
+    elif "full_steps" in given:
+        raise ConfigError("`full_steps` is for `train='full'`, unless `preset='paper'`, which trains as it is printed.")
     if "workers" not in given and not execution.workers and choose_device(execution.device).type == "cuda":
         execution = dataclasses.replace(execution, workers=max(1, min(8, available_cores() // execution.devices)))
     folder = RunFolder(given["out"]) if "out" in given else None
@@ -86,6 +98,7 @@ def resolve(given: Mapping[str, Any]) -> RunSetup:
     return dataclasses.replace(
         setup,
         config=dataclasses.replace(setup.config, training=training, execution=execution),
+        full=full,
         compare=given.get("compare", setup.compare),
         answers=find_answers(given.get("labels"), setup.previous),
         cache=Path(given["cache"]) if "cache" in given else None,
@@ -116,7 +129,8 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
         **_pick(given, "seed"),
     )
     compare = stored.get("check_helping", True) is not False
-    return RunSetup(config, backbone, weights, places, compare, message=message)
+    full = TrainingConfig.from_dict(stored["full"]) if isinstance(stored.get("full"), dict) else None
+    return RunSetup(config, backbone, weights, places, compare, message=message, full=full)
 
 
 def _find_backbone(given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str) -> Any:
@@ -150,6 +164,7 @@ def run_adaptation(options: Mapping[str, Any], reporter: Reporter | None = None)
     given = check_options(options)
     setup = resolve(given)
     execution, folder = setup.config.execution, setup.folder
+    check_shares(setup.config)
     check_world_size(execution)  # else several would write to one folder
     group = init_process_group(execution, follow_rank_zero) if external_world_size() > 1 else None
     if group is not None and not group.is_rank_zero:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right, is_conclusive
-from qurate.config import RunConfig
+from qurate.config import RunConfig, TrainingConfig
 from qurate.data.domains import list_some
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Inputs, Split, take
@@ -107,7 +107,9 @@ class PreviousRun:
         weights = find_weights(backbone, weights)
         if config.network.backbone != "none":
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
-        return {"config": config, "backbone": backbone, "weights": weights}
+        full = self.settings.get("full")
+        after = {} if not isinstance(full, dict) else {"full": TrainingConfig.from_dict(full)}
+        return {"config": config, "backbone": backbone, "weights": weights, **after}
 
     def check(self, parts: Parts, frozen: Frozen) -> None:
         """Check that its model fits these classes and images, before any work."""

@@ -18,6 +18,8 @@ from qurate.runtime.paths import is_file, is_folder
 CONFIG_FILE, CHECKPOINT_FILE = "config.json", "checkpoint.safetensors"
 CHECKPOINT_BEFORE = "checkpoint.before.safetensors"
 COMPARISON_FILE = "comparison.safetensors"
+FULL_FILE, FULL_FOLDS_FILE = "full.safetensors", "full_folds.safetensors"
+"""Checkpoint of training all layers, and predictions of its folds."""
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
 EXAMPLES_FILE = "examples.csv"
@@ -32,6 +34,8 @@ _FILES = (
     IMAGES_FILE,
     EXPORT_FILE,  # of the model that is replaced; no replacement has one
     COMPARISON_FILE,
+    FULL_FILE,
+    FULL_FOLDS_FILE,
     CHECKPOINT_FILE,
     CHECKPOINT_BEFORE,
     PREDICTIONS_FILE,

@@ -28,6 +28,8 @@ from qurate.runs.files import (
     COMPARISON_FILE,
     CONFIG_FILE,
     EXAMPLES_FILE,
+    FULL_FILE,
+    FULL_FOLDS_FILE,
     IMAGES_FILE,
     METRICS_FILE,
     POSITIVES_FILE,
@@ -350,7 +352,7 @@ class RunFolder:
     def forget(self) -> None:
         """Remove the checkpoints of a finished run; first the file that marks it as unfinished."""
         with disk_errors(self.path):
-            for name in (COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE, IMAGES_FILE):
+            for name in (COMPARISON_FILE, CHECKPOINT_FILE, CHECKPOINT_BEFORE, IMAGES_FILE, FULL_FILE, FULL_FOLDS_FILE):
                 (self.work / name).unlink(missing_ok=True)
             for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE):
                 (self.work / BASELINE_FOLDER / name).unlink(missing_ok=True)

@@ -528,7 +528,9 @@ def load(folder: StrPath) -> AdaptedModel:
     whole = _Whole(network, baseline, tensors)
     load_tensors(whole, file_of(path, WEIGHTS_FILE), about.get("sha256"))
     found = {name: whole.get_buffer(f"novelty_{name}") for name in tensors}
-    origin = {name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256")}
+    origin = {
+        name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256", "kept")
+    }
     return AdaptedModel(
         network.eval(),
         config,

@@ -89,7 +89,10 @@ class TrainingOptions(TypedDict, total=False):
     config: Annotated[RunConfig | StrPath | None, option("FILE", constructor=Path)]
     """JSON or TOML file with all settings; the config.json of a run repeats it, on the same images unless given."""
     train: Annotated[Train, option("{head,full}", "head")]
-    """'head' trains on embeddings of the frozen backbone, in minutes; 'full' trains all layers, slowly."""
+    """'head' trains on embeddings of the frozen backbone, in minutes; 'full' then trains all layers, slowly, and keeps
+    the better model."""
+    full_steps: Annotated[int | None, option("INT", "60"), between(1, MOST_STEPS)]
+    """Training steps of all layers, after those of the head."""
     steps: Annotated[int | None, option("INT", str(TrainingConfig.steps)), between(1, MOST_STEPS)]
     """Training steps before selection."""
     rounds: Annotated[int | None, option("INT", "that of the preset"), between(1, MOST_STEPS)]
@@ -113,7 +116,10 @@ class HardwareOptions(TypedDict, total=False):
     """Devices of each machine that train together, or processes on CPUs; 1 unless given."""
     num_nodes: Count
     """Machines that train together; start the command on each by torchrun. 1 unless given."""
-    strategy: Annotated[Literal["auto", "ddp"] | None, option("{auto,ddp}", "auto")]
+    strategy: Annotated[
+        Literal["auto", "ddp", "ddp_find_unused_parameters_true"] | None,
+        option("{auto,ddp,ddp_find_unused_parameters_true}", "auto"),
+    ]
     """How they work together, as Lightning Fabric names it."""
     precision: Annotated[Precision | None, option("{32-true,16-mixed,bf16-mixed}", "32-true")]
     """Precision of floating-point numbers, as Lightning Fabric names it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from contextlib import nullcontext
@@ -13,23 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qurate.active.answers import AnswersFile
 from qurate.calibration import Calibration, fit_combination
 from qurate.combined import CombinedModel
-from qurate.config import RunConfig, to_dict
+from qurate.config import RunConfig, TrainingConfig, to_dict
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
 from qurate.data.samples import Inputs, Split
-from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, transforms_of
+from qurate.distributed import describe_shares
+from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, freeze_module, transforms_of
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
 from qurate.report.run_page import gather_record
-from qurate.report.run_text import answers_in_words, class_warnings, outcome
+from qurate.report.run_text import answers_in_words, class_warnings, flagged_in_words, outcome
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
@@ -41,6 +43,7 @@ from qurate.runs.continue_from import (
 )
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.folder import RunFolder
+from qurate.runs.full_training import FullTraining, full_config, train_all_layers
 from qurate.runs.image_sources import Places
 from qurate.runs.model import AdaptedModel
 from qurate.runs.predictions import (
@@ -76,7 +79,7 @@ class RunSetup:
     """What the options of a run mean.
 
     Args:
-        config: The run.
+        config: The run; that of the head, where all layers are trained after it.
         backbone: By its whole name.
         weights: Where its weights come from.
         places: Where the images are.
@@ -87,6 +90,7 @@ class RunSetup:
         prepare: Folder where images are stored at training size, if they are.
         folder: Where the run is written, if anywhere.
         message: What was chosen and why, where a word such as 'auto' left the choice to us.
+        full: How all layers are trained after the head; None if they are not.
     """
 
     config: RunConfig
@@ -100,11 +104,21 @@ class RunSetup:
     prepare: Path | None = None
     folder: RunFolder | None = None
     message: str = ""
+    full: TrainingConfig | None = None
 
     @property
     def train(self) -> Train:
-        """What is trained."""
+        """What Algorithm 1 trains."""
         return "head" if self.config.network.backbone == "none" else "full"
+
+    @property
+    def full_config(self) -> RunConfig | None:
+        """The run that trains all layers after the head."""
+        if self.full is None:
+            return None
+        network = dataclasses.replace(self.config.network, backbone=self.backbone, weights=self.weights)
+        taken = self.full if self.previous is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
+        return full_config(self.config, network, taken)
 
     @property
     def steps_taken(self) -> RunConfig:
@@ -128,12 +142,33 @@ class RunOutcome:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run whose images are read and embedded."""
+    """A run whose images are read and embedded.
+
+    Args:
+        setup: What its options mean.
+        frozen: The backbone that embedded them.
+        data: The images.
+        reporter: Shown the progress.
+        full: All layers trained after the head, if they were.
+        head: The run of the head, where `frozen` is the backbone that was trained after it.
+    """
 
     setup: RunSetup
     frozen: Frozen
     data: RunData
     reporter: Reporter
+    full: FullTraining | None = None
+    head: Run | None = None
+
+    @property
+    def of_baseline(self) -> Run:
+        """The run with the embeddings that S+T takes."""
+        return self.head or self
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the adapted network and S+T are heads of one backbone."""
+        return self.setup.train == "head" and self.head is None
 
 
 def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
@@ -143,7 +178,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     reporter.say("Reading the images ...")
     places, folder = setup.places, setup.folder
     parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
-    for line in parts.lines():
+    for line in (*parts.lines(), *filter(None, [describe_shares(setup.config)])):
         reporter.say(line)
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)
@@ -154,6 +189,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         plan, why_not = plan_folds(setup, sound)
         baseline = find_baseline(run, plan)
         result = fit_run(run, baseline)
+        run, result = continue_with_all_layers(run, result, baseline)
         done = write_results(run, result, baseline, plan, why_not)
         if plan.folds:
             done = compare_with_baseline(run, plan, result, baseline, done)
@@ -193,7 +229,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
     """config.json: what a resumed run must have in common with the interrupted one, and where its images are."""
     return {
         "qurate": version("qurate"),
-        "train": setup.train,
+        "train": setup.train if setup.full is None else "full",
         "backbone": frozen.name,
         "weights": setup.weights,
         "backbone_sha256": _fingerprint(frozen),
@@ -205,7 +241,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "started_in": str(Path.cwd()) if is_text(str(Path.cwd())) else None,
         "compared_in": None if setup.previous is None else setup.previous.compared_in,
         "run": to_dict(setup.config),
-    }
+    } | ({} if setup.full is None else {"full": to_dict(setup.full)})
 
 
 def _fingerprint(frozen: Frozen) -> str:
@@ -235,8 +271,8 @@ def load_inputs(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporte
     for line in sound.lines():
         if line not in parts.lines():
             reporter.say(line)
-    if setup.train == "full":
-        room = readable_size(memory_of_training(sound.split, setup.config))
+    if (full := setup.config if setup.train == "full" else setup.full_config) is not None:
+        room = readable_size(memory_of_training(sound.split, full))
         reporter.say(f"Expected memory of training: about {room} in each process.")
     return sound, split
 
@@ -365,6 +401,48 @@ def fit_run(run: Run, baseline: Baseline) -> Adaptation:
     )
 
 
+def continue_with_all_layers(run: Run, head: Adaptation, baseline: Baseline) -> tuple[Run, Adaptation]:
+    """Train all layers after the head, if the run asks for it, and go on with the better of the two.
+
+    The fully trained network goes on as the head was: on the images as its backbone embeds them.
+    """
+    setup, data, full = run.setup, run.data, run.setup.full_config
+    if full is None:
+        return run, head
+    images = data.files
+    if setup.prepare is not None:
+        show = partial(run.reporter.show, "storing images at training size")
+        stored, _ = prepare_images(image_paths(images), transforms_of(run.frozen)[0], setup.prepare, show)
+        images = read_prepared(images, stored)
+    found: list[tuple[Frozen, RunData, Method]] = []
+    split, stay = leave_out(data.split, baseline.flagged)
+
+    def look(method: Method) -> Tensor:
+        network = method.network
+        frozen = freeze_module(run.frozen.name, network.backbone, network.width, transforms_of(run.frozen))
+        show, device = partial(run.reporter.show, "embedding again"), setup.config.execution.device
+        embedded = embed_files(image_paths(data.parts.split), frozen, cached=False, device=device, on_progress=show)
+        after = dataclasses.replace(data, whole=put_embeddings(data.parts.split, embedded))
+        alone = copy.deepcopy(method, {id(network.backbone): nn.Identity()})
+        alone.network.transform = None
+        found.append((frozen, after, alone))
+        return log_probabilities(alone.network, after.split.target_unlabeled.inputs)[stay]
+
+    asked = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
+    folds = asked.folds if setup.compare and setup.previous is None else ()
+    trusted = dataclasses.replace(head, positives=head.positives.among(stay))
+    images = leave_out(images, baseline.flagged)[0]
+    done = train_all_layers(split, images, trusted, setup.config, full, folds, look, setup.folder, run.reporter)
+    run.reporter.say(done.sentence)
+    if not done.kept:
+        return dataclasses.replace(run, full=done), head
+    if not found:
+        look(done.method)
+    frozen, after, method = found[0]
+    after_run = dataclasses.replace(run, frozen=frozen, data=after, full=done, head=run)
+    return after_run, dataclasses.replace(head, method=method)
+
+
 def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, why_not: str) -> RunOutcome:
     """Predict, calibrate and write model, tables and page; a comparison is still to come where there are folds."""
     folder, data = run.setup.folder, run.data
@@ -390,61 +468,64 @@ def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, 
 
 def combine_models(run: Run, result: Adaptation, baseline: Baseline, calibration: Calibration) -> CombinedModel:
     """The adapted network, and S+T beside it where both are heads of one backbone."""
-    is_head = run.setup.train == "head"
-    return CombinedModel(
-        result.method.network.cpu(), baseline.network if is_head else None, calibration, baseline.novelty
-    )
+    network = result.method.network.cpu()
+    if not run.has_heads:
+        return CombinedModel(network, None, calibration)
+    return CombinedModel(network, baseline.network, calibration, baseline.novelty)
 
 
 def say_of_unlabeled(run: Run, record: RunRecord, baseline: Baseline, model: CombinedModel) -> RunRecord:
     """The record with the predictions of D_u, those of S+T too."""
-    unlabeled = run.data.split.target_unlabeled.inputs
-    by_baseline = None if baseline.network is None else log_probabilities(baseline.network, unlabeled)
-    return predict_record(record, model.predict(unlabeled), by_baseline, model)
+    predicted, by_baseline = model.predict(run.data.split.target_unlabeled.inputs), None
+    if baseline.network is not None:
+        by_baseline = log_probabilities(baseline.network, run.of_baseline.data.split.target_unlabeled.inputs)
+    return predict_record(record, predicted, by_baseline, model)
 
 
 def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome) -> RunOutcome:
     """Train the folds of the adapted model, combine it with S+T by them, and write all that this changes."""
-    setup, folder, data, record = run.setup, run.setup.folder, run.data, done.record
+    folder, data, record = run.setup.folder, run.data, done.record
     assert record is not None
     assert baseline.network is not None
-    split, _ = leave_out(data.split, baseline.flagged)
-    held_out = HeldOut.of(fit_folds(run, plan, "adapted", split), baseline.folds)
+    base = run.of_baseline
+    split, _ = leave_out(base.data.split, baseline.flagged)
+    held_out = HeldOut.of(fit_folds(base, plan, "adapted", split), baseline.folds)
+    if run.full is not None and run.full.kept:
+        held_out = dataclasses.replace(held_out, adapted=torch.cat([run.full.folds[n] for n in range(len(plan.folds))]))
     fitted = calibrate(held_out.baseline, held_out.labels)
     calibration = (
         fit_combination(held_out.adapted, held_out.baseline, held_out.labels)
-        if setup.train == "head"
+        if run.has_heads
         else calibrate(held_out.adapted, held_out.labels)
     )
     model = combine_models(run, result, baseline, calibration)
     record = say_of_unlabeled(run, record, baseline, model)
-    unlabeled = split.target_unlabeled.inputs
-    of_model, of_baseline = model.predict(unlabeled).log_probs, log_probabilities(baseline.network, unlabeled)
+    of_baseline = log_probabilities(baseline.network, split.target_unlabeled.inputs)
+    of_model = model.predict(leave_out(data.split, baseline.flagged)[0].target_unlabeled.inputs).log_probs
     found = compare(held_out.combined(calibration), plan.how, of_model, of_baseline)
     table = held_out_table(held_out, calibration)
     record = dataclasses.replace(record, comparison=found, no_comparison="", held_out=table)
     adapted = make_model(run, model)
     if folder is not None:
         alone = CombinedModel(baseline.network.cpu(), None, fitted, baseline.novelty)
-        folder.write_baseline(make_model(run, alone), predict_baseline(record, data, alone))
+        folder.write_baseline(make_model(base, alone), predict_baseline(record, base.data, alone))
         folder.write_compared(adapted, record, predict_all(record, data, model))
     return RunOutcome(adapted, record)
 
 
 def calibrate_without_labels(run: Run, result: Adaptation, baseline: Baseline) -> Calibration:
     """The temperatures where no image is held out: as sure as the run before, or as often as S+T agrees."""
-    setup, data = run.setup, run.data
-    unlabeled = data.split.target_unlabeled.inputs
+    setup, data, base = run.setup, run.data, run.of_baseline.data.split
+    adapted = log_probabilities(result.method.network, data.split.target_unlabeled.inputs)
     if setup.previous is not None:
-        sure = setup.previous.sure_of(paths_of(data.files.target_unlabeled))
-        by_baseline = None if baseline.network is None else log_probabilities(baseline.network, unlabeled)
-        adapted = log_probabilities(result.method.network, unlabeled)
+        sure, by_baseline = setup.previous.sure_of(paths_of(data.files.target_unlabeled)), None
+        if baseline.network is not None and run.has_heads:
+            by_baseline = log_probabilities(baseline.network, base.target_unlabeled.inputs)
         return calibrate_by_previous(adapted, by_baseline, setup.previous.model.calibration, sure)
     if not setup.compare or is_baseline(setup.config):
         return Calibration()
-    plain = train_baseline(data.split, setup.config, setup.folder, run.reporter)
-    log_probs = [log_probabilities(network, unlabeled) for network in (result.method.network, plain)]
-    return calibrate_by_agreement(*log_probs)
+    plain = train_baseline(base, setup.config, setup.folder, run.reporter)
+    return calibrate_by_agreement(adapted, log_probabilities(plain, base.target_unlabeled.inputs))
 
 
 def make_model(run: Run, model: CombinedModel) -> AdaptedModel:
@@ -460,10 +541,10 @@ def make_model(run: Run, model: CombinedModel) -> AdaptedModel:
         )
     origin = {
         "qurate": version("qurate"),
-        "trained": setup.train,
+        "trained": setup.train if run.head is None else "full",
         "weights": setup.weights,
-        "backbone_sha256": _fingerprint(frozen),
-    }
+        "backbone_sha256": _fingerprint(run.of_baseline.frozen),
+    } | ({} if run.full is None else {"kept": run.full.sentence})
     config = dataclasses.replace(setup.config.network, backbone=frozen.name, weights="none")
     folder = None if setup.folder is None else setup.folder.path
     return AdaptedModel(
@@ -484,6 +565,9 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
     setup, data = run.setup, run.data
 
     def embed_before(inputs: Inputs) -> Tensor:
+        if run.head is not None:  # its split holds the embeddings by the frozen backbone
+            before, after = run.head.data.split.parts, data.split.parts
+            inputs = next(before[name].inputs for name in after if after[name].inputs is inputs)
         if isinstance(inputs, Tensor):
             return inputs
         device = setup.config.execution.device
@@ -494,7 +578,7 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
         data.split,
         result,
         setup.steps_taken,
-        (*data.parts.notes, *data.applied.notes),
+        (*data.parts.notes, *data.applied.notes, *([] if run.full is None else [run.full.sentence])),
         title=f"{data.parts.name}, {data.split.n_classes} classes",
         before=None if setup.folder is None else embed_before,  # nobody will see a map without a page
         no_comparison="" if no_comparison == TOO_FEW else no_comparison,  # the page has words of its own for that
@@ -508,7 +592,7 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
         page = outcome(record.comparison)
         lines += [f"{page.headline}.", *page.text]
     if record is not None:
-        lines += class_warnings(record)
+        lines += [*flagged_in_words(record), *class_warnings(record)]
     if record is not None and record.answers is not None:
         lines += answers_in_words(record.answers)
     if folder is not None:

@@ -91,6 +91,19 @@ def report_progress(number: int) -> None:
         _progress.value = number
 
 
+def spawn(task: bytes, argument: Any, *, environment: Mapping[str, str]) -> SpawnProcess:
+    """Start a process that calls a pickled task once and prints nothing; it is otherwise as `WorkerProcess` says."""
+    process = _Context().Process(target=_call_once, args=(task, dict(environment), argument))
+    with defer_signals():
+        process.start()
+    return process
+
+
+def _call_once(task: bytes, environment: Mapping[str, str], argument: Any) -> None:
+    _begin(task, environment, True, None)
+    _call(argument)
+
+
 class _Process(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802  # its name in multiprocessing

@@ -11,8 +11,7 @@ from typing import Any
 
 from qurate.config import RunConfig
 from qurate.data.samples import Split
-from qurate.distributed import run_in_group
-from qurate.runtime.process_group import ProcessGroup
+from qurate.distributed import ProcessGroup, run_in_group
 from qurate.selection.callbacks import Callback
 from qurate.selection.pseudo_labels import pseudo_label
 from qurate.selection.selectors import Selector
@@ -50,22 +49,27 @@ def fit(
     arguments = RunArguments(split, config, selector, callbacks, checkpoint, pretrained)
     check_arguments(arguments)
     with Session.open(arguments, follow_rank_zero) as run:
-        config = run.config
-        # 1: pre-train F and C with D_s, D_t and D_u by the method's loss, Eq. (3) for TML
-        run.train(line=1, steps=config.training.steps)
-        # 2: D_p is empty    3: the experience pool M is empty; it is the agent's
-        positives = run.positives
-        # 4: while not converged
-        for number in run.rounds():
-            if not run.is_within(20):  # or else the run was stopped there, and resumes there
-                # 5: pseudo-labels of D_u by the current F and C
-                round = pseudo_label(run.trainer, run.data, positives, number, config, run.neighbors)
-                # 6-18: which of them to trust
-                positives = run.select(round)
-            # 20: update F and C with D_s, D_t, D_u and D_p by the same loss
-            run.train(line=20, steps=config.selection.round_steps, positives=positives)
-            run.end_round(positives)
-        return run.result()
+        return run_algorithm(run)
+
+
+def run_algorithm(run: Session) -> Adaptation:
+    """The lines of Algorithm 1, on every rank."""
+    config = run.config
+    # 1: pre-train F and C with D_s, D_t and D_u by the method's loss, Eq. (3) for TML
+    run.train(line=1, steps=config.training.steps)
+    # 2: D_p is empty    3: the experience pool M is empty; it is the agent's
+    positives = run.positives
+    # 4: while not converged
+    for number in run.rounds():
+        if not run.is_within(20):  # or else the run was stopped there, and resumes there
+            # 5: pseudo-labels of D_u by the current F and C
+            round = pseudo_label(run.trainer, run.data, positives, number, config, run.neighbors)
+            # 6-18: which of them to trust
+            positives = run.select(round)
+        # 20: update F and C with D_s, D_t, D_u and D_p by the same loss
+        run.train(line=20, steps=config.selection.round_steps, positives=positives)
+        run.end_round(positives)
+    return run.result()
 
 
 def follow_rank_zero(group: ProcessGroup) -> Any:
@@ -76,5 +80,5 @@ def follow_rank_zero(group: ProcessGroup) -> Any:
     """
     while isinstance(arguments := group.broadcast(), RunArguments):
         with run_in_group(group):
-            fit(**arguments._asdict())
+            run_algorithm(Session(arguments, group))
     return arguments

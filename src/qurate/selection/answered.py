@@ -147,8 +147,7 @@ def fit_with_answers(
     config, selector = shorten(config), None
     if isinstance(config.selection.selector, DQNConfig) and previous.true_rewards and previous.answered:
         resumes = checkpoint is not None and checkpoint.load() is not None
-        alone = replace(config, execution=replace(config.execution, devices=1, num_nodes=1))
-        trainer = start(split, alone)
+        trainer = start(split, config)
         network, n_unlabeled = trainer.method.network, len(split.target_unlabeled)
         selector = build_selector(config, network, n_unlabeled, Callbacks(callbacks), answers=previous.answered)
         assert isinstance(selector, DQNSelector)

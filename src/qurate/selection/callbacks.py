@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from qurate.methods import Method
-from qurate.runtime.process_group import use_group
 from qurate.runtime.progress import Reporter
 from qurate.selection.pseudo_labels import Positives
 
@@ -104,9 +103,8 @@ class Callbacks(Callback):
 
 
 def _call_all(functions: Sequence[Callable[..., None]], *arguments: object) -> None:
-    with use_group(None):  # rank 0 alone calls them
-        for function in functions:
-            function(*arguments)
+    for function in functions:
+        function(*arguments)
 
 
 class StepCount(Callback):

@@ -182,7 +182,9 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         method = copy.deepcopy(trainer.method)
         hold_statistics(method)  # else they alone would move the entropy of Eq. (7)
         config, execution = trainer.config, trainer.execution
-        fabric = make_fabric(execution, config.precision, alone=True)  # it has the scale of 16-mixed gradients
+        fabric = make_fabric(
+            execution, config.precision
+        )  # of this process alone; it has the scale of 16-mixed gradients
         return Trainer(method, config, fabric, execution, total_steps=trainer.total_steps)
 
     def _without(self, index: Tensor) -> tuple[Positives, ClassSums]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import pandas as pd
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qurate.config import DQNConfig, EpisodeConfig, RewardConfig, RunConfig
-from qurate.data.batches import TrainingData, in_shares
+from qurate.data.batches import TrainingData
 from qurate.data.samples import Inputs, Labeled, check_positions, take
+from qurate.distributed import ProcessGroup
 from qurate.networks.heads import Network
 from qurate.networks.inference import backbone_output, infer
 from qurate.runtime.randomness import generator
@@ -115,13 +117,14 @@ class Positives:
         return {names.get(name, name): values for name, values in vars(self).items()}
 
 
-def view(network: Network, inputs: Inputs, out: Tensor | None = None) -> View:
-    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU; of several processes each computes its share.
+def view(network: Network, inputs: Inputs, out: Tensor | None = None, *, group: ProcessGroup | None = None) -> View:
+    """F(x) and C(x) of all inputs, in evaluation mode, on the CPU.
 
     Args:
         network: F and C.
         inputs: N samples.
         out: Rows (N, d + K) of an earlier view to write into, where a process computes alone; new ones unless given.
+        group: Processes that compute a share each; all of them call this.
     """
 
     def compute(batch: Tensor) -> Tensor:
@@ -132,16 +135,27 @@ def view(network: Network, inputs: Inputs, out: Tensor | None = None) -> View:
         rows = torch.empty(len(part), network.n_features + network.n_classes) if out is None else out
         return infer(network, part, compute, threads=int(isinstance(part, Tensor)), out=rows)
 
-    return View(in_shares(share, inputs), network.n_features)
+    return View(_share(share, inputs, group), network.n_features)
 
 
-def find_neighbors(network: Network, data: TrainingData, count: int) -> Tensor:
+def _share(compute: Callable[[Inputs], Tensor], inputs: Inputs, group: ProcessGroup | None) -> Tensor:
+    return compute(inputs) if group is None else group.in_shares(compute, inputs)
+
+
+def find_neighbors(network: Network, data: TrainingData, count: int, *, group: ProcessGroup | None = None) -> Tensor:
     """The nearest target samples of each sample of D_u, by cosine of the backbone's output, itself not among them.
+
+    Args:
+        network: Has the backbone.
+        data: D_t and D_u.
+        count: How many.
+        group: See `view`.
 
     Returns:
         Positions in D_t followed by D_u, (N_u, count) int64.
     """
-    vectors = torch.cat([backbone_output(network, inputs) for inputs in (data.target.inputs, data.unlabeled)])
+    embed = partial(backbone_output, network)
+    vectors = torch.cat([_share(embed, inputs, group) for inputs in (data.target.inputs, data.unlabeled)])
     directions = F.normalize(vectors.float(), dim=1)
     n_labeled, found = len(data.target), []
     for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
@@ -178,7 +192,8 @@ def on_embeddings(
 
     def embed(inputs: Inputs) -> Tensor:
         threads = trainer.execution.threads or int(isinstance(inputs, Tensor))
-        return backbone_output(method.network, inputs, workers=trainer.execution.workers, threads=threads)
+        compute = partial(backbone_output, method.network, workers=trainer.execution.workers, threads=threads)
+        return _share(compute, inputs, trainer.group)
 
     embedded = TrainingData(
         Labeled(embed(source.inputs), source.labels),
@@ -187,8 +202,8 @@ def on_embeddings(
     )
     head = copy.deepcopy(method, {id(method.network.backbone): nn.Identity()})
     head.network.transform = None
-    schedule = {"step": trainer.step, "total_steps": trainer.total_steps}
-    return Trainer(head, training, trainer.fabric, trainer.execution, **schedule), embedded
+    at, of = trainer.step, trainer.total_steps
+    return Trainer(head, training, trainer.fabric, trainer.execution, step=at, total_steps=of), embedded
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,14 +359,15 @@ def pseudo_label(
     chosen = config.selection
     if isinstance(chosen.selector, DQNConfig) and chosen.selector.episode.trial_layers == "head":
         trainer, data = on_embeddings(trainer, data, chosen.selector.episode, generator(config.seed, 11, number))
-    unlabeled = view(trainer.method.network, data.unlabeled)
+    look = partial(view, trainer.method.network, group=trainer.group)
+    unlabeled = look(data.unlabeled)
     labels = unlabeled.probabilities.argmax(dim=1)
     return Round(
         number=number,
         progress=number / max(1, chosen.rounds - 1),
         trainer=trainer,
         data=data,
-        target=view(trainer.method.network, data.target.inputs),
+        target=look(data.target.inputs),
         unlabeled=unlabeled,
         pseudo_labels=labels,
         positives=positives.relabeled(labels) if chosen.relabel_positives else positives,

@@ -14,10 +14,9 @@ from torch import Tensor
 from qurate.config import ExecutionConfig, RunConfig, SelectionConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import DataError, Split, Unlabeled, check_positions, describe
-from qurate.distributed import init_process_group, run_in_group
+from qurate.distributed import ProcessGroup, check_shares, init_process_group, run_in_group
 from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method
-from qurate.runtime.process_group import ProcessGroup, current_group, use_group
 from qurate.runtime.randomness import random_state, stream_seed
 from qurate.runtime.signals import DeferredSignals
 from qurate.runtime.tensors import below
@@ -318,12 +317,14 @@ class Session:
     """One run of Algorithm 1: its data, F and C, selector and callbacks; skips what was done before a stop.
 
     Args:
-        arguments: Of `fit`.
+        arguments: Of `fit`; on every rank those that rank 0 has broadcast.
+        group: The processes that train together; None for one.
     """
 
-    def __init__(self, arguments: RunArguments) -> None:
+    def __init__(self, arguments: RunArguments, group: ProcessGroup | None = None) -> None:
         self.config = arguments.config
-        self.data, self.trainer = TrainingData.of(arguments.split), start(arguments.split, self.config)
+        self.data, self.trainer = TrainingData.of(arguments.split), start(arguments.split, self.config, group)
+        self._group = group
         self.callbacks = Callbacks(arguments.callbacks)
         self.selector = arguments.selector or build_selector(
             self.config, self.trainer.method.network, len(self.data.unlabeled), self.callbacks
@@ -344,12 +345,9 @@ class Session:
             arguments: Of `fit`; those of rank 0 count.
             follow: What the other processes call to take part in runs.
         """
-        if current_group() is not None:  # rank 0 has broadcast the arguments already
-            yield cls(arguments)
-            return
         group = init_process_group(arguments.config.execution, follow)
         with run_in_group(group):
-            yield cls(arguments if group is None else broadcast_arguments(group, arguments))
+            yield cls(arguments if group is None else broadcast_arguments(group, arguments), group)
 
     @property
     def positives(self) -> Positives:
@@ -362,7 +360,7 @@ class Session:
         """The nearest target samples of each sample of D_u after line 1; None unless the reward asks for them."""
         reward = self.config.selection.reward
         if reward.center == "neighbors" and self._progress.neighbors is None:
-            found = find_neighbors(self.trainer.method.network, self.data, reward.neighbors)
+            found = find_neighbors(self.trainer.method.network, self.data, reward.neighbors, group=self._group)
             self._progress = replace(self._progress, neighbors=found)
         return self._progress.neighbors
 
@@ -387,17 +385,16 @@ class Session:
             RankZeroError: On the other ranks, if the selector failed on rank 0.
         """
         self._progress = replace(self._progress, positives=round.positives)  # relabelled, perhaps
-        group, positives = current_group(), None
+        group, positives = self._group, None
         if group is not None and not group.is_rank_zero:
             positives = group.broadcast()
             if positives is None:
                 raise RankZeroError("The selector failed on rank 0.")
             return positives  # type: ignore[no-any-return]
         try:
-            with use_group(None):
-                positives = self.selector.select(round)
-                _check_positives(positives, self.selector, round)
-                return positives
+            positives = self.selector.select(round)
+            _check_positives(positives, self.selector, round)
+            return positives
         finally:
             if group is not None:
                 group.broadcast(positives)
@@ -469,6 +466,7 @@ def check_arguments(arguments: RunArguments) -> None:
         raise DataError(f"fit: split must be a Split, for example from split_target(...), got {describe(split)}.")
     if not isinstance(config, RunConfig):
         raise ConfigError(f"fit: config must be a RunConfig, such as make_config('tml') makes, got {describe(config)}.")
+    check_shares(config)
     if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
         raise ConfigError(
             f"fit: selector must be an object with a method select(round), got {describe(selector)}. Selectors with "
