@@ -202,12 +202,12 @@ def plan_comparison(labels: Tensor, *, seed: int) -> Plan:
 
 
 def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tensor) -> BaselineComparison:
-    """Judge the adapted model against S+T.
+    """Judge the model against S+T.
 
     Args:
-        folds: Of `cross_fit`; at least one.
+        folds: What both say of images that neither was trained on; at least one.
         how: The images were held out, in words.
-        adapted: Log-probabilities of D_u by the adapted model, trained on all labelled images, (N_u, K).
+        adapted: Calibrated log-probabilities of D_u by the model, trained on all labelled images, (N_u, K).
         baseline: Those by S+T, trained on all of them too, (N_u, K).
     """
     held_out = HeldOut.join(folds)
@@ -217,7 +217,7 @@ def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tenso
     if verdict == "unclear" and found.disagreement:
         wanted = gain_worth_seeing(found.gain)
         needed = images_needed(found, images, wanted)
-        more = None if needed is None else needed - images
+        more = None if needed is None else math.ceil((needed - images) / adapted.shape[1])
     right = [
         float((log_probs.argmax(dim=1) == held_out.labels).double().mean())
         for log_probs in (held_out.adapted, held_out.baseline)
@@ -230,7 +230,6 @@ def compare(folds: Sequence[HeldOut], how: str, adapted: Tensor, baseline: Tenso
         disagreement=found.disagreement,
         moved=moved_proportions(adapted.argmax(dim=1), baseline.argmax(dim=1), adapted.shape[1]),
         gain=found.gain,
-        balanced=found.balanced,
         verdict=verdict,
         wanted=wanted,
         more=more,
