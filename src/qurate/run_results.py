@@ -19,7 +19,7 @@ class Gain:
 
     Args:
         estimate: The most probable value.
-        low: Lower end of the 95 % interval; docs/verdict.md counts how often it holds the true gain.
+        low: Lower end of the interval that should hold it with 95 %; docs/verdict.md counts how often it does.
         high: Upper end of it.
         smallest: A true gain of this size gets a verdict half of the time; infinite where none does.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tests.report.run_runs import HARMS, HELPS, UNCLEAR, finished_run
 from qurate.calibration import Calibration
 from qurate.report.run_figures import reliability_figure
 from qurate.report.run_page import GALLERY, SIDE, write_run_page
-from qurate.run_results import BaselineComparison
+from qurate.report.run_text import outcome
+from qurate.run_results import BaselineComparison, Gain
 
 
 def test_it_has_its_parts_in_order_and_its_landmarks(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def outcome(
     found = comparison
     estimate = (
         "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
-        f"on images like the unlabelled ones differs by about {_interval(found.gain)}."
+        f"on images like the unlabelled ones differs by about {_interval(found.gain)}. "
+        "Where all labels were known, about nine in ten such intervals contained the true difference."
     )
     measured = (
         f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
@@ -98,15 +99,15 @@ def what_to_label(found: BaselineComparison) -> str:
 def _meanwhile(found: BaselineComparison) -> str:
     differ = f"The two differ on {percent(found.disagreement, 1)} of the unlabelled images"
     if found.gain.estimate >= 0:
-        use = "Until then use the adapted model, for the estimate is not below zero."
+        use = "For now use the adapted model, for the estimate is not below zero."
     else:
-        use = "Until then use plain training, in the folder baseline of this run, for the estimate is below zero."
+        use = "For now use plain training, in the folder baseline of this run, for the estimate is below zero."
     return f"{use} {differ}: look at the classes whose share changed most before you rely on either."
 
 
 def _interval(gain: Gain) -> str:
     low, high = signed(gain.low * 100, 1), signed(gain.high * 100, 1)
-    return f"{signed(gain.estimate * 100, 1)} points (95 % interval: between {low} and {high})"
+    return f"{signed(gain.estimate * 100, 1)} points (stated 95 % interval: between {low} and {high})"
 
 
 def _points(gain: float) -> str:
