@@ -341,10 +341,10 @@ The rule is in `qurate/runs/verdict.py` and described under
 The gain is the accuracy of what `qurate adapt` gives, the combination of the adapted model and plain
 training (S+T), minus that of S+T alone, on the unlabelled images that belong to a class.
 The cases are digits with 3, 10 and 30 labels per class and Office-31 with 3.
-The unlabelled target is as it is, or (digits) thinned to a long tail of 20:1; in half of the cases 5 of 10 or 16 of 31
-classes are unknown: their images are among the unlabelled ones, and nothing removes them.
-The methods help, help little, or harm: minimax entropy with twenty times its usual weight harms, and
-so does the default on some targets with unknown classes.
+The unlabelled target is as it is, or (digits) thinned to a long tail of 20:1.
+In half of the cases 5 of 10 or 16 of 31 classes are unknown: their images are among the unlabelled
+ones, and nothing removes them.
+The methods help, help little, or harm: minimax entropy with twenty times its usual weight harms.
 S+T is also compared with S+T of another seed.
 
 The constants were chosen on the tuning runs alone; the test runs were judged once, afterwards.
