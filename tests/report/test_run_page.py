@@ -88,7 +88,7 @@ def test_what_is_not_clear_says_what_to_do_meanwhile() -> None:
     assert "no gain can be seen" in advice
     assert "too small to be seen by labelling more" in advice
     assert "use plain training, in the folder baseline" in advice
-    assert "differ on 33.0 % of the unlabelled images" in advice
+    assert "differ on 33.0\N{NO-BREAK SPACE}% of the unlabelled images" in advice
 
 
 def test_a_trusted_pseudo_label_says_why_in_words(tmp_path: Path) -> None:
