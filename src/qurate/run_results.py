@@ -15,20 +15,18 @@ HELD_OUT = ["probability", "uncalibrated", "right"]
 
 @dataclass(frozen=True)
 class Gain:
-    """Accuracy of the adapted model minus that of S+T, from -1 to 1, and its uncertainty.
+    """Accuracy of the model minus that of S+T, from -1 to 1, and its uncertainty.
 
     Args:
         estimate: The most probable value.
         low: Lower end of the interval that should hold it with 95 %; docs/verdict.md counts how often it does.
         high: Upper end of it.
-        chance: Probability that it is above 0.
         smallest: A true gain of this size gets a verdict half of the time; infinite where none does.
     """
 
     estimate: float
     low: float
     high: float
-    chance: float
     smallest: float
 
 
@@ -44,10 +42,9 @@ class BaselineComparison:
         disagreement: Share of the unlabelled images to which the two give different classes; the gain is never more.
         moved: Share of the unlabelled images by which the predicted class proportions differ.
         gain: At the class proportions that the unlabelled images are estimated to have.
-        balanced: With all classes counted alike.
-        verdict: By `gain`: which sign it has, if that is sure enough.
+        verdict: 'helps' if the interval of `gain` is above 0, 'harms' if it is below, else 'unclear'.
         wanted: A gain worth seeing, where it is unclear; else None.
-        more: How many more labelled images would show it; None where no number would.
+        more: How many more labelled images of each class would show it; None where no number would.
     """
 
     adapted: float
@@ -57,7 +54,6 @@ class BaselineComparison:
     disagreement: float
     moved: float
     gain: Gain
-    balanced: Gain
     verdict: Literal["helps", "unclear", "harms"]
     wanted: float | None = None
     more: int | None = None

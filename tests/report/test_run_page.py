@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tests.report.run_runs import HARMS, HELPS, UNCLEAR, finished_run
 from qurate.calibration import Calibration
 from qurate.report.run_figures import reliability_figure
 from qurate.report.run_page import GALLERY, SIDE, write_run_page
-from qurate.run_results import BaselineComparison
+from qurate.report.run_text import outcome
+from qurate.run_results import BaselineComparison, Gain
 
 
 def test_it_has_its_parts_in_order_and_its_landmarks(tmp_path: Path) -> None:
@@ -57,7 +59,11 @@ def test_it_asks_nothing_of_the_network_and_runs_no_script(tmp_path: Path) -> No
         (
             UNCLEAR,
             "open",
-            ["not clear", "only a gain of about 6.1 points", "Label about 55 more to see one of 3 points", "k-fold"],
+            [
+                *("not clear", "only a gain of about 6.1 points", "k-fold", "qurate suggest"),
+                *("Label about 18 more of each class to see one of 3 points", "use the adapted model"),
+                "differ on 11.8 % of the unlabelled images",
+            ],
         ),
         (
             HARMS,
@@ -74,6 +80,15 @@ def test_the_outcome_is_said_at_the_top(
     assert all(word in page.said("outcome") for word in words)
     assert page.all("section")[0]["class"] == f"outcome {tone}"
     assert len(page.all("svg", **{"class": "chart"})) == 1 + (comparison is not None)
+
+
+def test_what_is_not_clear_says_what_to_do_meanwhile() -> None:
+    lower = dataclasses.replace(UNCLEAR, gain=Gain(-0.02, -0.15, 0.11, math.inf), disagreement=0.33, more=None)
+    (*_, advice) = outcome(lower).text
+    assert "no gain can be seen" in advice
+    assert "too small to be seen by labelling more" in advice
+    assert "use plain training, in the folder baseline" in advice
+    assert "differ on 33.0\N{NO-BREAK SPACE}% of the unlabelled images" in advice
 
 
 def test_a_trusted_pseudo_label_says_why_in_words(tmp_path: Path) -> None:

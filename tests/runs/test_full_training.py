@@ -155,7 +155,7 @@ def test_the_sign_of_the_estimated_gain_decides() -> None:
     labels = torch.tensor([0, 1, 1])
     by_full, by_head = torch.eye(2)[labels].log_softmax(1), torch.eye(2)[[0, 0, 0]].log_softmax(1)
     for estimate, kept in ((0.02, True), (-0.01, False)):
-        gain = Gain(estimate, estimate - 0.01, estimate + 0.01, 0.9, 0.1)
+        gain = Gain(estimate, estimate - 0.01, estimate + 0.01, 0.1)
         judged = HeldOut(torch.arange(3), labels, by_full, by_head)
         done = FullTraining(None, {0: by_full}, gain, say_kept(judged, gain))  # type: ignore[arg-type]
         assert done.kept is kept

@@ -114,8 +114,7 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
     values: dict[str, float] = {}
     if (found := record.comparison) is not None:
         numbers = {name: getattr(found, name) for name in ("adapted", "baseline", "images", "disagreement", "moved")}
-        for prefix, gain in (("", found.gain), ("balanced_", found.balanced)):
-            numbers |= {f"{prefix}{name}": value for name, value in dataclasses.asdict(gain).items()}
+        numbers |= dataclasses.asdict(found.gain)
         values |= {f"comparison_{name}": value for name, value in numbers.items() if math.isfinite(value)}
     if record.calibration.by != "nothing":
         values["calibration_temperature"] = record.calibration.temperature

@@ -56,9 +56,8 @@ def outcome(
     found = comparison
     estimate = (
         "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
-        f"differs by about {_interval(found.gain)} on images like the unlabelled ones, and by about "
-        f"{_interval(found.balanced)} with all classes counted alike. Where all labels were known, about nine in "
-        "ten such intervals contained the true difference."
+        f"on images like the unlabelled ones differs by about {_interval(found.gain)}. "
+        "Where all labels were known, about nine in ten such intervals contained the true difference."
     )
     measured = (
         f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
@@ -71,38 +70,47 @@ def outcome(
 
 def _advice(found: BaselineComparison) -> str:
     if found.verdict == "helps":
-        return f"The gain is above zero with a probability of {percent(found.gain.chance)}, so use the adapted model."
+        return "The whole interval is above zero, so use the adapted model."
     if found.verdict == "harms":
         return (
-            f"Plain training does better here with a probability of {percent(1 - found.gain.chance)}, so do not use "
-            "the adapted model as it is. The plain one is kept in the folder baseline of this run, with its "
-            "predictions: take that, or label some more images and run again."
+            "The whole interval is below zero, so do not use the adapted model. Use plain training: its model and its "
+            "predictions are in the folder baseline of this run. Or label more images, which `qurate suggest` chooses, "
+            "and run again."
         )
-    return f"This may be chance. {smallest_in_words(found)}"
-
-
-def smallest_in_words(found: BaselineComparison) -> str:
-    """What this many labelled images can show, and how many more would show enough."""
     if not found.disagreement:
         return "Both models give every unlabelled image the same class, so it does not matter which of them is used."
+    return f"The interval includes zero, so this may be chance. {what_to_label(found)} {_meanwhile(found)}"
+
+
+def what_to_label(found: BaselineComparison) -> str:
+    """What this many labelled images can show, and how many more would show enough."""
     labeled = count(found.images, "labelled image")
-    if not math.isfinite(found.gain.smallest):
-        can = (
-            f"With {labeled} no gain can be seen: the two models differ on only {percent(found.disagreement, 1)} of "
-            "the unlabelled images."
-        )
-    else:
+    if math.isfinite(found.gain.smallest):
         can = f"With {labeled}, only a gain of about {_points(found.gain.smallest)} or more can be seen."
+    else:
+        can = f"With {labeled}, no gain can be seen."
     if found.wanted is None:
         return can
     if found.more is None:
-        return f"{can} One of {_points(found.wanted)} is too small to be seen by labelling more; either model will do."
-    return f"{can} Label about {found.more:,} more to see one of {_points(found.wanted)}."
+        return f"{can} One of {_points(found.wanted)} is too small to be seen by labelling more."
+    return (
+        f"{can} Label about {found.more:,} more of each class to see one of {_points(found.wanted)}: `qurate suggest` "
+        "chooses images."
+    )
+
+
+def _meanwhile(found: BaselineComparison) -> str:
+    differ = f"The two differ on {percent(found.disagreement, 1)} of the unlabelled images"
+    if found.gain.estimate >= 0:
+        use = "For now use the adapted model, for the estimate is not below zero."
+    else:
+        use = "For now use plain training, in the folder baseline of this run, for the estimate is below zero."
+    return f"{use} {differ}: look at the classes whose share changed most before you rely on either."
 
 
 def _interval(gain: Gain) -> str:
     low, high = signed(gain.low * 100, 1), signed(gain.high * 100, 1)
-    return f"{signed(gain.estimate * 100, 1)} points (between {low} and {high})"
+    return f"{signed(gain.estimate * 100, 1)} points (stated 95 % interval: between {low} and {high})"
 
 
 def _points(gain: float) -> str:

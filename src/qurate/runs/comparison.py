@@ -229,7 +229,7 @@ def compare(held_out: HeldOut, how: str, adapted: Tensor, baseline: Tensor) -> B
     if verdict == "unclear" and found.disagreement:
         wanted = gain_worth_seeing(found.gain)
         needed = images_needed(found, images, wanted)
-        more = None if needed is None else needed - images
+        more = None if needed is None else math.ceil((needed - images) / adapted.shape[1])
     right = [
         float((log_probs.argmax(dim=1) == held_out.labels).double().mean())
         for log_probs in (held_out.adapted, held_out.baseline)
@@ -242,7 +242,6 @@ def compare(held_out: HeldOut, how: str, adapted: Tensor, baseline: Tensor) -> B
         disagreement=found.disagreement,
         moved=moved_proportions(adapted.argmax(dim=1), baseline.argmax(dim=1), adapted.shape[1]),
         gain=found.gain,
-        balanced=found.balanced,
         verdict=verdict,
         wanted=wanted,
         more=more,

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from qurate.calibration import fit_temperature
 from qurate.config import NetworkConfig, RunConfig, SelectionConfig, SelectorConfig, TrainingConfig
 from qurate.data.samples import Split
 from qurate.methods import Method
@@ -190,9 +192,10 @@ def train_all_layers(
         return FullTraining(method, {}, None, sentence)
     labels = embedded.target_labeled.labels.cpu()
     judged = HeldOut.join([HeldOut(fold, labels[fold], *kept[number]) for number, fold in enumerate(folds)])
-    found = estimate_gain(
-        judged, look(method), log_probabilities(head.method.network, embedded.target_unlabeled.inputs)
-    )
+    temperature = fit_temperature(judged.adapted, judged.labels)
+    calibrated = replace(judged, adapted=F.log_softmax(judged.adapted / temperature, dim=1))
+    by_head = log_probabilities(head.method.network, embedded.target_unlabeled.inputs)
+    found = estimate_gain(calibrated, F.log_softmax(look(method) / temperature, dim=1), by_head)
     return FullTraining(method, {n: both[0] for n, both in kept.items()}, found.gain, say_kept(judged, found.gain))
 
 
