@@ -25,6 +25,7 @@ from qurate.data.suites import hide_classes, load_suite, read_suite_split
 from qurate.embedding.embed import embed_split
 from qurate.evaluation import hos, measure, true_labels
 from qurate.networks.inference import log_probabilities
+from qurate.novelty import known_probability
 from qurate.presets import make_config
 from qurate.runs.verdict import estimate_gain
 from qurate.runtime.files import write_atomically
@@ -140,9 +141,10 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
     }
     gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
     row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
-    sure = model.exp().max(dim=1).values
+    sure = model.exp().max(dim=1).values * known_probability(found["known"])
     for precision in PRECISIONS:
-        taken = accept_at_precision(sure, precision) & ~flagged
+        taken = ~flagged
+        taken[taken.clone()] = accept_at_precision(sure[~flagged], precision)
         row[f"precision at {precision}"] = float((model.argmax(dim=1) == truth)[taken].double().mean())
         row[f"accepted at {precision}"] = float(taken.double().mean())
     if case.unknown:

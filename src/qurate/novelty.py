@@ -21,7 +21,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -160,6 +162,24 @@ def flag(p_values: Tensor, level: float = FALSE_DISCOVERY_RATE) -> Tensor:
     if len(passed):
         flagged[order[: int(passed.max()) + 1]] = True
     return flagged
+
+
+def known_probability(p_values: Tensor) -> Tensor:
+    """The probability that each image of a folder belongs to a class, (N,): share / density(p), at most 1.
+
+    p-values of images that belong to a class are uniform, so their density is the share of such images; that of all is
+    estimated by a density that never rises (Grenander, 1956). The local false-discovery rate of Efron, 2001.
+
+    Args:
+        p_values: Of all images of the folder, above 0 and up to 1, (N,).
+    """
+    values, place, counts = p_values.double().unique(return_inverse=True, return_counts=True)
+    widths = values.diff(prepend=values.new_zeros(1))
+    heights = counts.double() / len(p_values) / widths
+    falling = IsotonicRegression(increasing=False).fit_transform(
+        np.arange(len(values)), heights.numpy(), sample_weight=widths.numpy()
+    )
+    return (known_share(p_values) / torch.from_numpy(falling)[place]).clamp(max=1).float()
 
 
 @dataclass(frozen=True, eq=False)

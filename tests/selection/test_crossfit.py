@@ -27,14 +27,18 @@ from qurate.selection.crossfit import (
 )
 
 
-def test_held_out_images_leave_the_labelled_part_alone() -> None:
+def test_held_out_images_move_to_the_unlabelled_part() -> None:
     split = blobs()
     part, hidden = hold_out(split, torch.tensor([1, 5]))
-    assert len(part.target_labeled) + len(hidden) == len(split.target_labeled)
-    assert part.target_unlabeled is split.target_unlabeled
     inputs = split.target_labeled.inputs
     assert isinstance(inputs, torch.Tensor)
     assert isinstance(hidden.inputs, torch.Tensor)
+    assert len(part.target_labeled) + len(hidden) == len(split.target_labeled)
+    unlabeled, extended = split.target_unlabeled.inputs, part.target_unlabeled.inputs
+    assert isinstance(unlabeled, torch.Tensor)
+    assert isinstance(extended, torch.Tensor)
+    assert torch.equal(extended, torch.cat([unlabeled, hidden.inputs]))
+    assert part.target_unlabeled.sealed is None
     assert torch.equal(hidden.inputs, inputs[[1, 5]])
 
 

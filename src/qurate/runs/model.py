@@ -30,7 +30,7 @@ from qurate.networks.backbone_names import MOST_PIXELS
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import NO_FIT, Novelty
+from qurate.novelty import NO_FIT, Novelty, known_probability
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, ModelWarning, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
@@ -311,7 +311,8 @@ class AdaptedModel:
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
-            taken[taken.clone()] = accept_at_precision(sure[taken], precision)
+            belongs = torch.ones_like(sure) if self.novelty is None else known_probability(seen.predicted.known)
+            taken[taken.clone()] = accept_at_precision((sure * belongs)[taken], precision)
         named = [
             self.classes[label] if accepted or precision is None else ""
             for label, accepted in zip(labels.tolist(), taken.tolist(), strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qurate.calibration import Calibration, combine
 from qurate.config import MethodConfig, RunConfig, SelectionConfig
-from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
+from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, join, take
 from qurate.networks.heads import Network
 from qurate.networks.inference import infer, log_probabilities
 from qurate.novelty import Novelty, fit_novelty, standardize
@@ -150,13 +150,22 @@ def score_novelty(
 
 
 def hold_out(split: Split, images: Tensor) -> tuple[Split, Labeled]:
-    """The split without some labelled target images, and those."""
-    labeled = split.target_labeled
+    """The split with some labelled target images moved to the end of D_u, without their labels, and those images.
+
+    A model is surer of images that it adapted to than of others, so what it says of held-out images stands for what it
+    says of D_u only if it adapted to them too.
+    """
+    labeled, unlabeled = split.target_labeled, split.target_unlabeled
     stays = torch.ones(len(labeled), dtype=torch.bool)
     stays[images] = False
     kept = stays.nonzero().squeeze(1)
-    part = replace(split, target_labeled=Labeled(take(labeled.inputs, kept), labeled.labels[kept]))
-    return part, Labeled(take(labeled.inputs, images), labeled.labels[images])
+    hidden = Labeled(take(labeled.inputs, images), labeled.labels[images])
+    part = replace(
+        split,
+        target_labeled=Labeled(take(labeled.inputs, kept), labeled.labels[kept]),
+        target_unlabeled=Unlabeled(join(unlabeled.inputs, hidden.inputs)),
+    )
+    return part, hidden
 
 
 def draw_folds(labels: Tensor, folds: int, *, seed: int) -> tuple[Tensor, ...]:
