@@ -81,7 +81,16 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
     assert (
         examples.groupby(["part", "label"]).size().tolist() == [3] * 3 + [4] * 3
     )  # all labelled, and of 6 in the source
-    assert watcher.phases[:4] == ["embedding", "pre-training", "round 1 of 2", "round 2 of 2"]
+    assert watcher.phases == [
+        "embedding",
+        "S+T on all labelled images",
+        *(f"S+T, fold {number} of 3" for number in (1, 2, 3)),
+        "pre-training",
+        "round 1 of 2",
+        "round 2 of 2",
+        "writing the results",
+        *(f"comparison, fold {number} of 3" for number in (1, 2, 3)),
+    ]
     whole = contents(tmp_path / "whole")
     for number, kill_at in enumerate(
         (
@@ -90,15 +99,15 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
             ("round 1 of 2", 0),
             ("round 2 of 2", 3),
             ("S+T on all labelled images", 3),
-            ("comparison 1 of 3, adapted", 1),
-            ("comparison 3 of 3, S+T", 9),
+            ("S+T, fold 3 of 3", 9),
+            ("comparison, fold 1 of 3", 1),
             ("writing the results", 0),
         )
     ):
         out = tmp_path / f"killed{number}"
         with pytest.raises(KilledError):
             run(place, out, Watcher(*kill_at))
-        assert RunFolder(out).finished == kill_at[0].startswith(("comparison", "S+T")), kill_at
+        assert RunFolder(out).finished == kill_at[0].startswith("comparison"), kill_at
         run(place, out, resume=True)
         assert contents(out) == whole, kill_at
 
@@ -106,7 +115,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
 def test_a_finished_model_does_not_wait_for_the_comparison(place: dict[str, Any], tmp_path: Path) -> None:
     config = small_config("balanced")
     with pytest.raises(KilledError):
-        run(place, tmp_path / "r", Watcher("comparison 2 of 3, adapted", 3), config=config)
+        run(place, tmp_path / "r", Watcher("comparison, fold 2 of 3", 3), config=config)
     assert len(qurate.load(tmp_path / "r").predict(place["unlabeled"])) == 15
     assert "was not finished when this page was written" in (tmp_path / "r" / "report.html").read_text()
     with pytest.raises(RunError, match=r"comparison is not finished. Pass `resume=True`.* with `compare=False`"):
@@ -127,12 +136,12 @@ def test_a_finished_model_does_not_wait_for_the_comparison(place: dict[str, Any]
 def test_a_damaged_comparison_starts_again(place: dict[str, Any], tmp_path: Path, content: str) -> None:
     config = small_config("none")
     with pytest.raises(KilledError):
-        run(place, tmp_path / "r", Watcher("comparison 2 of 3, adapted", 3), config=config)
+        run(place, tmp_path / "r", Watcher("comparison, fold 2 of 3", 3), config=config)
     (tmp_path / "r" / "comparison.safetensors").write_text(content)
     watcher = Watcher()
     done = run(place, tmp_path / "r", watcher, config=config, resume=True)
     assert "What was kept of the comparison is damaged, so it starts again." in watcher.lines
-    assert "comparison 1 of 3, adapted" in watcher.phases
+    assert "comparison, fold 1 of 3" in watcher.phases
     assert done.record is not None
     assert done.record.comparison is not None
 
@@ -194,7 +203,7 @@ def test_a_run_says_where_it_stands(place: dict[str, Any], tmp_path: Path) -> No
         (("round 1 of 2", 3), f"Pre-training is kept in {out}. Re-run"),
         (("round 2 of 2", 3), f"Pre-training and 1 of the rounds are kept in {out}. Re-run"),
         (
-            ("comparison 1 of 3, S+T", 1),
+            ("comparison, fold 1 of 3", 1),
             f"The model in {out} is finished and can be used; the comparison is not. Re-run",
         ),
     ):

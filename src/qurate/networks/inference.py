@@ -70,7 +70,8 @@ def infer(
 
 def log_probabilities(network: Network, inputs: Inputs) -> Tensor:
     """Logarithms of the class probabilities of all inputs, (N, K)."""
-    return infer(network, inputs, lambda batch: F.log_softmax(network(batch).float(), dim=1))
+    rows = torch.empty(len(inputs), network.n_classes)  # there may be none
+    return infer(network, inputs, lambda batch: F.log_softmax(network(batch).float(), dim=1), out=rows)
 
 
 def backbone_output(network: Network, inputs: Inputs, *, workers: int = 0, threads: int = 0) -> Tensor:

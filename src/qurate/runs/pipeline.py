@@ -334,6 +334,8 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
         if network is not None and novelty is not None and setup.train == "head":
             novelty, flagged = score_novelty(split, network, novelty.folds, embeddings_of_no_class(data))
         return _say_flagged(run, Baseline(network, (), novelty, flagged))
+    if not plan.folds and setup.folder is not None and setup.folder.pending:  # its network was trained with a baseline
+        plan = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
     if not plan.folds:
         return Baseline(None, (), None, none)
     network = train_baseline(split, setup.config, setup.folder, reporter)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from torch import Tensor
+from torch.nn import functional as F
 
 from qurate.active.answers import Answer
-from qurate.calibration import MOST, Calibration, combine, fit_temperature, match_confidence
+from qurate.calibration import LEAST, MOST, Calibration, fit_temperature, match_confidence
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import RunConfig
 from qurate.data.own_images import Parts, paths_of
@@ -112,6 +113,10 @@ def _twins(parts: Parts, split: Split, model: CombinedModel) -> dict[str, Row]:
     }
 
 
+_SURER = 20.0
+"""`match_confidence` only makes less sure, so it begins with a model that is as many times surer than the one before."""
+
+
 def calibrate(log_probs: Tensor, labels: Tensor) -> Calibration:
     """From log-probabilities (n, K) of images with labels (n,) by models that were not trained on them."""
     return Calibration(fit_temperature(log_probs, labels), "held-out images", len(labels))
@@ -136,9 +141,10 @@ def calibrate_by_previous(adapted: Tensor, baseline: Tensor | None, previous: Ca
         return Calibration()
     if baseline is None or previous.baseline_temperature is None:
         return Calibration(match_confidence(adapted, sure), "the run before")
-    product = combine(adapted, baseline, previous)  # at the temperatures of before, and then made surer or less sure
-    both = match_confidence(product, sure)
-    first, second = (min(MOST, both * each) for each in (previous.temperature, previous.baseline_temperature))
+    before = previous.temperature, previous.baseline_temperature
+    product = F.log_softmax(_SURER * (adapted / before[0] + baseline / before[1]), dim=1)
+    both = match_confidence(product, sure) / _SURER
+    first, second = (min(MOST, max(LEAST, both * each)) for each in before)
     return Calibration(first, "the run before", 0, second)
 
 
