@@ -4,7 +4,7 @@ Each case is trained once and kept in --out as tensors: S+T, the network adapted
 the network adapted without the flagged images, the same without all images of unknown classes (oracle), and the folds
 of both models. The table is computed from these, so that a rule can be changed without training again.
 
-    python benchmarks/open_set.py --data DIR --out DIR --page docs/unknown.md
+    python benchmarks/open_set.py --data ../shared/data --out open_set
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
     }
     gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
     row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
-    sure = model.exp().max(dim=1).values * known_probability(found["known"])
+    sure = model.exp().max(dim=1).values
+    if bool(flagged.any()):
+        sure = sure * known_probability(found["known"])
     for precision in PRECISIONS:
         taken = ~flagged
         taken[taken.clone()] = accept_at_precision(sure[~flagged], precision)

@@ -311,8 +311,11 @@ class AdaptedModel:
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
-            belongs = torch.ones_like(sure) if self.novelty is None else known_probability(seen.predicted.known)
-            taken[taken.clone()] = accept_at_precision((sure * belongs)[taken], precision)
+            if self.novelty is not None and self.novelty.flags_any:
+                sure_and_known = sure * known_probability(seen.predicted.known)
+            else:
+                sure_and_known = sure
+            taken[taken.clone()] = accept_at_precision(sure_and_known[taken], precision)
         named = [
             self.classes[label] if accepted or precision is None else ""
             for label, accepted in zip(labels.tolist(), taken.tolist(), strict=True)
