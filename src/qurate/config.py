@@ -322,9 +322,9 @@ class TrainingConfig(Checked):
     """Whether the batch norm of the bottleneck keeps its statistics too, where the head is trained already. Our
     choice."""
     micro_batch: Count = 0
-    """Rows of a batch that pass through the backbone at a time; 0 for all. Saves memory and costs a second pass. Our
-    choice. The result is the same but for rounding where the backbone has no dropout and no batch norms, or frozen
-    ones. Others take the statistics of these rows alone, and dropout draws for them alone: another result."""
+    """Rows of a batch that pass through the backbone at a time; 0 for all. Saves memory and costs a second pass. The
+    result is the same but for rounding where the backbone has no dropout and no batch norms, or frozen ones. Others
+    take the statistics of these rows alone, and dropout draws for them alone: another result. Our choice."""
     precision: Precision = "32-true"
     """Floating-point precision, as Lightning Fabric names it. Cosines, margins and softmax are float32 in all
     of them."""

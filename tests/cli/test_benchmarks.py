@@ -167,7 +167,9 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
     assert found.whole(processes=2) == 4 * 25.0 / 2
     assert found.whole(processes=100) == 4 * 25.0 / 8  # no more processes than cells
     found = estimate(tiny_grid(seeds=(1, 2), calibrate=True).cells(), known, None)
-    assert found.of_cells == (10.0 + 2 * 10.0, 15.0 + 2 * 25.0) * 4  # two folds, each from the beginning
+    plain = [cell.config.training.steps / cell.config.total_steps for cell in done.cells()[:2]]
+    whole = [10.0 * (1 + 3 + 4 * plain[0]), 15.0 + 25.0 * (3 + 4 * plain[1])]  # three folds of both, and S+T
+    assert found.of_cells == tuple(whole) * 4
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ def test_adapt_then_predict_evaluate_and_check(
         "S+T on all labelled images: ",
         "On 9 labelled target images that neither was trained on (k-fold over the labelled images) the adapted model",
         "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy",
-        "with all classes counted alike",
         "The model's probabilities are calibrated on 9 held-out images (temperature ",
         f"Open {run}/report.html in a browser",
     ):
@@ -207,7 +206,7 @@ def test_control_c_says_how_to_continue(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("qurate.runs.pipeline.cross_fit", interrupt)
+        patch.setattr("qurate.runs.pipeline.compare_with_baseline", interrupt)
         assert command(place, patch, *ADAPT, "--out", str(run)) == 130
     assert capsys.readouterr().err == (
         f"qurate: stopped. The model in {run} is finished and can be used; the comparison is not. Re-run the command "

@@ -114,7 +114,7 @@ def _twins(parts: Parts, split: Split, model: CombinedModel) -> dict[str, Row]:
 
 
 _SURER = 20.0
-"""`match_confidence` only makes less sure, so it begins with a model that is surer than the one before by this factor."""
+"""How many times surer than the run before to begin with, since `match_confidence` only makes less sure."""
 
 
 def calibrate(log_probs: Tensor, labels: Tensor) -> Calibration:
