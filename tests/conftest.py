@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torchvision
 from hypothesis import settings
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # worker processes import what tests define
 settings.register_profile("qurate", deadline=None)  # a busy machine is no failure
 settings.load_profile("qurate")
 

@@ -53,7 +53,7 @@ def make_world(root: Path) -> None:
     with _inside(root) as patch:
         run_line(f"{ADAPT} --no-compare --out run")
         _interrupt("begun", "round 1")
-        _interrupt("half", "comparison 2")
+        _interrupt("half", "comparison, fold 2")
         patch.setattr("qurate.benchmark.executors.ProcessExecutor", lambda *_: InlineExecutor(SmallRunner()))
         run_line(f"{GRID} --out grid")
 
