@@ -185,6 +185,8 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     sound, split = load_inputs(setup, parts, frozen, reporter)
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen), sound.table()):
+        if folder is not None:
+            folder.load()  # a damaged checkpoint is found before S+T is trained
         run = Run(setup, frozen, data, reporter)
         plan, why_not = plan_folds(setup, sound)
         baseline = find_baseline(run, plan)
