@@ -318,8 +318,9 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     check_layout()
     options = [option.text for option in browser.find_elements(By.CSS_SELECTOR, "#class option")]
     assert options[0].startswith(f"\u2068{HOSTILE[0]}\u2069 (")
-    server.kill()
-    assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
+    page.wait(lambda: browser.execute_script("return [...document.images].every((each) => each.complete)"))
     assert browser.execute_script("return window.hurt === undefined")
     assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], main script") == []
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+    server.kill()
+    assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
