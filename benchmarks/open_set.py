@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from qurate.benchmark.cell import judge
 from qurate.calibration import accept_at_precision, at_temperature, combine, fit_combination, fit_temperature
+from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.data.suites import hide_classes, load_suite, read_suite_split
 from qurate.embedding.embed import embed_split
@@ -70,6 +72,13 @@ def read(case: Case, data: Path) -> Split:
     return hide_classes(embed_split(split, backbone, "offline"), case.unknown, 0, case.seed)
 
 
+def default_of_0_2(config: RunConfig) -> RunConfig:
+    """The run with pseudo-labels by the network alone, and the ten nearest neighbours whatever they are worth."""
+    chosen = config.selection
+    reward = replace(chosen.reward, neighbor_trust="full")
+    return replace(config, selection=replace(chosen, labeler="network", reward=reward))
+
+
 def train(case: Case, split: Split) -> dict[str, Tensor]:
     """Everything that the table needs, as tensors."""
     unlabeled, truth = split.target_unlabeled.inputs, true_labels(split.target_unlabeled)
@@ -82,8 +91,9 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
     held_out = [(fold.images, fold.cosines) for fold in of_baseline]
     novelty, flagged = score_novelty(split, baseline, held_out)
     kept, positions = leave_out(split, flagged)
-    result = fit(kept, config)
-    of_adapted = [fit_fold(kept, config, each) for each in images]
+    by_baseline = log_probabilities(baseline, unlabeled)
+    result = fit(kept, config, baseline=by_baseline[positions])
+    of_adapted = [fit_fold(kept, config, fold.images, baseline=fold.baseline_of(positions)) for fold in of_baseline]
     joined = Fold.join(of_baseline)
     kept_tensors = {
         "truth": truth,
@@ -93,14 +103,15 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
         "labels": joined.labels,
         "held_out_baseline": joined.log_probs,
         "held_out_adapted": Fold.join(of_adapted).log_probs,
-        "baseline": log_probabilities(baseline, unlabeled),
+        "baseline": by_baseline,
         "adapted": log_probabilities(result.method.network, unlabeled),
-        "before": log_probabilities(fit(split, config).method.network, unlabeled),
+        "before": log_probabilities(fit(split, default_of_0_2(config)).method.network, unlabeled),
         "positives": positions[result.positives.indices],
     }
     if case.unknown:
-        without, _ = leave_out(split, truth < 0)
-        kept_tensors["oracle"] = log_probabilities(fit(without, config).method.network, unlabeled)
+        without, known = leave_out(split, truth < 0)
+        alone = fit(without, config, baseline=by_baseline[known]).method.network
+        kept_tensors["oracle"] = log_probabilities(alone, unlabeled)
         strange = (truth < 0).nonzero().squeeze(1)
         asked = strange[torch.randperm(len(strange), generator=torch.Generator().manual_seed(case.seed))[:ANSWERS]]
         again, more = score_novelty(split, baseline, held_out, unlabeled[asked])

@@ -176,11 +176,15 @@ def run(case: Case, out: Path) -> None:
     """Train and keep what both models say."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    split, configs = draw(case), configs_of(case)
+    split = draw(case)
     unlabeled, labels = split.target_unlabeled.inputs, split.target_labeled.labels
-    whole = [log_probabilities(fit(split, config).method.network, unlabeled) for config in configs]
-    folds = plan_comparison(labels, seed=case.seed).folds
-    said = [[fit_fold(split, config, fold).log_probs for fold in folds] for config in configs]
+    config, plain = configs_of(case)
+    by_baseline = log_probabilities(fit(split, plain).method.network, unlabeled)
+    whole = [log_probabilities(fit(split, config, baseline=by_baseline).method.network, unlabeled), by_baseline]
+    folds, every = plan_comparison(labels, seed=case.seed).folds, torch.arange(len(unlabeled))
+    of_baseline = [fit_fold(split, plain, images) for images in folds]
+    of_adapted = [fit_fold(split, config, fold.images, baseline=fold.baseline_of(every)) for fold in of_baseline]
+    said = [[fold.log_probs for fold in each] for each in (of_adapted, of_baseline)]
     images = torch.cat(folds)
     tensors = {
         "truth": true_labels(split.target_unlabeled),

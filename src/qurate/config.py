@@ -411,8 +411,18 @@ class RewardConfig(Checked):
     neighbor_floor: Rate = 0.01
     """Added to the neighbours' probability before its logarithm, which would be -inf where none agrees. Our choice."""
 
+    neighbor_trust: Literal["full", "assortative"] = "full"
+    """Whether log p_f of the neighbours has the whole weight beta, or more of it the more neighbours are of one class:
+    none up to `assortativity_low`, all from `assortativity_high` on, linear between (decision 58; our choice)."""
+    assortativity_low: Share = 0.6
+    """Assortativity of the pseudo-labels over the neighbours up to which these are not asked. Our choice."""
+    assortativity_high: Share = 0.75
+    """Assortativity from which on neighbours have the whole weight. Our choice."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        limits = (self.assortativity_low, self.assortativity_high)
+        check(limits[0] < limits[1], "RewardConfig.assortativity_low, assortativity_high", "low < high", limits)
         fits = self.center == "centers" or self.network == "round"
         check(fits, "RewardConfig.network", "'round' when center is 'neighbors'", self.network)
 
@@ -435,6 +445,9 @@ class SelectionConfig(Checked):
     """Stop when D_p did not change for this many rounds (decision 13). Our choice."""
     relabel_positives: bool = False
     """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
+    labeler: Literal["network", "combined"] = "network"
+    """Who labels D_u in line 5. 'network': F and C (paper). 'combined': the product of their predictions with those of
+    S+T, where `fit` has these, divided by its mean over D_u, so that no class starves (decision 57; our choice)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
 
 
@@ -493,6 +506,13 @@ _HASHED_IF_CHANGED: Mapping[str, Any] = {
     "warmup_steps": 0,
 }
 """Newer fields of [training] that fingerprints hold only where they differ from these defaults."""
+_HASHED_IF_CHANGED_IN_SELECTION: Mapping[str, Any] = {"labeler": "network"}
+_HASHED_IF_CHANGED_IN_REWARD: Mapping[str, Any] = {
+    "neighbor_trust": "full",
+    "assortativity_low": 0.6,
+    "assortativity_high": 0.75,
+}
+"""Likewise of [selection] and its reward."""
 _HASHED_AS = {"imbalance_limit": "lopsided_from", "imbalance_width": "lopsided_over"}
 """Names of selector fields in fingerprints, which keep the names of cells."""
 
@@ -501,10 +521,13 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
     """What decides the result of a run, as plain tables: all of it but [execution]."""
     fields = to_dict(config)
     del fields["execution"]
-    training = {**fields["training"], **_HASHED}
-    for name, default in _HASHED_IF_CHANGED.items():
-        if training[name] == default:
-            del training[name]
-    chosen = fields["selection"]["selector"]
-    selector = {_HASHED_AS.get(name, name): value for name, value in chosen.items()}
-    return {**fields, "training": training, "selection": {**fields["selection"], "selector": selector}}
+    training = _changed({**fields["training"], **_HASHED}, _HASHED_IF_CHANGED)
+    selection = _changed(fields["selection"], _HASHED_IF_CHANGED_IN_SELECTION)
+    selection["reward"] = _changed(selection["reward"], _HASHED_IF_CHANGED_IN_REWARD)
+    selection["selector"] = {_HASHED_AS.get(name, name): value for name, value in selection["selector"].items()}
+    return {**fields, "training": training, "selection": selection}
+
+
+def _changed(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields without those that have these defaults."""
+    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}

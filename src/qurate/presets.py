@@ -28,9 +28,9 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 POSITIVE_SHARE = 0.5
 """Share of positives in a target batch (decision 19) wherever the printed algorithm is not asked for. Our choice."""
 
-OUR_REWARD = RewardConfig(network="round", center="neighbors", threshold="class_median")
-"""How selectors of ours measure quality: by the network of the round, and by the sample's neighbours (decisions
-18, 22, 23)."""
+OUR_REWARD = RewardConfig(network="round", center="neighbors", threshold="class_median", neighbor_trust="assortative")
+"""How selectors of ours measure quality: by the network of the round, and by the sample's neighbours as far as these
+are of one class (decisions 18, 22, 23, 58)."""
 
 
 def make_config(
@@ -82,7 +82,7 @@ def make_config(
         )
     selection = SelectionConfig(selector=chosen)
     if chosen.name == "adaptive":
-        selection = replace(selection, reward=OUR_REWARD)
+        selection = replace(selection, labeler="combined", reward=OUR_REWARD)
     elif chosen.name == "dqn":
         selection = agent_selection(preset)
     training = TrainingConfig(positive_share=POSITIVE_SHARE)
@@ -114,7 +114,7 @@ def agent_selection(preset: Preset) -> SelectionConfig:
         agent="relational",
         harvest="adaptive",
     )
-    return SelectionConfig(selector=DQNConfig(episode=episode), reward=OUR_REWARD)
+    return SelectionConfig(selector=DQNConfig(episode=episode), labeler="combined", reward=OUR_REWARD)
 
 
 def check_preset(preset: str) -> str:

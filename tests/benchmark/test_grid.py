@@ -95,6 +95,10 @@ def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others
     training = about["config"]["training"]
     for name in ("micro_batch", "frozen_norms", "frozen_bottleneck", "warmup_steps"):
         assert not training.pop(name)
+    selection = about["config"]["selection"]
+    assert selection.pop("labeler") == "network"
+    assert selection["reward"].pop("neighbor_trust") == "full"
+    del selection["reward"]["assortativity_low"], selection["reward"]["assortativity_high"]
     training |= {"device": "auto", "threads": 0, "workers": 0}  # as names had them when they were fields of training
     assert cell.name == fingerprint(about)
 

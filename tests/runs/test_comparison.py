@@ -230,7 +230,7 @@ def test_processes_end_with_what_started_them() -> None:
 
 
 def test_a_task_holds_no_sealed_label() -> None:
-    task = pickle.loads(pickle.dumps(FoldTask.without_seal(SPLIT, RUN, FOLDS)))
+    task = pickle.loads(pickle.dumps(FoldTask.without_seal(SPLIT, RUN, FOLDS, [None] * len(FOLDS))))
     assert task.config == RUN
     assert task.split.classes == SPLIT.classes
     assert SPLIT.target_unlabeled.sealed is not None

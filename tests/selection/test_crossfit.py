@@ -91,7 +91,7 @@ def test_hidden_labels_and_the_labels_of_held_out_images_change_nothing() -> Non
 def test_a_fold_of_other_data_does_not_fit() -> None:
     split, images = blobs(), torch.tensor([0, 5])
     said, cosines = torch.zeros(2, 4), torch.zeros(2)
-    sound = Fold(images, split.target_labeled.labels[images], said, cosines)
+    sound = Fold(images, split.target_labeled.labels[images], said, cosines, said[:0])
     assert sound.fits(split, images)
     assert Fold.of_tensors({**sound.tensors(), "of an earlier version": said}).fits(split, images)
     for other in (
@@ -117,7 +117,7 @@ def test_each_image_is_held_out_once_where_its_class_has_another(sizes: list[int
 
 
 def test_rows_of_folds_are_joined_in_their_order() -> None:
-    parts = [Fold(*(torch.full((n, 2), float(n)) for _ in range(4))) for n in (1, 3)]
+    parts = [Fold(*(torch.full((n, 2), float(n)) for _ in range(5))) for n in (1, 3)]
     joined = Fold.join(parts)
     assert joined.labels[:, 0].tolist() == joined.log_probs[:, 1].tolist() == [1, 3, 3, 3]
     both = HeldOut.of(parts, [dataclasses.replace(part, log_probs=-part.log_probs) for part in parts])
@@ -129,3 +129,26 @@ def test_s_and_t_is_its_own_baseline() -> None:
     assert is_baseline(baseline_of(config("balanced")))
     assert not is_baseline(config("balanced", method="source_target"))
     assert not is_baseline(dataclasses.replace(config("none"), seed=3))
+
+
+def test_the_adapted_model_of_a_fold_is_labelled_by_s_t_of_that_fold() -> None:
+    split, images = blobs(), torch.tensor([1, 5, 6])
+    run = config("adaptive")
+    run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, labeler="combined"))
+    of_baseline = fit_fold(split, baseline_of(run), images)
+    part, _ = hold_out(split, images)
+    alone = fit(part, baseline_of(run)).method
+    said = of_baseline.baseline_of(torch.arange(len(split.target_unlabeled)))
+    assert said is not None
+    assert said.exp() == pytest.approx(predict_probabilities(alone, part.target_unlabeled.inputs), abs=1e-6)
+    some = of_baseline.baseline_of(torch.tensor([2, 0]))
+    assert some is not None
+    assert torch.equal(some, said[[2, 0, -3, -2, -1]])
+    adapted = fit_fold(split, run, images, baseline=said)
+    assert adapted.baseline_of(torch.arange(2)) is None
+    assert adapted.fits(split, images)
+    expected = fit(part, run, baseline=said).method
+    assert adapted.log_probs.exp() == pytest.approx(
+        predict_probabilities(expected, part.target_unlabeled.inputs)[-3:], abs=1e-6
+    )
+    assert not torch.equal(adapted.log_probs, fit_fold(split, run, images).log_probs)

@@ -15,10 +15,12 @@ from qurate.config import NetworkConfig, RewardConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
+from qurate.evaluation import true_labels
 from qurate.presets import make_config
 from qurate.selection.algorithm import fit
 from qurate.selection.environment import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label, view
+from qurate.selection.reward import combined_labels
 from qurate.training import Trainer, start
 
 
@@ -98,7 +100,10 @@ def whole_round(run: RunConfig) -> tuple[Trainer, TrainingData, Round]:
 def test_a_round_on_embeddings_sees_what_the_whole_network_sees() -> None:
     trainer, data, round = whole_round(whole_run())
     expected = view(trainer.method.network, data.unlabeled)
-    torch.testing.assert_close(round.unlabeled.rows, expected.rows, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(round.unlabeled.features, expected.features, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        round.unlabeled.probabilities, combined_labels(expected.probabilities, None), rtol=1e-3, atol=1e-4
+    )
     assert isinstance(round.data.unlabeled, torch.Tensor)
     assert round.data.unlabeled.ndim == 2
     again = view(round.trainer.method.network, round.data.unlabeled)
@@ -132,3 +137,32 @@ def test_a_whole_run_trains_the_backbone_and_is_reproducible(layers: str) -> Non
     assert first.positives.same_as(second.positives)
     assert len(first.positives) > 0
     assert len(first.rounds) == 2
+
+
+def test_neighbours_weigh_less_where_they_are_of_several_classes() -> None:
+    split = blobs(noise=0.3)
+    trusting = RewardConfig(network="round", center="neighbors", threshold="class_median", neighbor_trust="assortative")
+    run = config("adaptive", reward=trusting)
+    trainer, data = start(split, run), TrainingData.of(split)
+    neighbors = find_neighbors(trainer.method.network, data, 10)
+    clear = pseudo_label(trainer, data, Positives.none(), 0, run, neighbors)
+    truth = true_labels(split.target_unlabeled)
+    assert replace(clear, pseudo_labels=truth).center_weight == 1.0
+    shuffled = truth[torch.randperm(len(truth), generator=torch.Generator().manual_seed(0))]
+    mixed = replace(clear, pseudo_labels=shuffled)
+    assert mixed.center_weight == 0.0
+    torch.testing.assert_close(mixed.phi, mixed.classifier_prob.clamp_min(1e-12).log())
+    assert replace(mixed, config=replace(trusting, neighbor_trust="full")).center_weight == 1.0
+
+
+def test_the_combined_labeler_labels_by_both_networks() -> None:
+    split, plain = blobs(), config("adaptive")
+    run = replace(plain, selection=replace(plain.selection, labeler="combined"))
+    trainer, data = start(split, run), TrainingData.of(split)
+    certain = torch.full((len(split.target_unlabeled), 4), -60.0)
+    certain[torch.arange(len(certain)), torch.arange(len(certain)) % 4] = 0.0  # S+T is sure of equal shares
+    found = pseudo_label(trainer, data, Positives.none(), 0, run, None, certain)
+    assert torch.equal(found.pseudo_labels, torch.arange(len(certain)) % 4)
+    by_network = pseudo_label(trainer, data, Positives.none(), 0, plain, None, certain)
+    assert torch.equal(by_network.pseudo_labels, by_network.unlabeled.probabilities.argmax(dim=1))
+    assert not torch.equal(by_network.pseudo_labels, found.pseudo_labels)

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from qurate.selection.reward import (
     ClassSums,
+    assortativity,
     center_probabilities,
+    combined_labels,
     entropy_drop,
     leave_one_out_center_probabilities,
     neighbor_probabilities,
@@ -112,3 +114,49 @@ def test_the_reward_is_strict() -> None:
     assert reward(-0.1, -0.2) == 1.0
     assert reward(-0.3, -0.2) == -1.0
     assert reward(-0.2, -0.2) == -1.0  # phi = tau
+
+
+def test_assortativity_is_that_of_the_graph_of_neighbours() -> None:
+    rng = torch.Generator().manual_seed(0)
+    everyone = torch.randint(4, (40,), generator=rng)  # ten labelled samples, then thirty pseudo-labelled ones
+    neighbors = torch.stack([torch.randperm(40, generator=rng)[:5] for _ in range(30)])
+    edges = [(int(everyone[10 + i]), int(everyone[j])) for i, row in enumerate(neighbors) for j in row]
+    mixing = [[edges.count((a, b)) / len(edges) for b in range(4)] for a in range(4)]  # e_ij of Newman's Eq. (2)
+    trace = sum(mixing[a][a] for a in range(4))
+    squared = sum(mixing[a][b] * mixing[b][c] for a in range(4) for b in range(4) for c in range(4))
+    expected = (trace - squared) / (1 - squared)  # ||e^2|| is the sum of all elements of the square
+    assert assortativity(everyone[10:], neighbors, everyone, 4) == pytest.approx(expected)
+
+
+def test_assortativity_is_one_where_all_neighbours_agree_and_about_zero_by_chance() -> None:
+    labels = torch.arange(3000) % 3
+    same = torch.stack([torch.arange(3000).roll(3 * shift) for shift in (1, 2)], dim=1)
+    assert assortativity(labels, same, labels, 3) == 1.0
+    anyone = torch.randint(3000, (3000, 10), generator=torch.Generator().manual_seed(0))
+    assert abs(assortativity(labels, anyone, labels, 3)) < 0.02
+    assert assortativity(torch.zeros(5, dtype=torch.int64), same[:5], torch.zeros_like(labels), 3) == 1.0
+
+
+def test_combined_labels_equal_the_plain_loop() -> None:
+    rng = torch.Generator().manual_seed(0)
+    network, baseline = (torch.randn(9, 4, generator=rng, dtype=torch.float64).softmax(dim=1) for _ in range(2))
+    for other in (None, baseline):
+        products = []
+        for i in range(9):
+            row = [float(network[i, j]) * (1.0 if other is None else float(other[i, j])) for j in range(4)]
+            products.append([value / sum(row) for value in row])
+        means = [sum(row[j] for row in products) / 9 for j in range(4)]
+        divided = [[value / means[j] for j, value in enumerate(row)] for row in products]
+        expected = [[value / sum(row) for value in row] for row in divided]
+        found = combined_labels(network, None if other is None else other.log())
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_combined_labels_feed_a_starved_class_and_leave_equal_shares_alone() -> None:
+    starved = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.55, 0.45]])
+    assert starved.argmax(dim=1).tolist() == [0, 0, 0]
+    assert combined_labels(starved, None).argmax(dim=1).tolist() == [0, 0, 1]
+    equal = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
+    torch.testing.assert_close(combined_labels(equal, None), equal)
+    never = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    torch.testing.assert_close(combined_labels(never, None), never)

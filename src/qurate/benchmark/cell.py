@@ -147,8 +147,10 @@ def make_product(split: Split, config: RunConfig) -> Product | None:
         held_out = Fold.join(of_baseline)
         alone = Calibration(fit_temperature(held_out.log_probs, held_out.labels), "held-out images", len(labels))
         return Product(alone, None, known, flagged)
-    part, _ = leave_out(split, flagged)
-    both = HeldOut.of([fit_fold(part, config, images) for images in folds], of_baseline)
+    part, kept = leave_out(split, flagged)
+    both = HeldOut.of(
+        [fit_fold(part, config, fold.images, baseline=fold.baseline_of(kept)) for fold in of_baseline], of_baseline
+    )
     calibration = fit_combination(both.adapted, both.baseline, both.labels)
     return Product(calibration, log_probabilities(network, unlabeled), known, flagged)
 
@@ -402,14 +404,24 @@ def run_cell(
     product = make_product(split, config) if cell.calibrate and is_named else None
     monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, product=product)
     listeners = (monitor, *callbacks)
-    trained = split if product is None else leave_out(split, product.flagged)[0]
+    trained, baseline = split, None
+    if product is not None:
+        trained, kept = leave_out(split, product.flagged)
+        baseline = None if product.baseline is None else product.baseline[kept]
     fewer = len(trained.target_unlabeled) < len(split.target_unlabeled)
     usable = None if on_the_way or fewer else before  # snapshots on the way and other data need a training of their own
     shared = shared_pretraining(cell, usable)
     began = time.perf_counter() - shared.seconds  # 0 until it is done
     if cell.selector == ORACLE:
         selector = OracleSelector(true_labels(split.target_unlabeled))
-    done = fit(trained, config, selector=selector, callbacks=listeners, pretrained=None if fewer else shared)
+    done = fit(
+        trained,
+        config,
+        selector=selector,
+        callbacks=listeners,
+        pretrained=None if fewer else shared,
+        baseline=baseline,
+    )
     seconds = time.perf_counter() - began
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
     made = {"seconds": seconds, "commit": commit, "steps": steps, "device": device_of(done.method)}

@@ -160,7 +160,7 @@ def _agents(selectors: set[str]) -> list[str]:
     if "dqn" in selectors:
         said.append(
             "TML_DQNPL* (selector dqn) is the agent with our preset, which differs from the printed algorithm by the "
-            "decisions that docs/paper.md lists under Presets, above all 5 to 10, 18 to 26 and 36."
+            "decisions that docs/paper.md lists under Presets, above all 5 to 10, 18 to 26, 36, 57 and 58."
         )
     if PRINTED["dqn"] in selectors:
         said.append(

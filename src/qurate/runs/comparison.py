@@ -74,6 +74,7 @@ def cross_fit(
     reporter: Reporter,
     *,
     title: str,
+    baselines: Sequence[Tensor | None] = (),
     done: Mapping[int, Fold] | None = None,
     on_fold: Callable[[int, Fold], None] | None = None,
     workers: int | None = None,
@@ -86,11 +87,12 @@ def cross_fit(
         folds: Positions in D_t of the images to hold out, one tensor for each training.
         reporter: Shown the progress.
         title: Of the model, for the progress.
+        baselines: What S+T of each fold says, see `fit_fold`; none unless given.
         done: Folds of an interrupted run, by their place in `folds`.
         on_fold: Called after each fold with its place.
         workers: How many to train at the same time, each in a process of its own; `workers_for` unless given.
     """
-    found = dict(done or {})
+    found, baselines = dict(done or {}), baselines or [None] * len(folds)
 
     def keep(number: int, fold: Fold) -> None:
         found[number] = fold
@@ -100,11 +102,13 @@ def cross_fit(
     missing = [number for number in range(len(folds)) if number not in found]
     workers = min(workers_for(config, len(missing)) if workers is None else workers, len(missing))
     if workers > 1:
-        _fit_in_processes(FoldTask.without_seal(split, config, folds), missing, workers, reporter, keep, title)
+        _fit_in_processes(
+            FoldTask.without_seal(split, config, folds, baselines), missing, workers, reporter, keep, title
+        )
     for number in missing:
         if number not in found:
             steps = StepCount(reporter, f"{title}, fold {number + 1} of {len(folds)}", config.total_steps)
-            keep(number, fit_fold(split, config, folds[number], [steps]))
+            keep(number, fit_fold(split, config, folds[number], [steps], baseline=baselines[number]))
     return tuple(found[number] for number in range(len(folds)))
 
 
@@ -124,16 +128,21 @@ class FoldTask:
     split: Split
     config: RunConfig
     folds: tuple[Tensor, ...]
+    baselines: tuple[Tensor | None, ...]
 
     @classmethod
-    def without_seal(cls, split: Split, config: RunConfig, folds: Sequence[Tensor]) -> FoldTask:
+    def without_seal(
+        cls, split: Split, config: RunConfig, folds: Sequence[Tensor], baselines: Sequence[Tensor | None]
+    ) -> FoldTask:
         """The task, without any sealed label."""
         unlabeled = Unlabeled(split.target_unlabeled.inputs)
-        return cls(Split(split.classes, split.source, split.target_labeled, unlabeled), config, tuple(folds))
+        part = Split(split.classes, split.source, split.target_labeled, unlabeled)
+        return cls(part, config, tuple(folds), tuple(baselines))
 
     def __call__(self, number: int) -> bytes:
         """Train a fold; the pickled `Fold`."""
-        return pickle.dumps(fit_fold(self.split, self.config, self.folds[number], [_ReportSteps()]))
+        images, baseline = self.folds[number], self.baselines[number]
+        return pickle.dumps(fit_fold(self.split, self.config, images, [_ReportSteps()], baseline=baseline))
 
 
 class _ReportSteps(Callback):

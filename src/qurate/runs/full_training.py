@@ -149,6 +149,8 @@ def train_all_layers(
     folder: RunFolder | None,
     reporter: Reporter,
     method: Method | None = None,
+    *,
+    baselines: Sequence[Tensor | None] = (),
 ) -> FullTraining:
     """Train all layers, once with all labelled images and once without those of each fold, and judge them.
 
@@ -163,6 +165,7 @@ def train_all_layers(
         folder: Keeps checkpoints.
         reporter: Shown the progress.
         method: All layers trained with all labelled images, where that was done before.
+        baselines: What S+T of each fold says, see `fit_fold`; none unless given.
     """
     steps = full.selection.round_steps
 
@@ -175,7 +178,8 @@ def train_all_layers(
     for number, held_out in enumerate(folds):
         if number not in kept:
             part, hidden = hold_out(embedded, held_out)
-            without = fit(part, config, callbacks=[StepCount(reporter, f"head, fold {number + 1}", config.total_steps)])
+            callbacks = [StepCount(reporter, f"head, fold {number + 1}", config.total_steps)]
+            without = fit(part, config, callbacks=callbacks, baseline=baselines[number] if baselines else None)
             by_head = log_probabilities(without.method.network, hidden.inputs)
             part, hidden = hold_out(images, held_out)
             phase = f"all layers, fold {number + 1} of {len(folds)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -325,6 +326,11 @@ class Baseline:
     novelty: Novelty | None
     flagged: Tensor
 
+    def log_probs(self, inputs: Inputs) -> Tensor | None:
+        """What S+T says of embeddings; None where the run has none, or trains the backbone."""
+        in_memory = self.network is not None and isinstance(inputs, Tensor)
+        return log_probabilities(self.network, inputs) if self.network is not None and in_memory else None
+
 
 def find_baseline(run: Run, plan: Plan) -> Baseline:
     """Train S+T and its folds, or take that of the run before, and find the images that fit none of the classes."""
@@ -364,7 +370,9 @@ def _say_flagged(run: Run, baseline: Baseline) -> Baseline:
     return baseline
 
 
-def fit_folds(run: Run, plan: Plan, model: Model, split: Split) -> tuple[Fold, ...]:
+def fit_folds(
+    run: Run, plan: Plan, model: Model, split: Split, baselines: Sequence[Tensor | None] = ()
+) -> tuple[Fold, ...]:
     """Train S+T or the adapted model without the images of each fold; those that were done before a stop are kept."""
     folder, config = run.setup.folder, run.setup.config
     kept = {} if folder is None else folder.load_folds(split, plan.folds)
@@ -379,7 +387,9 @@ def fit_folds(run: Run, plan: Plan, model: Model, split: Split) -> tuple[Fold, .
 
     of_model = {number: fold for (name, number), fold in done.items() if name == model}
     title, chosen = ("S+T", baseline_of(config)) if model == "baseline" else ("comparison", config)
-    return cross_fit(split, chosen, plan.folds, run.reporter, title=title, done=of_model, on_fold=save)
+    return cross_fit(
+        split, chosen, plan.folds, run.reporter, title=title, baselines=baselines, done=of_model, on_fold=save
+    )
 
 
 def fit_run(run: Run, baseline: Baseline) -> Adaptation:
@@ -392,13 +402,16 @@ def fit_run(run: Run, baseline: Baseline) -> Adaptation:
     curves = TensorBoardCurves(None if setup.folder is None else setup.folder.work / CURVES_FOLDER)
     callbacks = (curves, PhaseProgress(run.reporter, setup.steps_taken))
     split, kept = leave_out(data.split, baseline.flagged)
+    by_baseline = baseline.log_probs(split.target_unlabeled.inputs)
     if before is None:
-        result = fit(split, setup.config, checkpoint=setup.folder, callbacks=callbacks)
+        result = fit(split, setup.config, checkpoint=setup.folder, callbacks=callbacks, baseline=by_baseline)
     else:
         trusted = before.trusted(paths_of(data.parts.split.target_unlabeled))
         positives = data.after_answers.keep(trusted).among(kept)
         previous = Previous(before.weights(), positives, data.applied.joined)
-        result = fit_with_answers(split, setup.config, previous, checkpoint=setup.folder, callbacks=callbacks)
+        result = fit_with_answers(
+            split, setup.config, previous, checkpoint=setup.folder, callbacks=callbacks, baseline=by_baseline
+        )
     curves.close()
     return dataclasses.replace(
         result, positives=dataclasses.replace(result.positives, indices=kept[result.positives.indices])
@@ -436,7 +449,10 @@ def continue_with_all_layers(run: Run, head: Adaptation, baseline: Baseline) -> 
     folds = asked.folds if setup.compare and setup.previous is None else ()
     trusted = dataclasses.replace(head, positives=head.positives.among(stay))
     images = leave_out(images, baseline.flagged)[0]
-    done = train_all_layers(split, images, trusted, setup.config, full, folds, look, setup.folder, run.reporter)
+    by_baseline = [fold.baseline_of(stay) for fold in baseline.folds]
+    done = train_all_layers(
+        split, images, trusted, setup.config, full, folds, look, setup.folder, run.reporter, baselines=by_baseline
+    )
     run.reporter.say(done.sentence)
     if not done.kept:
         return dataclasses.replace(run, full=done), head
@@ -492,8 +508,9 @@ def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Ba
     assert record is not None
     assert baseline.network is not None
     base = run.of_baseline
-    split, _ = leave_out(base.data.split, baseline.flagged)
-    held_out = HeldOut.of(fit_folds(base, plan, "adapted", split), baseline.folds)
+    split, kept = leave_out(base.data.split, baseline.flagged)
+    by_baseline = [fold.baseline_of(kept) for fold in baseline.folds]
+    held_out = HeldOut.of(fit_folds(base, plan, "adapted", split, by_baseline), baseline.folds)
     if run.full is not None and run.full.kept:
         held_out = dataclasses.replace(held_out, adapted=torch.cat([run.full.folds[n] for n in range(len(plan.folds))]))
     fitted = calibrate(held_out.baseline, held_out.labels)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.distributed import ProcessGroup, run_in_group
@@ -27,6 +29,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
     pretrained: Pretraining | None = None,
+    baseline: Tensor | None = None,
 ) -> Adaptation:
     """Algorithm 1 with any method and any selector.
 
@@ -37,6 +40,7 @@ def fit(
         callbacks: Called as the run goes.
         checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: Line 1, shared by runs that differ in selection alone.
+        baseline: Log-probabilities of D_u by S+T, (N_u, K); `SelectionConfig.labeler` 'combined' labels by both.
 
     Example:
         >>> from qurate import NetworkConfig, digits_split, make_config
@@ -46,7 +50,7 @@ def fit(
         >>> result.stopped
         'the budget of 2 rounds is used up'
     """
-    arguments = RunArguments(split, config, selector, callbacks, checkpoint, pretrained)
+    arguments = RunArguments(split, config, selector, callbacks, checkpoint, pretrained, baseline)
     check_arguments(arguments)
     with Session.open(arguments, follow_rank_zero) as run:
         return run_algorithm(run)
@@ -63,7 +67,7 @@ def run_algorithm(run: Session) -> Adaptation:
     for number in run.rounds():
         if not run.is_within(20):  # or else the run was stopped there, and resumes there
             # 5: pseudo-labels of D_u by the current F and C
-            round = pseudo_label(run.trainer, run.data, positives, number, config, run.neighbors)
+            round = pseudo_label(run.trainer, run.data, positives, number, config, run.neighbors, run.baseline)
             # 6-18: which of them to trust
             positives = run.select(round)
         # 20: update F and C with D_s, D_t, D_u and D_p by the same loss

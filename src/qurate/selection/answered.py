@@ -130,6 +130,7 @@ def fit_with_answers(
     *,
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
+    baseline: Tensor | None = None,
 ) -> Adaptation:
     """Algorithm 1 again after people have answered: with a third of the config's steps and actions; see `shorten`.
 
@@ -141,8 +142,9 @@ def fit_with_answers(
         previous: The finished run.
         callbacks: See `fit`.
         checkpoint: See `fit`.
+        baseline: See `fit`.
     """
-    check_arguments(RunArguments(split, config, None, callbacks, checkpoint))
+    check_arguments(RunArguments(split, config, None, callbacks, checkpoint, None, baseline))
     _check_previous(previous, split)
     config, selector = shorten(config), None
     if isinstance(config.selection.selector, DQNConfig) and previous.true_rewards and previous.answered:
@@ -153,7 +155,7 @@ def fit_with_answers(
         assert isinstance(selector, DQNSelector)
         if not resumes:  # or else it has learned from them before
             selector.learn_from_answers(*label_before_answers(trainer, TrainingData.of(split), config, previous))
-    return fit(split, config, selector=selector, callbacks=callbacks, checkpoint=checkpoint)
+    return fit(split, config, selector=selector, callbacks=callbacks, checkpoint=checkpoint, baseline=baseline)
 
 
 def label_before_answers(

@@ -29,17 +29,25 @@ class Fold:
         labels: Their classes, (n,) int64.
         log_probs: Log-probabilities, (n, K).
         cosines: The largest cosine of each, standardised by those of D_u, (n,); zeros where inputs are image files.
+        unlabeled: Of S+T log-probabilities of D_u followed by the images, (N_u + n, K), which label them where the
+            adapted model is trained without these images; else empty, (0, K).
     """
 
     images: Tensor
     labels: Tensor
     log_probs: Tensor
     cosines: Tensor
+    unlabeled: Tensor
 
     @classmethod
     def join(cls, parts: Sequence[Fold]) -> Fold:
         """The rows of all of them, in their order."""
         return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+
+    def baseline_of(self, kept: Tensor) -> Tensor | None:
+        """Log-probabilities of these samples of D_u followed by the images; None unless it is a fold of S+T."""
+        n = len(self.unlabeled) - len(self.images)
+        return self.unlabeled[torch.cat([kept, torch.arange(n, n + len(self.images))])] if n >= 0 else None
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name."""
@@ -53,8 +61,11 @@ class Fold:
     def fits(self, split: Split, images: Tensor) -> bool:
         """Whether it can be of these images of a split, as far as shapes and values tell."""
         shapes = {"log_probs": (len(images), split.n_classes), "cosines": (len(images),)}
+        sizes = (0, len(split.target_unlabeled) + len(images))
         return (
-            torch.equal(self.images, images)
+            self.unlabeled.ndim == 2
+            and len(self.unlabeled) in sizes
+            and torch.equal(self.images, images)
             and torch.equal(self.labels, split.target_labeled.labels[images])
             and all(
                 (each := getattr(self, name)).shape == shape
@@ -97,7 +108,14 @@ class HeldOut:
         return replace(self, adapted=combine(self.adapted, self.baseline, calibration))
 
 
-def fit_fold(split: Split, config: RunConfig, images: Tensor, callbacks: Sequence[Callback] = ()) -> Fold:
+def fit_fold(
+    split: Split,
+    config: RunConfig,
+    images: Tensor,
+    callbacks: Sequence[Callback] = (),
+    *,
+    baseline: Tensor | None = None,
+) -> Fold:
     """Train a model without some labelled target images; what it says of those.
 
     Args:
@@ -105,16 +123,20 @@ def fit_fold(split: Split, config: RunConfig, images: Tensor, callbacks: Sequenc
         config: The run.
         images: Positions in D_t that are held out, (n,) int64.
         callbacks: Of that training.
+        baseline: Log-probabilities of D_u followed by the images, by S+T trained without these, (N_u + n, K).
     """
     part, hidden = hold_out(split, images)
     in_memory = isinstance(hidden.inputs, Tensor)
     with torch_threads(config.execution.threads or int(in_memory)):  # the last bit can depend on their number
-        network = fit(part, config, callbacks=callbacks).method.network
+        network = fit(part, config, callbacks=callbacks, baseline=baseline).method.network
         log_probs, cosines = log_probabilities(network, hidden.inputs), torch.zeros(len(images))
+        unlabeled = log_probs[:0]
         if in_memory:
-            unlabeled = largest_cosines(network, split.target_unlabeled.inputs)
-            cosines = standardize(largest_cosines(network, hidden.inputs), unlabeled)
-    return Fold(images, split.target_labeled.labels[images].cpu(), log_probs, cosines)
+            of_unlabeled = largest_cosines(network, split.target_unlabeled.inputs)
+            cosines = standardize(largest_cosines(network, hidden.inputs), of_unlabeled)
+        if in_memory and is_baseline(config):
+            unlabeled = torch.cat([log_probabilities(network, split.target_unlabeled.inputs), log_probs])
+    return Fold(images, split.target_labeled.labels[images].cpu(), log_probs, cosines, unlabeled)
 
 
 def largest_cosines(network: Network, inputs: Inputs) -> Tensor:

@@ -286,6 +286,18 @@ class Round:
         return self._of_pseudo_label(probabilities)
 
     @cached_property
+    def center_weight(self) -> float:
+        """Weight beta of log p_f; less where the neighbours, who make p_f, are often of other classes (decision 58)."""
+        config = self.config
+        if config.center != "neighbors" or config.neighbor_trust == "full":
+            return config.center_weight
+        assert self.neighbors is not None, "a round with center='neighbors' is built with its neighbours"
+        everyone = torch.cat([self.data.target.labels.cpu(), self.pseudo_labels])
+        agreement = reward.assortativity(self.pseudo_labels, self.neighbors, everyone, self.n_classes)
+        low, high = config.assortativity_low, config.assortativity_high
+        return config.center_weight * min(1.0, max(0.0, (agreement - low) / (high - low)))
+
+    @cached_property
     def phi(self) -> Tensor:
         """Quality of each pseudo-label in D_u with no drop in entropy, Eq. (4), (N_u,)."""
         return self.quality(self.classifier_prob, self.center_prob, 0.0)
@@ -303,7 +315,7 @@ class Round:
             classifier_prob,
             center_prob,
             entropy_drop,
-            center_weight=self.config.center_weight,
+            center_weight=self.center_weight,
             entropy_drop_weight=self.config.entropy_drop_weight,
         )
 
@@ -354,13 +366,27 @@ def pseudo_label(
     number: int,
     config: RunConfig,
     neighbors: Tensor | None,
+    baseline: Tensor | None = None,
 ) -> Round:
-    """Line 5: label D_u by F and C, and gather what selectors need."""
+    """Line 5: label D_u by F and C, and gather what selectors need.
+
+    Args:
+        trainer: F and C.
+        data: D_s, D_t, D_u.
+        positives: D_p so far.
+        number: Of the round.
+        config: The run.
+        neighbors: See `find_neighbors`; None unless the reward asks for them.
+        baseline: Log-probabilities of D_u by S+T, (N_u, K), if they are at hand; for labeler 'combined'.
+    """
     chosen = config.selection
     if isinstance(chosen.selector, DQNConfig) and chosen.selector.episode.trial_layers == "head":
         trainer, data = on_embeddings(trainer, data, chosen.selector.episode, generator(config.seed, 11, number))
     look = partial(view, trainer.method.network, group=trainer.group)
     unlabeled = look(data.unlabeled)
+    if chosen.labeler == "combined":
+        combined = reward.combined_labels(unlabeled.probabilities, baseline)
+        unlabeled = View(torch.cat([unlabeled.features, combined], dim=1), unlabeled.d)
     labels = unlabeled.probabilities.argmax(dim=1)
     return Round(
         number=number,

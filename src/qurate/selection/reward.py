@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _SMALLEST_PROBABILITY = 1e-12
+_SMALLEST_SHARE = 1e-3  # of an equal share: a class that is hardly predicted is not blown up without bound
 
 
 class ClassSums(NamedTuple):
@@ -83,6 +84,47 @@ def neighbor_probabilities(probabilities: Tensor, neighbors: Tensor) -> Tensor:
         (N, K).
     """
     return probabilities[neighbors].mean(dim=1)
+
+
+def assortativity(labels: Tensor, neighbors: Tensor, neighbor_labels: Tensor, n_classes: int) -> float:
+    """How far neighbours have the same label beyond chance: 1 where all do, 0 where chance explains it.
+
+    r = (e - c) / (1 - c), e the share of neighbours with their sample's label, c = sum over classes of (share among
+    samples) (share among neighbours). Newman, "Mixing patterns in networks", 2003, Eq. (2).
+
+    Args:
+        labels: Pseudo-labels of the samples, (N,) int64.
+        neighbors: Positions of each sample's neighbours in `neighbor_labels`, (N, k) int64.
+        neighbor_labels: Labels of all that can be a neighbour, (M,) int64.
+        n_classes: K.
+    """
+    of_neighbors = neighbor_labels[neighbors]
+    equal = float((of_neighbors == labels.unsqueeze(1)).double().mean())
+    shares = [
+        torch.bincount(each.flatten(), minlength=n_classes).double() / each.numel() for each in (labels, of_neighbors)
+    ]
+    by_chance = float(shares[0] @ shares[1])
+    return 1.0 if by_chance >= 1 else (equal - by_chance) / (1 - by_chance)
+
+
+def combined_labels(probabilities: Tensor, baseline: Tensor | None) -> Tensor:
+    """Predictions of D_u that no class starves under: q / mean q, where q is p times that of S+T (decision 57).
+
+    What is nearly as probable elsewhere leaves a class that is predicted too often: distribution alignment with equal
+    shares, Berthelot et al., "ReMixMatch", 2020. S+T, which was not trained on pseudo-labels, does not repeat their
+    errors.
+
+    Args:
+        probabilities: p of D_u by F and C, (N, K).
+        baseline: Log-probabilities by S+T, (N, K); None where there is none, and q is p.
+
+    Returns:
+        Rows that add up to 1, (N, K).
+    """
+    if baseline is not None:
+        probabilities = F.softmax(probabilities.clamp_min(_SMALLEST_PROBABILITY).log() + baseline, dim=1)
+    aligned = probabilities / probabilities.mean(dim=0).clamp_min(_SMALLEST_SHARE / probabilities.shape[1])
+    return aligned / aligned.sum(dim=1, keepdim=True)
 
 
 def entropy_drop(before: float, after: float) -> float:

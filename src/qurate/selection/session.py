@@ -293,6 +293,7 @@ class RunArguments(NamedTuple):
     callbacks: Sequence[Callback] = ()
     checkpoint: Checkpoint | None = None
     pretrained: Pretraining | None = None
+    baseline: Tensor | None = None
 
 
 def broadcast_arguments(group: ProcessGroup, arguments: RunArguments) -> RunArguments:
@@ -300,7 +301,7 @@ def broadcast_arguments(group: ProcessGroup, arguments: RunArguments) -> RunArgu
     if not group.is_rank_zero:
         received: RunArguments = group.broadcast()
         return received
-    split, config, selector, _, checkpoint, _ = arguments
+    split, config, selector, _, checkpoint, *_ = arguments
     has_rounds = not (config.selection.selector.name == "none" if selector is None else _is_none(selector))
     group.broadcast(
         arguments._replace(
@@ -330,6 +331,7 @@ class Session:
             self.config, self.trainer.method.network, len(self.data.unlabeled), self.callbacks
         )
         self.callbacks.on_start(self.trainer.method)
+        self.baseline = arguments.baseline
         self._shared = arguments.pretrained
         self._checkpointer = Checkpointer(arguments.checkpoint, self.config.execution, self.trainer, self.selector)
         restored = self._checkpointer.restore()
@@ -461,7 +463,7 @@ def check_arguments(arguments: RunArguments) -> None:
         DataError: If it is not a Split.
         ConfigError: If another argument is not what it must be.
     """
-    split, config, selector, callbacks, checkpoint, pretrained = arguments
+    split, config, selector, callbacks, checkpoint, pretrained, baseline = arguments
     if not isinstance(split, Split):
         raise DataError(f"fit: split must be a Split, for example from split_target(...), got {describe(split)}.")
     if not isinstance(config, RunConfig):
@@ -483,6 +485,9 @@ def check_arguments(arguments: RunArguments) -> None:
         )
     if pretrained is not None and not isinstance(pretrained, Pretraining):
         raise ConfigError(f"fit: pretrained must be a Pretraining, got {describe(pretrained)}.")
+    shape = (len(split.target_unlabeled), split.n_classes)
+    if baseline is not None and not (isinstance(baseline, Tensor) and baseline.shape == shape):
+        raise DataError(f"fit: baseline must be log-probabilities of D_u {shape}, got {describe(baseline)}.")
 
 
 def _check_positives(positives: object, selector: object, round: Round) -> None:
