@@ -119,6 +119,13 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
     return kept_tensors
 
 
+def surest_half_right(probabilities: Tensor, truth: Tensor) -> float:
+    """The share of right predictions in the half that the model is surest of."""
+    sure, predicted = probabilities.max(dim=1)
+    half = sure.argsort(descending=True, stable=True)[: len(sure) // 2]
+    return float((predicted == truth)[half].double().mean())
+
+
 def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
     """One row of the table."""
     truth, labels, flagged = found["truth"], found["labels"], found["flagged"].bool()
@@ -150,6 +157,8 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
         "worst class before": float((right["before"] - right["base"]).nan_to_num(0).min()),
         "worst class now": float((right["now"] - right["base"]).nan_to_num(0).min()),
     }
+    for name, each in (("S+T", plain), ("before", found["before"].exp()), ("now", model.exp())):
+        row[f"surest half right {name}"] = surest_half_right(each[known], truth[known])
     gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
     row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
     sure = model.exp().max(dim=1).values
