@@ -31,10 +31,12 @@ def test_nothing_is_a_formula_and_numbers_stay(tmp_path: Path) -> None:
     assert to_csv(pd.DataFrame({"x": [1 / 3]}), "%.3g") == b"x\n0.333\n"
 
 
-def test_column_names_are_text_too(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(to_csv(pd.DataFrame({"=A1": [1], "b": [2]})))
-    assert (tmp_path / "t.csv").read_text().startswith("'=A1,b")
-    assert list(read_csv(tmp_path / "t.csv").columns) == ["=A1", "b"]
+@pytest.mark.parametrize(("name", "begins"), [("=A1", "'=A1,b"), ("\ufeffa", '"\ufeffa",b')])
+def test_column_names_are_text_too(tmp_path: Path, name: str, begins: str) -> None:
+    """Found by fuzzing: a byte order mark at the beginning of the file would not be part of the name."""
+    (tmp_path / "t.csv").write_bytes(to_csv(pd.DataFrame({name: [1], "b": [2]})))
+    assert (tmp_path / "t.csv").read_text().startswith(begins)
+    assert list(read_csv(tmp_path / "t.csv").columns) == [name, "b"]
 
 
 def test_a_file_name_that_is_no_text_keeps_its_bytes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FORMULA = re.compile(r"[=+\-@\t\r']")
 _GUARDED = re.compile(r"'[=+\-@\t\r']")
-_QUOTED = re.compile(r'[",\r\n]')
+_QUOTED = re.compile('[",\r\n]|^\ufeff')  # a mark of the byte order at the beginning of a file would be dropped
 
 
 class TableError(QurateError, ValueError):
