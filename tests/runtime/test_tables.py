@@ -61,6 +61,7 @@ def test_a_file_name_that_is_no_text_keeps_its_bytes(tmp_path: Path) -> None:
         ("a,b\n1,2\n".encode("utf-16-le"), "got UTF-16 or no text"),
         (b"file;label\na.png;cup\n", "columns must be separated by commas, got semicolons in 'file;label'"),
         (b"file\tlabel\na.png\tcup\n", "got tabs in"),
+        (b"PK\3\4\x14\0", "got an archive or a spreadsheet. Unpack it, or save it as CSV"),
         (b"a,a\n1,2\n", "'a' more than once"),
         (b"a\n" + b"x" * 200_000, "not a CSV table"),
     ],

@@ -304,7 +304,7 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing, has no class folders or no readable image.
     """
-    root, files = _list_folder(path)
+    root, files = list_folder(path)
     folders = [child.name for child in root.iterdir() if child.is_dir()]
     classes = sorted({compose_name(folder) for folder in folders if not folder.startswith(".")})
     if not classes:
@@ -342,13 +342,13 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing or has no readable image.
     """
-    root, files = _list_folder(path)
+    root, files = list_folder(path)
     images, skipped = _scan(root, files, in_class_folders=False)
     labels = torch.full((len(images),), -1, dtype=torch.int64)
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), labels, (), skipped)
 
 
-def _list_folder(path: Path | str) -> tuple[Path, list[Path]]:
+def list_folder(path: Path | str) -> tuple[Path, list[Path]]:
     """The folder, and all files below it in an order that is the same on every machine."""
     root = as_path(path, "path", "a folder")
     if not is_folder(root):

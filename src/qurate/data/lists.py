@@ -16,7 +16,7 @@ from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_
 from qurate.data.images import ImageFiles
 from qurate.errors import DataError
 from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, shorten
-from qurate.runtime.tables import TableError, is_text, read_csv
+from qurate.runtime.tables import TableError, decode_text, is_text, read_csv
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 """A class by number; a longer word of digits is a name."""
@@ -122,7 +122,9 @@ def parse_list(path: Path | str, *, need_class: bool = True) -> list[ListedFile]
     """
     file = as_path(path, "path", "a list file")
     try:
-        lines = file.read_bytes().decode("utf-8-sig", errors="surrogateescape").split("\n")
+        lines = decode_text(path, file.read_bytes()).split("\n")
+    except TableError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{shorten(file)}: cannot be read ({error.strerror}).") from error
     rows = []
