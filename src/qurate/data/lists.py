@@ -82,9 +82,14 @@ def read_unlabeled_list(path: Path | str, root: Path | str) -> Domain:
     return _from_rows(parse_paths(path), path, root, None)
 
 
+def is_table(path: Path | str) -> bool:
+    """Whether a file is a table by its name, not a list; one with tabs is refused as such."""
+    return Path(path).suffix.lower() in (".csv", ".tsv")
+
+
 def parse_paths(path: Path | str) -> list[ListedFile]:
     """The files that a list or a CSV table names, unchecked against the disk, all unlabelled."""
-    rows = _parse_table(path, None, None) if Path(path).suffix.lower() == ".csv" else parse_list(path, need_class=False)
+    rows = _parse_table(path, None, None) if is_table(path) else parse_list(path, need_class=False)
     return [replace(row, label="") for row in rows]
 
 
@@ -198,7 +203,7 @@ def _locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
         hint = "" if all(map(is_text, missing)) else " Is it saved as UTF-8?"
         raise DataError(
             f"{where}: {len(missing)} of {len(rows)} listed files do not exist: {list_some(missing, 3)}. Listed paths "
-            f"are relative to {root}.{hint}"
+            f"are relative to '{root}'.{hint}"
         )
     return paths
 

@@ -29,7 +29,7 @@ from qurate.data.domains import (
     read_unlabeled_folder,
 )
 from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
-from qurate.data.lists import parse_paths, path_of, read_list, read_table, read_unlabeled_list
+from qurate.data.lists import is_table, parse_paths, path_of, read_list, read_table, read_unlabeled_list
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
 from qurate.embedding.cache import HashedFile, digest_index, hash_files, with_copies
@@ -180,7 +180,7 @@ def read_labeled(where: StrPath, argument: str) -> Domain:
     path = existing(where, argument, LABELED)
     if path.is_dir():
         return read_folder(path)
-    return read_table(path, path.parent) if path.suffix.lower() == ".csv" else read_list(path, path.parent)
+    return read_table(path, path.parent) if is_table(path) else read_list(path, path.parent)
 
 
 def read_unlabeled(where: StrPath, argument: str) -> Domain:
