@@ -61,7 +61,7 @@ def show(browser: Chrome, page: str, width: int, scheme: str = "light") -> None:
 def tallest(browser: Chrome, selector: str) -> int:
     """Height of the tallest element in pixels."""
     found = browser.find_elements(By.CSS_SELECTOR, selector)
-    return max(element.size["height"] for element in found)
+    return max(int(element.size["height"]) for element in found)
 
 
 def test_it_opens_with_all_parts_and_no_console_message(browser: Chrome, page: str) -> None:
