@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.own_images import paint
 from tests.test_public_surface import HEAVY
 
 from qurate.cli import VERBS
@@ -108,6 +109,17 @@ def test_a_standard_output_that_is_full_is_named(word: str) -> None:
     assert done.returncode == 2
     said = "qurate: standard output: cannot be written (No space left on device), so lines are missing there.\n"
     assert done.stderr.replace("\n", " ").split() == said.split()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_outputs_are_no_error(closed: str, tmp_path: Path) -> None:
+    for part in ("source/a", "source/b", "labeled/a", "labeled/b", "unlabeled/a", "unlabeled/b"):
+        paint(tmp_path / part / "0.png", (60, 60, 200), seed=len(part))
+    line = f"{sys.executable} -m qurate check --source source --labeled labeled --unlabeled unlabeled {closed}"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert ("0 problems" in done.stdout) == (closed == "2>&-")
 
 
 @pytest.mark.parametrize(

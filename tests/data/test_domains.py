@@ -273,6 +273,21 @@ def test_linked_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert _found(read_folder(tmp_path / "data"), tmp_path / "data") == ["a/x.png"]
 
 
+def test_folders_may_be_deep(tmp_path: Path) -> None:
+    folders = [tmp_path / "d"]
+    while len(folders) < 1100:
+        folders.append(folders[-1] / "d")
+    for folder in folders:
+        folder.mkdir()
+    _image(folders[-1] / "x.png")
+    (folders[-1] / "up").symlink_to(folders[-3])
+    assert read_unlabeled_folder(tmp_path).inputs == ImageFiles((folders[-1] / "x.png",))
+    for path in (folders[-1] / "up", folders[-1] / "x.png"):
+        path.unlink()
+    for folder in reversed(folders):  # pytest cannot remove them
+        folder.rmdir()
+
+
 def test_decomposed_names_are_the_same_class(tmp_path: Path) -> None:
     _image(tmp_path / unicodedata.normalize("NFD", "café") / "x.png")
     assert read_folder(tmp_path).classes == (unicodedata.normalize("NFC", "café"),)

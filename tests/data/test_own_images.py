@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,24 @@ def test_images_come_from_a_folder_a_glob_or_a_file(folder: Path) -> None:
     assert len(find_images(folder)) == 3
     assert find_images(str(folder / "deep" / "*.png")) == [folder / "deep/b c.png", folder / "deep/ü.png"]
     assert find_images(folder / "a.jpg") == [folder / "a.jpg"]
+
+
+def test_images_to_predict_are_those_that_a_run_would_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = folder.with_name(f"{folder.name} elsewhere")
+    elsewhere.mkdir()
+    (folder / "deep/ü.png").rename(elsewhere / "ü.png")
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "circle").symlink_to(folder)
+    assert find_images(folder) == [folder / "a.jpg", folder / "deep/b c.png", folder / "link/ü.png"]
+
+    def refuse(path: Path, list_it: Callable[[Path], Iterator[Path]] = Path.iterdir) -> Iterator[Path]:
+        if path.name == "deep":
+            raise PermissionError(13, "Permission denied", str(path))
+        return list_it(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DataError, match=r"cannot be listed \(.*Permission denied: '.*deep'\). Check who may read it"):
+        find_images(folder)
 
 
 def test_nothing_found_says_what_is_allowed(folder: Path) -> None:

@@ -35,6 +35,7 @@ def _suggest_rows() -> list[BadInput]:
         "a file as run": (f"suggest note.txt --count 2 {_OUT}", ("note.txt", "finished run")),
         "a table that is there": ("suggest run --count 2 --out note.txt", ("note.txt", "--force")),
         "a folder as table": ("suggest run --count 2 --out source", ("source", "--out")),
+        "the file of answers as table": ("suggest run --count 2 --out run/labels.csv --force", ("--out", "answers")),
         "a table below a file": ("suggest run --count 2 --out note.txt/t.csv", ("--out",)),
     }
     rows = [BadInput(f"suggest: {name}", line, says) for name, (line, says) in given.items()]

@@ -56,7 +56,7 @@ def _command_rows() -> list[BadInput]:
         "itself as out": ("adapt --from run --out run --force", ANSWERED, ("--out", "--from", "stays as it is")),
         "another run as out": ("adapt --from run --out half", ANSWERED, ("half", "--resume", "--force")),
         "labels that are nowhere": (f"{_GO_ON} --labels l.csv", ANSWERED, ("--labels", "l.csv")),
-        "a folder as labels": (f"{_GO_ON} --labels source", ANSWERED, ("--labels", "source")),
+        "a folder as labels": (f"{_GO_ON} --labels source", ANSWERED, ("--labels", "source", "which is a folder")),
         "a text as labels": (f"{_GO_ON} --labels note.txt", ANSWERED, ("labels", "note.txt", "has none", "Fill in")),
         "bytes as labels": (f"{_GO_ON} --labels w.safetensors", ANSWERED, ("labels", "w.safetensors")),
         "an empty file as labels": (

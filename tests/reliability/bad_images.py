@@ -66,6 +66,8 @@ _LABELED: _Bad = {
         put("source.csv", "source/blue/0.png", ""),
     ),
     "that is a table in UTF-16": ("bad.csv", ("bad.csv", "UTF-8"), written("bad.csv", "path,label\n".encode("utf-16"))),
+    "that is a table with tabs": ("bad.tsv", ("bad.tsv", "tabs"), written("bad.tsv", "path\tlabel\na.png\tblue\n")),
+    "that is an archive": ("bad.zip", ("bad.zip", "archive"), written("bad.zip", "PK\3\4\0")),
     "that is a table with NUL": ("bad.csv", ("bad.csv",), written("bad.csv", "path,label\na\0b.png,blue\n")),
     "that is a table with an open quote": ("bad.csv", ("bad.csv",), written("bad.csv", 'path,label\n"a.png,blue\n')),
     "that is a table with a column twice": (

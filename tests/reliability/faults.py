@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and `&` make commands ignore it
     with tempfile.TemporaryDirectory(prefix="qurate-faults-") as root:
         shop = Workshop(Path(root), given.seed)
         for situation in SITUATIONS:

@@ -58,6 +58,12 @@ def show(browser: Chrome, page: str, width: int, scheme: str = "light") -> None:
     browser.get(page)
 
 
+def tallest(browser: Chrome, selector: str) -> int:
+    """Height of the tallest element in pixels."""
+    found = browser.find_elements(By.CSS_SELECTOR, selector)
+    return max(int(element.size["height"]) for element in found)
+
+
 def test_it_opens_with_all_parts_and_no_console_message(browser: Chrome, page: str) -> None:
     show(browser, page, 1200)
     for part in (*PARTS, "answers", "unknown"):
@@ -147,6 +153,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(
     for details in browser.find_elements(By.TAG_NAME, "details"):
         browser.execute_script("arguments[0].open = true", details)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert tallest(browser, ".card, .pairs li") < 450
     assert browser.execute_script("return window.hurt === undefined")
     assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], body script") == []
     words = browser.find_element(By.TAG_NAME, "body").text

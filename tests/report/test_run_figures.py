@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,3 +53,17 @@ def test_a_map_of_a_part_of_the_images_says_how_many_it_shows(tmp_path: Path) ->
     total = len(record.source) + len(record.labeled) + len(record.predictions)
     some = written(dataclasses.replace(record, embedding=record.embedding.iloc[:7]), tmp_path).said("map")
     assert f"Of {total:,} images, 7 are drawn" in some
+
+
+@pytest.mark.parametrize("count", [1, 5, 60])
+def test_images_that_are_all_the_same_lie_in_one_place(count: int) -> None:
+    """In a process of its own, for scikit-learn's t-SNE crashes."""
+    code = f"""
+import pandas as pd, torch
+from qurate.report.run_figures import draw_picture
+points = pd.DataFrame({{"file": "a", "part": "source", "label": "x"}}, index=range({count}))
+found = draw_picture(points, torch.ones({count}, 64), torch.zeros({count}, 8), seed=0)
+print(len(found), found[["x_before", "y_before", "x_after", "y_after"]].abs().to_numpy().max())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, f"{count} 0.0\n"), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import os
@@ -39,8 +40,9 @@ class Served:
                 break
         else:
             raise AssertionError(self.said)
-        self._reader = threading.Thread(target=self._read)  # so that it never waits for us
+        self._reader = threading.Thread(target=self._read, daemon=True)  # so that it never waits for us
         self._reader.start()
+        atexit.register(self.process.kill)  # where a test failed before it killed it
 
     def kill(self) -> None:
         """kill -9."""

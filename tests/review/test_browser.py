@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 from tests.own_images import COLORS, paint
-from tests.report.test_run_browser import CONTRAST, show
+from tests.report.test_run_browser import CONTRAST, show, tallest
 from tests.report.test_run_browser import browser as browser
 from tests.review.served import Served
 from tests.runs.written import CLASSES, HOSTILE, rename_hostile, write_run
@@ -306,11 +306,18 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     seen = set()
     for _ in range(page.left):
         check_layout()
+        assert tallest(browser, "#choices button, #confirm") < 250
         seen.add(str(page["image"].get_attribute("alt")).removeprefix("Image to label: ").removesuffix(".png"))
         image = page.image
         page.press("l")
         page.wait(lambda image=image: page.image != image)  # type: ignore[misc]
     assert seen == set(HOSTILE)
+    page.press("/")
+    page.press("x")
+    page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#found li"))
+    assert tallest(browser, "#found li") < 150
+    page["search"].clear()
+    browser.execute_script("document.getElementById('question').focus()")
     page.choose("onerror")
     page.wait(lambda: page.answered == 1)
     page.press("g")

@@ -31,10 +31,12 @@ def test_nothing_is_a_formula_and_numbers_stay(tmp_path: Path) -> None:
     assert to_csv(pd.DataFrame({"x": [1 / 3]}), "%.3g") == b"x\n0.333\n"
 
 
-def test_column_names_are_text_too(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(to_csv(pd.DataFrame({"=A1": [1], "b": [2]})))
-    assert (tmp_path / "t.csv").read_text().startswith("'=A1,b")
-    assert list(read_csv(tmp_path / "t.csv").columns) == ["=A1", "b"]
+@pytest.mark.parametrize(("name", "begins"), [("=A1", "'=A1,b"), ("\ufeffa", '"\ufeffa",b')])
+def test_column_names_are_text_too(tmp_path: Path, name: str, begins: str) -> None:
+    """Found by fuzzing: a byte order mark at the beginning of the file would not be part of the name."""
+    (tmp_path / "t.csv").write_bytes(to_csv(pd.DataFrame({name: [1], "b": [2]})))
+    assert (tmp_path / "t.csv").read_text().startswith(begins)
+    assert list(read_csv(tmp_path / "t.csv").columns) == [name, "b"]
 
 
 def test_a_file_name_that_is_no_text_keeps_its_bytes(tmp_path: Path) -> None:
@@ -59,6 +61,7 @@ def test_a_file_name_that_is_no_text_keeps_its_bytes(tmp_path: Path) -> None:
         ("a,b\n1,2\n".encode("utf-16-le"), "got UTF-16 or no text"),
         (b"file;label\na.png;cup\n", "columns must be separated by commas, got semicolons in 'file;label'"),
         (b"file\tlabel\na.png\tcup\n", "got tabs in"),
+        (b"PK\3\4\x14\0", "got an archive or a spreadsheet. Unpack it, or save it as CSV"),
         (b"a,a\n1,2\n", "'a' more than once"),
         (b"a\n" + b"x" * 200_000, "not a CSV table"),
     ],

@@ -44,6 +44,9 @@ _DESCRIPTION = (
 
 def main() -> None:
     """Entry point of `qurate`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, so that the next file to be opened would take its place
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115  # as long as we run
     try:
         run_verb()
     finally:

@@ -57,6 +57,8 @@ def suggest(
     from qurate.runs.suggestions import read_run_images
     from qurate.runtime.tables import to_csv
 
+    if out.resolve() == (run / LABELS_FILE).resolve():
+        raise ConfigError(f"--out cannot be {out}, for 'qurate review' adds answers to it. Choose another --out.")
     inquiry = look_at(run, read_run_images(run))
     answers = AnswerLog(run / LABELS_FILE).current()
     questions = inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers)

@@ -304,7 +304,7 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing, has no class folders or no readable image.
     """
-    root, files = _list_folder(path)
+    root, files = list_folder(path)
     folders = [child.name for child in root.iterdir() if child.is_dir()]
     classes = sorted({compose_name(folder) for folder in folders if not folder.startswith(".")})
     if not classes:
@@ -342,20 +342,20 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing or has no readable image.
     """
-    root, files = _list_folder(path)
+    root, files = list_folder(path)
     images, skipped = _scan(root, files, in_class_folders=False)
     labels = torch.full((len(images),), -1, dtype=torch.int64)
     return Domain(name or root.resolve().name, ImageFiles(tuple(images)), labels, (), skipped)
 
 
-def _list_folder(path: Path | str) -> tuple[Path, list[Path]]:
+def list_folder(path: Path | str) -> tuple[Path, list[Path]]:
     """The folder, and all files below it in an order that is the same on every machine."""
     root = as_path(path, "path", "a folder")
     if not is_folder(root):
         came = "a file" if is_file(root) else "does not exist"
         raise DataError(f"path must be an existing folder, got {shorten(root)} ({came}). Check the path.")
     try:
-        files = list(_walk(root, ()))
+        files = list(_walk(root))
     except OSError as error:
         raise DataError(f"{root} cannot be listed ({error}). Check who may read it.") from error
     return root, sorted(files, key=lambda file: [compose_name(part) for part in file.relative_to(root).parts])
@@ -393,16 +393,18 @@ def _scan(root: Path, files: Sequence[Path], *, in_class_folders: bool) -> tuple
     return images, left_out
 
 
-def _walk(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+def _walk(root: Path) -> Iterator[Path]:
     """Every file below, through links to folders too, but not round in a circle."""
-    here = os.path.realpath(folder)
-    if here in above:
-        return
-    for child in folder.iterdir():
-        if child.is_dir():
-            yield from _walk(child, (*above, here))
-        else:
-            yield child
+    folders: list[tuple[Path, tuple[str, ...]]] = [(root, (os.path.realpath(root),))]
+    while folders:  # no recursion, for folders may be deep
+        folder, real = folders.pop()
+        for child in folder.iterdir():
+            if not child.is_dir():
+                yield child
+                continue
+            target = os.path.realpath(child) if child.is_symlink() else f"{real[-1]}{os.sep}{child.name}"
+            if target not in real:
+                folders.append((child, (*real, target)))
 
 
 def _why_broken(file: Path) -> str | None:

@@ -16,7 +16,7 @@ from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_
 from qurate.data.images import ImageFiles
 from qurate.errors import DataError
 from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, shorten
-from qurate.runtime.tables import TableError, is_text, read_csv
+from qurate.runtime.tables import TableError, decode_text, is_text, read_csv
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 """A class by number; a longer word of digits is a name."""
@@ -82,9 +82,14 @@ def read_unlabeled_list(path: Path | str, root: Path | str) -> Domain:
     return _from_rows(parse_paths(path), path, root, None)
 
 
+def is_table(path: Path | str) -> bool:
+    """Whether a file is a table by its name, not a list; one with tabs is refused as such."""
+    return Path(path).suffix.lower() in (".csv", ".tsv")
+
+
 def parse_paths(path: Path | str) -> list[ListedFile]:
     """The files that a list or a CSV table names, unchecked against the disk, all unlabelled."""
-    rows = _parse_table(path, None, None) if Path(path).suffix.lower() == ".csv" else parse_list(path, need_class=False)
+    rows = _parse_table(path, None, None) if is_table(path) else parse_list(path, need_class=False)
     return [replace(row, label="") for row in rows]
 
 
@@ -122,7 +127,9 @@ def parse_list(path: Path | str, *, need_class: bool = True) -> list[ListedFile]
     """
     file = as_path(path, "path", "a list file")
     try:
-        lines = file.read_bytes().decode("utf-8-sig", errors="surrogateescape").split("\n")
+        lines = decode_text(path, file.read_bytes()).split("\n")
+    except TableError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{shorten(file)}: cannot be read ({error.strerror}).") from error
     rows = []
@@ -196,7 +203,7 @@ def _locate(rows: Sequence[ListedFile], root: Path, where: str) -> list[Path]:
         hint = "" if all(map(is_text, missing)) else " Is it saved as UTF-8?"
         raise DataError(
             f"{where}: {len(missing)} of {len(rows)} listed files do not exist: {list_some(missing, 3)}. Listed paths "
-            f"are relative to {root}.{hint}"
+            f"are relative to '{root}'.{hint}"
         )
     return paths
 

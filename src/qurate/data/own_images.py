@@ -22,13 +22,14 @@ from qurate.data.domains import (
     DataWarning,
     Domain,
     leave_out,
+    list_folder,
     list_some,
     match_classes,
     read_folder,
     read_unlabeled_folder,
 )
 from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
-from qurate.data.lists import parse_paths, path_of, read_list, read_table, read_unlabeled_list
+from qurate.data.lists import is_table, parse_paths, path_of, read_list, read_table, read_unlabeled_list
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
 from qurate.embedding.cache import HashedFile, digest_index, hash_files, with_copies
@@ -45,7 +46,6 @@ _FOREIGN_SUFFIXES = frozenset(
     {".arw", ".avif", ".cr2", ".dng", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".nef", ".psd", ".svg"}
 )
 """Kinds of images that are not read, but are not passed over in silence either."""
-_KINDS = IMAGE_SUFFIXES | _FOREIGN_SUFFIXES
 
 
 def count_images(*paths: StrPath) -> int:
@@ -180,7 +180,7 @@ def read_labeled(where: StrPath, argument: str) -> Domain:
     path = existing(where, argument, LABELED)
     if path.is_dir():
         return read_folder(path)
-    return read_table(path, path.parent) if path.suffix.lower() == ".csv" else read_list(path, path.parent)
+    return read_table(path, path.parent) if is_table(path) else read_list(path, path.parent)
 
 
 def read_unlabeled(where: StrPath, argument: str) -> Domain:
@@ -209,11 +209,9 @@ def find_images(images: StrPath | Sequence[StrPath]) -> list[Path]:
 
 
 def _images_below(root: Path) -> list[Path]:
-    try:
-        below = sorted(file for file in root.rglob("*") if file.suffix.lower() in _KINDS and not file.is_dir())
-    except OSError as error:
-        raise DataError(f"{root} cannot be listed ({error.strerror}). Check who may read it.") from error
-    below = [file for file in below if not any(part.startswith(".") for part in file.relative_to(root).parts)]
+    below = [
+        file for file in list_folder(root)[1] if not any(part.startswith(".") for part in file.relative_to(root).parts)
+    ]
     if foreign := [file for file in below if file.suffix.lower() in _FOREIGN_SUFFIXES]:
         warnings.warn(
             f"{root}: {len(foreign)} images of a kind that qurate does not read are left out: "

@@ -121,6 +121,8 @@ def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: i
 def _flatten(vectors: Tensor, seed: int) -> Points:
     """Two numbers per row: t-SNE of cosine distances, or principal components where there are few rows."""
     rows = torch.nn.functional.normalize(vectors.double(), dim=1).numpy()
+    if np.allclose(rows, rows[:1]):  # t-SNE would divide by a spread of zero, and crash the process
+        return np.zeros((len(rows), 2))
     if len(rows) < 30:
         wide = np.pad(rows, ((0, 0), (0, max(0, 2 - rows.shape[1]))))
         few: Points = PCA(2, random_state=seed).fit_transform(wide)

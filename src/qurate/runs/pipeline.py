@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import os
+import time
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -693,15 +696,27 @@ class TensorBoardCurves(Callback):
         self._write("rounds/new", record.new, record.round)
 
     def close(self) -> None:
-        """Flush what was written."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
     def _write(self, name: str, value: float, step: int) -> None:
+        """Add a point at once: torch's SummaryWriter would do so in a thread, which prints tracebacks."""
         if self._folder is None:
             return
-        if self._writer is None:  # not before there is something to write: a run may be refused
-            from torch.utils.tensorboard import SummaryWriter  # needs the extra
+        from tensorboard.compat.proto.event_pb2 import Event  # needs the extra
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-            self._writer = SummaryWriter(str(self._folder))
-        self._writer.add_scalar(name, value, step)
+        now = time.time()
+        try:
+            if self._writer is None:  # not before there is something to write: a run may be refused
+                self._folder.mkdir(parents=True, exist_ok=True)
+                path = self._folder / f"events.out.tfevents.{now:.0f}.{os.getpid()}"
+                self._writer = RecordWriter(path.open("ab", buffering=0))
+                self._writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+            point = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+            self._writer.write(Event(wall_time=now, step=step, summary=point).SerializeToString())
+        except OSError as error:
+            warnings.warn(f"{self._folder}: curves cannot be written ({error.strerror}).", RuntimeWarning, stacklevel=2)
+            self._folder = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FORMULA = re.compile(r"[=+\-@\t\r']")
 _GUARDED = re.compile(r"'[=+\-@\t\r']")
-_QUOTED = re.compile(r'[",\r\n]')
+_QUOTED = re.compile('[",\r\n]|^\ufeff')  # a mark of the byte order at the beginning of a file would be dropped
 
 
 class TableError(QurateError, ValueError):
@@ -77,14 +77,19 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+_ARCHIVES = (b"PK\3\4", b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!")
 
 
 def decode_text(path: Path | str, content: bytes) -> str:
     """The text of a UTF-8 file; bytes that are no UTF-8 stay, for files are called so.
 
     Raises:
-        TableError: If it is of another encoding.
+        TableError: If it is of another encoding, or no text.
     """
+    if content.startswith(_ARCHIVES):
+        raise TableError(
+            f"{path}: must be a UTF-8 text file, got an archive or a spreadsheet. Unpack it, or save it as CSV."
+        )
     named = next((name for mark, name in _MARKS.items() if content.startswith(mark)), "")
     if not named and b"\0" in content.partition(b"\n")[0]:
         named = "UTF-16 or no text at all"

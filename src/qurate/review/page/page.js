@@ -56,9 +56,9 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// A name that may be broken into lines after its underscores.
 // A name that is written from right to left must not turn the words around it.
 const isolated = name => `\u2068${name}\u2069`;
+// A name that may be broken into lines after its underscores.
 const breakable = name => name.split("_").flatMap((part, i) => i ? ["_", element("wbr"), part] : [part]);
 
 function picture(path, alt, properties = {}) {
@@ -119,9 +119,9 @@ function showQuestion() {
   $("file").textContent = name;
   $("file").title = question.file;
   $("why").textContent = question.why;
-  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), ` Confirm: ${isolated(best)}`);
+  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), element("span", { title: best, textContent: `Confirm: ${isolated(best)}` }));
   $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
-    const button = element("button", { onclick: () => answer("label", label) });
+    const button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
     button.setAttribute("aria-label", `${i + 1}: ${state.classes[label]}, ${percent(probability)}`);
     button.append(
       element("span", { className: "name" }, element("kbd", { textContent: i + 1 }), element("b", {}, ...breakable(state.classes[label])), element("span", { textContent: short(probability) })),
@@ -180,7 +180,7 @@ function find() {
 }
 function showFound() {
   $("found").replaceChildren(...search.found.map((label, i) => {
-    const item = element("li", { id: `found-${i}`, onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examplesOf(label, 2, false), element("span", {}, ...breakable(state.classes[label])));
+    const item = element("li", { id: `found-${i}`, title: state.classes[label], onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examplesOf(label, 2, false), element("span", {}, ...breakable(state.classes[label])));
     item.setAttribute("role", "option");
     item.setAttribute("aria-selected", i === search.at);
     return item;
