@@ -28,7 +28,7 @@ from qurate.networks.backbones import build_backbone
 from qurate.runs.adapt import find_answers, run_adaptation, trained_network
 from qurate.runs.model_json import ModelError
 from qurate.runs.options import BACKBONE as DEFAULT_BACKBONE
-from qurate.runs.pipeline import RunOutcome
+from qurate.runs.setup import RunOutcome
 from qurate.runtime.tables import read_csv
 
 FAST = {"config": small_config("none"), "compare": False}

@@ -21,7 +21,7 @@ from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.heads import build_network
 from qurate.runs.adapt import run_adaptation
 from qurate.runs.continue_from import AppliedAnswers, PreviousRun, summarize_answers
-from qurate.runs.pipeline import RunOutcome
+from qurate.runs.setup import RunOutcome
 from qurate.runtime.tables import read_csv, to_csv
 
 NAMES = list(COLORS)

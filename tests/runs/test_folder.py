@@ -18,7 +18,7 @@ from qurate.errors import QurateError, RunError
 from qurate.runs.adapt import run_adaptation
 from qurate.runs.files import CURVES_FOLDER, lock_run
 from qurate.runs.folder import RunFolder, RunWarning, read_checkpoint
-from qurate.runs.pipeline import RunOutcome
+from qurate.runs.setup import RunOutcome
 from qurate.runtime.files import write_atomically
 from qurate.runtime.progress import Reporter
 

@@ -23,7 +23,8 @@ from qurate.runs.full_training import FULL_STEPS, full_training
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.options import BACKBONE, AdaptOptions, check_options, find_places
-from qurate.runs.pipeline import RunOutcome, RunSetup, outcome_lines, run_pipeline
+from qurate.runs.pipeline import outcome_lines, run_pipeline
+from qurate.runs.setup import RunOutcome, RunSetup
 from qurate.runtime.machine import available_cores
 from qurate.runtime.options import Train
 from qurate.runtime.paths import StrPath, is_file, is_folder

@@ -5,25 +5,20 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-import os
-import time
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from qurate.active.answers import AnswersFile
 from qurate.calibration import Calibration, fit_combination
 from qurate.combined import CombinedModel
-from qurate.config import RunConfig, TrainingConfig, to_dict
+from qurate.config import to_dict
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
 from qurate.data.samples import Inputs, Split
@@ -37,6 +32,7 @@ from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
 from qurate.report.run_page import gather_record
 from qurate.report.run_text import answers_in_words, class_warnings, flagged_in_words, outcome
 from qurate.run_results import RunRecord
+from qurate.runs.callbacks import PhaseProgress, TensorBoardCurves
 from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
     AppliedAnswers,
@@ -46,9 +42,7 @@ from qurate.runs.continue_from import (
     summarize_answers,
 )
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
-from qurate.runs.folder import RunFolder
-from qurate.runs.full_training import FullTraining, full_config, train_all_layers
-from qurate.runs.image_sources import Places
+from qurate.runs.full_training import train_all_layers
 from qurate.runs.model import AdaptedModel
 from qurate.runs.predictions import (
     calibrate,
@@ -60,14 +54,12 @@ from qurate.runs.predictions import (
     predict_record,
     train_baseline,
 )
-from qurate.runtime.options import Train
+from qurate.runs.setup import Run, RunOutcome, RunSetup
 from qurate.runtime.progress import Reporter
 from qurate.runtime.tables import is_text
 from qurate.selection.algorithm import Adaptation, fit
-from qurate.selection.answered import Previous, fit_with_answers, shorten
-from qurate.selection.callbacks import Action, Callback, RoundRecord
+from qurate.selection.answered import Previous, fit_with_answers
 from qurate.selection.crossfit import Fold, HeldOut, baseline_of, is_baseline, leave_out, score_novelty
-from qurate.selection.pseudo_labels import Positives
 from qurate.selection.q_learning.memory import readable_size
 from qurate.training import memory_of_training
 
@@ -76,103 +68,6 @@ STILL_TO_COME = (
     "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
     "--resume to finish it, or with --resume --no-compare to do without."
 )
-
-
-@dataclass(frozen=True, eq=False)
-class RunSetup:
-    """What the options of a run mean.
-
-    Args:
-        config: The run; that of the head, where all layers are trained after it.
-        backbone: By its whole name.
-        weights: Where its weights come from.
-        places: Where the images are.
-        compare: Whether to compare with S+T.
-        previous: The run that the answers are about, if any.
-        answers: What people said of the images, if anything.
-        cache: Folder of the embedding cache; the user's unless given.
-        prepare: Folder where images are stored at training size, if they are.
-        folder: Where the run is written, if anywhere.
-        message: What was chosen and why, where a word such as 'auto' left the choice to us.
-        full: How all layers are trained after the head; None if they are not.
-    """
-
-    config: RunConfig
-    backbone: str
-    weights: str
-    places: Places
-    compare: bool = True
-    previous: PreviousRun | None = None
-    answers: AnswersFile | None = None
-    cache: Path | None = None
-    prepare: Path | None = None
-    folder: RunFolder | None = None
-    message: str = ""
-    full: TrainingConfig | None = None
-
-    @property
-    def train(self) -> Train:
-        """What Algorithm 1 trains."""
-        return "head" if self.config.network.backbone == "none" else "full"
-
-    @property
-    def full_config(self) -> RunConfig | None:
-        """The run that trains all layers after the head."""
-        if self.full is None:
-            return None
-        network = dataclasses.replace(self.config.network, backbone=self.backbone, weights=self.weights)
-        taken = self.full if self.previous is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
-        return full_config(self.config, network, taken)
-
-    @property
-    def steps_taken(self) -> RunConfig:
-        """The run with the steps that it takes: fewer where it learns from answers about a finished one."""
-        return self.config if self.previous is None else shorten(self.config)
-
-
-@dataclass(frozen=True, eq=False)
-class RunOutcome:
-    """What a run leaves.
-
-    Args:
-        model: The adapted model.
-        record: What its page shows; None where the model was only loaded, as that of a run that was finished before, or
-            this process only helped another one.
-    """
-
-    model: AdaptedModel
-    record: RunRecord | None
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A run whose images are read and embedded.
-
-    Args:
-        setup: What its options mean.
-        frozen: The backbone that embedded them.
-        data: The images.
-        reporter: Shown the progress.
-        full: All layers trained after the head, if they were.
-        head: The run of the head, where `frozen` is the backbone that was trained after it.
-    """
-
-    setup: RunSetup
-    frozen: Frozen
-    data: RunData
-    reporter: Reporter
-    full: FullTraining | None = None
-    head: Run | None = None
-
-    @property
-    def of_baseline(self) -> Run:
-        """The run with the embeddings that S+T takes."""
-        return self.head or self
-
-    @property
-    def has_heads(self) -> bool:
-        """Whether the adapted network and S+T are heads of one backbone."""
-        return self.setup.train == "head" and self.head is None
 
 
 def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
@@ -623,100 +518,3 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
         lines.append(f"Model, predictions and tables: {folder}")
         lines.append(f"Open {folder / REPORT_FILE} in a browser to see what was learned.")
     return lines
-
-
-class PhaseProgress(Callback):
-    """Shows pre-training and each round as a phase.
-
-    Args:
-        reporter: Shown them.
-        config: The run.
-    """
-
-    def __init__(self, reporter: Reporter, config: RunConfig) -> None:
-        self._reporter = reporter
-        self._selection = config.selection
-        self._loads = config.network.backbone != "none"
-        self._phase, self._total = "pre-training", config.training.steps
-
-    def on_memory(self, peak: int) -> None:
-        """Say it once."""
-        self._reporter.say(f"Expected memory: about {readable_size(peak)}.")
-
-    def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """Move on."""
-        self._reporter.show(self._phase, step, self._total)
-
-    def on_waited(self, waited: float, seconds: float) -> None:
-        """Say it where images are decoded for each step."""
-        if self._loads and seconds:
-            self._reporter.say(
-                f"The network waited for data in {waited / seconds:.0%} of {seconds:.0f} seconds of training."
-            )
-
-    def on_round_start(self, number: int) -> None:
-        """A new phase."""
-        self._phase, self._total = f"round {number + 1} of {self._selection.rounds}", self._selection.round_steps
-        self._reporter.show(self._phase, 0, self._total)
-
-
-EVERY = 10
-"""Steps between two points of a curve."""
-
-
-class TensorBoardCurves(Callback):
-    """Writes losses, rewards and the number of positives as TensorBoard scalars; does nothing without the extra.
-
-    Args:
-        folder: Where the event files go; None writes nothing.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder if find_spec("tensorboard") is not None else None
-        self._writer: Any = None
-        self._steps = 0
-        self._actions = 0
-
-    def on_step(self, step: int, terms: dict[str, float]) -> None:
-        """Terms of the loss, every few steps."""
-        self._steps += 1
-        if self._steps % EVERY == 0:
-            for name, value in terms.items():
-                self._write(f"training/{name}", value, self._steps)
-
-    def on_action(self, action: Action) -> None:
-        """Reward and phi of each action."""
-        self._actions += 1
-        self._write("selection/reward", action.reward, self._actions)
-        self._write("selection/phi", action.phi, self._actions)
-
-    def on_round(self, record: RoundRecord, method: Method, positives: Positives) -> None:
-        """Positives of each round."""
-        self._write("rounds/positives", record.positives, record.round)
-        self._write("rounds/new", record.new, record.round)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _write(self, name: str, value: float, step: int) -> None:
-        """Add a point at once: torch's SummaryWriter would do so in a thread, which prints tracebacks."""
-        if self._folder is None:
-            return
-        from tensorboard.compat.proto.event_pb2 import Event  # needs the extra
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        now = time.time()
-        try:
-            if self._writer is None:  # not before there is something to write: a run may be refused
-                self._folder.mkdir(parents=True, exist_ok=True)
-                path = self._folder / f"events.out.tfevents.{now:.0f}.{os.getpid()}"
-                self._writer = RecordWriter(path.open("ab", buffering=0))
-                self._writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-            point = Summary(value=[Summary.Value(tag=name, simple_value=value)])
-            self._writer.write(Event(wall_time=now, step=step, summary=point).SerializeToString())
-        except OSError as error:
-            warnings.warn(f"{self._folder}: curves cannot be written ({error.strerror}).", RuntimeWarning, stacklevel=2)
-            self._folder = None

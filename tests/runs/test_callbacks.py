@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.selection.problem import blobs, config
 
-from qurate.runs.pipeline import EVERY, TensorBoardCurves
+from qurate.runs.callbacks import EVERY, TensorBoardCurves
 from qurate.selection.algorithm import fit
 
 
@@ -29,7 +29,7 @@ def test_a_run_leaves_its_curves(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qurate.runs.pipeline.find_spec", lambda name: None)
+    monkeypatch.setattr("qurate.runs.callbacks.find_spec", lambda name: None)
     curves = TensorBoardCurves(tmp_path / "logs")
     curves.on_step(1, {"loss": 1.0})
     curves.close()

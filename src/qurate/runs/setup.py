@@ -1,0 +1,117 @@
+"""What the options of a run mean, a run whose images are read, and what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from qurate.active.answers import AnswersFile
+from qurate.config import RunConfig, TrainingConfig
+from qurate.embedding.backbone import Frozen
+from qurate.run_results import RunRecord
+from qurate.runs.continue_from import PreviousRun, RunData
+from qurate.runs.folder import RunFolder
+from qurate.runs.full_training import FullTraining, full_config
+from qurate.runs.image_sources import Places
+from qurate.runs.model import AdaptedModel
+from qurate.runtime.options import Train
+from qurate.runtime.progress import Reporter
+from qurate.selection.answered import shorten
+
+
+@dataclass(frozen=True, eq=False)
+class RunSetup:
+    """What the options of a run mean.
+
+    Args:
+        config: The run; that of the head, where all layers are trained after it.
+        backbone: By its whole name.
+        weights: Where its weights come from.
+        places: Where the images are.
+        compare: Whether to compare with S+T.
+        previous: The run that the answers are about, if any.
+        answers: What people said of the images, if anything.
+        cache: Folder of the embedding cache; the user's unless given.
+        prepare: Folder where images are stored at training size, if they are.
+        folder: Where the run is written, if anywhere.
+        message: What was chosen and why, where a word such as 'auto' left the choice to us.
+        full: How all layers are trained after the head; None if they are not.
+    """
+
+    config: RunConfig
+    backbone: str
+    weights: str
+    places: Places
+    compare: bool = True
+    previous: PreviousRun | None = None
+    answers: AnswersFile | None = None
+    cache: Path | None = None
+    prepare: Path | None = None
+    folder: RunFolder | None = None
+    message: str = ""
+    full: TrainingConfig | None = None
+
+    @property
+    def train(self) -> Train:
+        """What Algorithm 1 trains."""
+        return "head" if self.config.network.backbone == "none" else "full"
+
+    @property
+    def full_config(self) -> RunConfig | None:
+        """The run that trains all layers after the head."""
+        if self.full is None:
+            return None
+        network = dataclasses.replace(self.config.network, backbone=self.backbone, weights=self.weights)
+        taken = self.full if self.previous is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
+        return full_config(self.config, network, taken)
+
+    @property
+    def steps_taken(self) -> RunConfig:
+        """The run with the steps that it takes: fewer where it learns from answers about a finished one."""
+        return self.config if self.previous is None else shorten(self.config)
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutcome:
+    """What a run leaves.
+
+    Args:
+        model: The adapted model.
+        record: What its page shows; None where the model was only loaded, as that of a run that was finished before, or
+            this process only helped another one.
+    """
+
+    model: AdaptedModel
+    record: RunRecord | None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run whose images are read and embedded.
+
+    Args:
+        setup: What its options mean.
+        frozen: The backbone that embedded them.
+        data: The images.
+        reporter: Shown the progress.
+        full: All layers trained after the head, if they were.
+        head: The run of the head, where `frozen` is the backbone that was trained after it.
+    """
+
+    setup: RunSetup
+    frozen: Frozen
+    data: RunData
+    reporter: Reporter
+    full: FullTraining | None = None
+    head: Run | None = None
+
+    @property
+    def of_baseline(self) -> Run:
+        """The run with the embeddings that S+T takes."""
+        return self.head or self
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the adapted network and S+T are heads of one backbone."""
+        return self.setup.train == "head" and self.head is None
