@@ -184,6 +184,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=60, help="of line 1, where all layers are trained from the start")
     parser.add_argument("--full-steps", type=int, default=60, help="of all layers after the head")
+    parser.add_argument("--no-now", dest="now", action="store_false", help="leave out all columns but 'was'")
     parser.add_argument("--no-was", dest="was", action="store_false", help="leave out the column 'was'")
     parser.add_argument("--no-choose", dest="choose", action="store_false", help="leave out the column 'kept'")
     arguments = parser.parse_args()
@@ -200,7 +201,8 @@ def main() -> None:
             paths = image_paths(files)
             embedded = put_embeddings(files, embed_files(paths, frozen, cache=Path(folder) / "cache", device="cpu"))
             images = read_prepared(files, prepare_images(paths, frozen.transform, Path(folder) / "images")[0])
-            run_seed(seed, files, embedded, images, frozen, network, arguments, table)
+            if arguments.now:
+                run_seed(seed, files, embedded, images, frozen, network, arguments, table)
             if arguments.was:
                 run_seed_from_start(seed, files, images, frozen, network, arguments, table)
     print(table)

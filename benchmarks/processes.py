@@ -1,17 +1,19 @@
 """One process, two and three on real images: the same losses, trusted pseudo-labels and predictions.
 
-    python benchmarks/processes.py --backbone torchvision/resnet34 --images 48 --steps 20
+    python benchmarks/processes.py --backbone torchvision/resnet34 --pixels 64 --images 24 --steps 20
 
 Images of Office-31 W to A in double precision, random weights, frozen norms and a linear bottleneck, selector adaptive.
-In float32 the order of sums decides the last digit, and training carries that on: `--single` shows how far, beside what
-another number of threads does in one process. `--norms` trains with a normalized bottleneck and norms that learn, of
-which each process has its own share's statistics and masks: the losses differ.
+Few small images, because convolutions in double precision are slow on a CPU. In float32 the order of sums decides the
+last digit, and training carries that on: `--single` shows how far, beside what another number of threads does in one
+process. `--norms` trains with a normalized bottleneck and norms that learn, of which each process has its own share's
+statistics and masks: the losses differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,9 +77,10 @@ def config_of(backbone: str, steps: int, devices: int, threads: int, *, norms: b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="torchvision/resnet34")
-    parser.add_argument("--pixels", type=int, default=112)
-    parser.add_argument("--images", type=int, default=48, help="of each part")
+    parser.add_argument("--pixels", type=int, default=64)
+    parser.add_argument("--images", type=int, default=24, help="of each part")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--devices", type=int, nargs="+", default=[2], help="numbers of processes")
     parser.add_argument("--single", action="store_true", help="in float32")
     parser.add_argument("--norms", action="store_true", help="batch norms and dropout")
     arguments = parser.parse_args()
@@ -88,8 +91,9 @@ def main() -> None:
     kind = torch.float32 if arguments.single else torch.float64
     split = some_of(whole, arguments.images, transform, kind)
     ones: tuple[Tensor, Positives, Tensor] | None = None
-    for devices, threads in ((1, 1), (1, 2), (2, 1), (3, 1)):
-        heard = Losses()
+    threaded = [(1, 2)] if arguments.single else []
+    for devices, threads in ((1, 1), *threaded, *((count, 1) for count in arguments.devices)):
+        heard, began = Losses(), time.perf_counter()
         config = config_of(arguments.backbone, arguments.steps, devices, threads, norms=arguments.norms)
         done = fit(split, config, callbacks=[heard])
         losses, said = (
@@ -104,7 +108,7 @@ def main() -> None:
             f"{devices} processes of {threads} threads: the first loss within {first:.0e}, all {len(losses)}", end=" "
         )
         print(f"within {last:.0e}; {len(done.positives)} positives, {positives}; {predictions:.0%} of", end=" ")
-        print("predictions the same", flush=True)
+        print(f"predictions the same; {time.perf_counter() - began:.0f} s", flush=True)
     shutdown()
 
 

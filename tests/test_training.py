@@ -25,7 +25,7 @@ from qurate.data.images import ImageFiles
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.splits import read_mme_split
 from qurate.distributed import ProcessGroup, make_fabric
-from qurate.errors import ConfigError
+from qurate.errors import ConfigError, TrainingError
 from qurate.evaluation import evaluate, predict_probabilities
 from qurate.losses import margin_cosines
 from qurate.methods import METHODS, Method, build_method
@@ -33,7 +33,7 @@ from qurate.networks.heads import build_network
 from qurate.runtime.randomness import generator
 from qurate.selection import algorithm
 from qurate.selection.callbacks import Callback
-from qurate.training import Trainer, TrainingError, build_optimizer, scheduled_rate, start
+from qurate.training import Trainer, build_optimizer, scheduled_rate, start
 
 
 def blobs(seed: int = 0, n: int = 40, width: int = 12, k: int = 3) -> Split:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from qurate.embedding.embed import embed_split as embed_split
     from qurate.errors import ConfigError as ConfigError
     from qurate.errors import QurateError as QurateError
+    from qurate.errors import TrainingError as TrainingError
     from qurate.estimator import SSDAClassifier as SSDAClassifier
     from qurate.evaluation import Metrics as Metrics
     from qurate.evaluation import evaluate as evaluate
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     from qurate.selection.pseudo_labels import Positives as Positives
     from qurate.selection.pseudo_labels import Round as Round
     from qurate.selection.selectors import Selector as Selector
-    from qurate.training import TrainingError as TrainingError
 
     __version__: str
 

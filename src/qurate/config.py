@@ -469,6 +469,28 @@ class RunConfig(Checked):
         rounds = 0 if self.selection.selector.name == "none" else self.selection.rounds
         return self.training.steps + rounds * self.selection.round_steps
 
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Samples of a batch of all devices: of the source, the labelled and the unlabelled target."""
+        return {name: getattr(self.training, name) for name in ("batch_source", "batch_target", "batch_unlabeled")}
+
+    def check_shares(self) -> None:
+        """Check that each device can take an equal share of every batch.
+
+        Raises:
+            ConfigError: If not.
+        """
+        sizes, processes = self.batch_sizes, self.execution.processes
+        for name, size in sizes.items():
+            if size % processes:
+                below, most = size - size % processes, math.gcd(*sizes.values())
+                fits = [str(n) for n in range(1, most + 1) if most % n == 0]
+                raise ConfigError(
+                    f"TrainingConfig.{name} must be a multiple of the {processes} devices, each of which takes an "
+                    f"equal share, got {size}. Use {below or processes} or {below + processes}, or one of these "
+                    f"numbers of devices: {', '.join(fits)}."
+                )
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """A run from plain dictionaries, as `to_dict` makes them."""

@@ -7,19 +7,14 @@ the gradients while the backward pass runs.
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
-import math
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -30,25 +25,16 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor, nn
 
-from qurate.config import ExecutionConfig, Precision, RunConfig
+from qurate.config import ExecutionConfig, Precision
 from qurate.data.samples import Inputs, take
-from qurate.embedding.backbone import choose_device
-from qurate.errors import ConfigError, QurateError
+from qurate.errors import ConfigError, QurateError, TrainingError, WorkerError
 from qurate.runtime.machine import available_cores
-from qurate.runtime.processes import spawn
+from qurate.runtime.processes import SpawnedProcess
 from qurate.runtime.signals import ignore_signals, signals_ignored
 
 _TIMEOUT = timedelta(days=30)
 """How long a rank waits for a broadcast of rank 0: selection may take hours. A process that dies closes its
 connections, which ends the wait at once."""
-
-
-class TrainingError(QurateError, RuntimeError):
-    """Training cannot continue; the message says at which step, why, and what to try."""
-
-
-class WorkerError(QurateError, RuntimeError):
-    """A worker process has ended or did not start; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +46,14 @@ class ProcessGroup:
         size: Number of processes.
         device: Where this process computes.
         cpu_group: torch's group for objects and CPU tensors.
-        environment: Tells Fabric the ranks; None where torchrun or Slurm does.
+        variables: What tells Fabric the rank and where rank 0 is; none where torchrun or Slurm has set them.
     """
 
     rank: int
     size: int
     device: torch.device
     cpu_group: dist.ProcessGroup | None
-    environment: LightningEnvironment | None
+    variables: Mapping[str, str]
 
     @property
     def is_rank_zero(self) -> bool:
@@ -81,79 +67,23 @@ class ProcessGroup:
         return values[0]
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over all processes, in place."""
-        dist.all_reduce(values, group=self._group_of(values))
+        """The mean over all processes of values on the device, in place."""
+        dist.all_reduce(values)
         return values.div_(self.size)
 
     def equalize_buffers(self, module: nn.Module) -> None:
         """Give every process the buffers of rank 0: statistics of batch norms, which saw shares of their own."""
         for buffer in module.buffers():
-            dist.broadcast(buffer, src=0, group=self._group_of(buffer))
+            dist.broadcast(buffer, src=0)
 
     def in_shares(self, compute: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
-        """A function of all inputs, one row each; each process computes its share, and all get the rows of all."""
-        ends = [len(inputs) * rank // self.size for rank in range(self.size + 1)]
-        counts = [end - start for start, end in itertools.pairwise(ends)]
-        if min(counts) == 0:  # a share of none could not be computed
-            return compute(inputs)
-        rows = compute(take(inputs, torch.arange(ends[self.rank], ends[self.rank + 1])))
-        padded = rows.new_zeros((max(counts), *rows.shape[1:]))  # collectives need equal sizes
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded, group=self._group_of(rows))
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
-
-    def _group_of(self, values: Tensor) -> dist.ProcessGroup | None:
-        return self.cpu_group if values.device.type == "cpu" else None
-
-
-Follow = Callable[[ProcessGroup], object]
-"""A function of a module: what the other ranks do, until rank 0 ends it. Worker processes import it by its name."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Initialized:
-    """The group that this process has joined, the config that it was made for, and the workers it started."""
-
-    group: ProcessGroup
-    config: ExecutionConfig
-    workers: list[Worker]
-
-
-_initialized: _Initialized | None = None
-
-
-class LocalEnvironment(LightningEnvironment):
-    """Tells Fabric the rank of a process among those that rank 0 started on this machine.
-
-    Fabric's own launcher would run the user's script, command or notebook again in each of them.
-
-    Args:
-        rank: Of this process.
-        port: Of rank 0.
-    """
-
-    def __init__(self, rank: int, port: int) -> None:
-        super().__init__()
-        self._rank, self._main_port = rank, port
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        """Fabric is to start none."""
-        return True
-
-    @property
-    def main_address(self) -> str:
-        """This machine."""
-        return "127.0.0.1"
-
-    def local_rank(self) -> int:
-        """Rank of this process."""
-        return self._rank
-
-    def node_rank(self) -> int:
-        """There is one machine."""
-        return 0
+        """A function of all inputs, a row on the CPU for each; every process computes its share, and gets all rows."""
+        count = -(-len(inputs) // self.size)
+        share = torch.arange(self.rank * count, (self.rank + 1) * count).clamp(max=len(inputs) - 1)  # of equal sizes
+        rows = compute(take(inputs, share))
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows, group=self.cpu_group)
+        return torch.cat(parts)[: len(inputs)]
 
 
 def make_fabric(config: ExecutionConfig, precision: Precision = "32-true", group: ProcessGroup | None = None) -> Fabric:
@@ -167,34 +97,12 @@ def make_fabric(config: ExecutionConfig, precision: Precision = "32-true", group
     Raises:
         TrainingError: If the device or the precision cannot be used here.
     """
-    return _make_fabric(config, precision) if group is None else _join_fabric(config, precision, group.environment)
+    if group is None:
+        return _fabric(config, precision)
+    return _launch(_fabric_of_several(config, precision, group.variables), group.variables)
 
 
-def _join_fabric(config: ExecutionConfig, precision: Precision, environment: LightningEnvironment | None) -> Fabric:
-    """Fabric in a process group, which is joined; `launch` changes threads and environment, which are restored."""
-    fabric = _make_fabric(
-        config,
-        precision,
-        devices=config.devices,
-        num_nodes=config.num_nodes,
-        strategy=DDPStrategy(
-            find_unused_parameters=config.strategy == "ddp_find_unused_parameters_true",
-            gradient_as_bucket_view=True,  # two copies of all gradients less
-        ),
-        plugins=[] if environment is None else [environment],
-    )
-    threads, variables = torch.get_num_threads(), dict(os.environ)
-    try:
-        with _quiet():
-            fabric.launch()
-    finally:
-        torch.set_num_threads(threads)
-        os.environ.clear()
-        os.environ.update(variables)
-    return fabric
-
-
-def _make_fabric(config: ExecutionConfig, precision: Precision, devices: int = 1, **several: Any) -> Fabric:
+def _fabric(config: ExecutionConfig, precision: Precision, devices: int = 1, **several: Any) -> Fabric:
     try:
         with _quiet():
             return Fabric(accelerator=config.device, precision=precision, devices=devices, **several)
@@ -205,6 +113,40 @@ def _make_fabric(config: ExecutionConfig, precision: Precision, devices: int = 1
             f"`device={config.device!r}`{counted}{reduced} cannot be used on this machine. Use `device='cpu'`"
             + (" and precision 32-true." if reduced else ".")
         ) from error
+
+
+def _fabric_of_several(config: ExecutionConfig, precision: Precision, variables: Mapping[str, str]) -> Fabric:
+    strategy = DDPStrategy(
+        find_unused_parameters=config.strategy == "ddp_find_unused_parameters_true",
+        gradient_as_bucket_view=True,  # two copies of all gradients less
+    )
+    plugins = [LightningEnvironment()] if variables else []
+    return _fabric(config, precision, config.devices, num_nodes=config.num_nodes, strategy=strategy, plugins=plugins)
+
+
+def _launch(fabric: Fabric, variables: Mapping[str, str]) -> Fabric:
+    """Join the process group, unless this process has; what `launch` does to the environment is undone."""
+    before = dict(os.environ)
+    os.environ.update({"OMP_NUM_THREADS": str(torch.get_num_threads()), **variables})  # else it changes the threads
+    try:
+        with _quiet():
+            fabric.launch()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return fabric
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide Fabric's own log messages."""
+    log = logging.getLogger("lightning_fabric")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def share_statistics(module: nn.Module, group: ProcessGroup | None) -> nn.Module:
@@ -218,42 +160,6 @@ def share_statistics(module: nn.Module, group: ProcessGroup | None) -> nn.Module
                 layer.process_group = dist.GroupMember.NON_GROUP_MEMBER  # a group of nobody else
         return module
     return convert_sync_batchnorm(module) if group.device.type == "cuda" else module
-
-
-def check_shares(config: RunConfig) -> None:
-    """Check that each process can take an equal share of every batch.
-
-    Raises:
-        ConfigError: If not.
-    """
-    sizes, processes = _batch_sizes(config), config.execution.processes
-    for name, size in sizes.items():
-        if size % processes:
-            below, most = size - size % processes, math.gcd(*sizes.values())
-            fits = [str(n) for n in range(1, most + 1) if most % n == 0]
-            raise ConfigError(
-                f"TrainingConfig.{name} must be a multiple of the {processes} devices, each of which takes an equal "
-                f"share, got {size}. Use {below or processes} or {below + processes}, "
-                f"or one of these numbers of devices: {', '.join(fits)}."
-            )
-
-
-def describe_shares(config: RunConfig) -> str:
-    """What each of several processes takes of a batch, in a sentence; empty for one."""
-    processes = config.execution.processes
-    whole = list(_batch_sizes(config).values())
-    each = " + ".join(str(size // processes) for size in whole)
-    total = " + ".join(map(str, whole))
-    return (
-        f"Batches of {total} (source, labelled and unlabelled target) are those of all {processes} devices together; "
-        f"each takes {each}."
-        if processes > 1
-        else ""
-    )
-
-
-def _batch_sizes(config: RunConfig) -> dict[str, int]:
-    return {name: getattr(config.training, name) for name in ("batch_source", "batch_target", "batch_unlabeled")}
 
 
 def external_world_size() -> int:
@@ -281,8 +187,18 @@ def check_world_size(config: ExecutionConfig) -> None:
         )
 
 
+_workers: list[SpawnedProcess] = []
+_joined: tuple[ProcessGroup, ExecutionConfig] | None = None
+"""The group that this process has joined, and the config that it was made for; ranks that were started for it."""
+
+Follow = Callable[[ProcessGroup], object]
+"""A function of a module: what the other ranks do, until rank 0 ends it. Worker processes import it by its name."""
+
+
 def init_process_group(config: ExecutionConfig, follow: Follow) -> ProcessGroup | None:
     """The process group that a config asks for, started unless it is already there; None for one process.
+
+    Fabric's own launcher would run the user's script, command or notebook again in each process.
 
     Args:
         config: Device, devices and nodes.
@@ -291,48 +207,72 @@ def init_process_group(config: ExecutionConfig, follow: Follow) -> ProcessGroup 
     Raises:
         ConfigError: If another number of processes was started by torchrun or Slurm, or several machines are asked for
             without either.
+        TrainingError: If the devices cannot be used here.
         WorkerError: If a process cannot be started.
     """
-    global _initialized
+    global _joined
     if config.processes == 1:
         return None
-    if _initialized is not None and _place(_initialized.config) == _place(config):
-        return _initialized.group
+    if _joined is not None and _place(_joined[1]) == _place(config):
+        return _joined[0]
     check_world_size(config)
     shutdown()
-    workers, environment = [], None
+    variables = {}
     if external_world_size() == 1:
-        environment = LocalEnvironment(0, find_free_network_port())
-        workers = _start_workers(follow, config, environment.main_port)
+        port = find_free_network_port()
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": "0"}
+    fabric = _fabric_of_several(config, "32-true", variables)
     try:
-        group = _join(config, environment)
+        if variables:
+            _start_workers(config, follow, variables)
+        _joined = _join(fabric, variables), config
     except BaseException:
-        _end(workers)
+        shutdown()
         raise
-    _initialized = _Initialized(group, config, workers)
-    return group
+    return _joined[0]
 
 
 def _place(config: ExecutionConfig) -> tuple[str, int, int]:
     return config.device, config.devices, config.num_nodes
 
 
-def _join(config: ExecutionConfig, environment: LightningEnvironment | None) -> ProcessGroup:
+def _join(fabric: Fabric, variables: Mapping[str, str]) -> ProcessGroup:
     """Join the other processes, once they are started."""
-    fabric = _join_fabric(config, "32-true", environment)
+    _launch(fabric, variables)
     cpu_group: Any = dist.new_group(backend="gloo", timeout=_TIMEOUT)
-    return ProcessGroup(fabric.global_rank, fabric.world_size, fabric.device, cpu_group, environment)
+    return ProcessGroup(fabric.global_rank, fabric.world_size, fabric.device, cpu_group, variables)
+
+
+def _start_workers(config: ExecutionConfig, follow: Follow, variables: Mapping[str, str]) -> None:
+    """Start ranks 1, 2, ... up to where they join; they end by `shutdown`, or when this process dies."""
+    threads = max(1, min(torch.get_num_threads(), available_cores() // config.devices))
+    for rank in range(1, config.devices):
+        own = {**variables, "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
+        _workers.append(SpawnedProcess(pickle.dumps(partial(_run_worker, config, follow, own)), environment=own))
+    for reason in filter(None, [worker.why_failed(None) for worker in _workers]):
+        raise WorkerError(f"A process for `devices` could not be started ({reason}). Use `devices=1`.")
+
+
+def _run_worker(
+    config: ExecutionConfig, follow: Follow, variables: Mapping[str, str], ready: Callable[[], None]
+) -> None:
+    """The body of a worker process: join the group of rank 0 and follow it, until it has ended."""
+    ignore_signals()  # rank 0 handles them, and this process ends with it
+    fabric = _fabric_of_several(config, "32-true", variables)
+    torch.ones(1, device=fabric.device)  # fails early, before the other processes wait for this one
+    ready()
+    follow(_join(fabric, variables))
 
 
 @atexit.register  # before multiprocessing waits for the processes
 def shutdown() -> None:
     """Leave the process group, if there is one, and end the worker processes that were started here."""
-    global _initialized
-    initialized, _initialized = _initialized, None
-    if initialized is not None:
-        _end(initialized.workers)
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    global _joined
+    joined, _joined = _joined, None
+    while _workers:
+        _workers.pop().close()
+    if joined is not None and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @contextmanager
@@ -351,82 +291,9 @@ def run_in_group(group: ProcessGroup | None) -> Iterator[None]:
         with nullcontext() if group.is_rank_zero else signals_ignored():
             yield
     except BaseException as error:
-        lost = isinstance(error, RuntimeError) and not isinstance(error, QurateError) and _initialized is not None
-        reasons = [worker.why_ended() for worker in _initialized.workers] if lost and _initialized is not None else []
+        lost = isinstance(error, RuntimeError) and not isinstance(error, QurateError)
+        reasons = [worker.why_failed(1) for worker in _workers if lost]
         shutdown()
         for reason in filter(None, reasons):
             raise WorkerError(f"A process that trained with this one has ended ({reason}).") from error
         raise
-
-
-@dataclass(frozen=True, eq=False)
-class Worker:
-    """The process of another rank on this machine, and what it reports: that it is ready, or why it failed."""
-
-    process: BaseProcess
-    reports: Connection
-
-    def why_ended(self) -> str:
-        """Its last words or its exit code; empty if it is running."""
-        if self.reports.poll(1):
-            try:
-                return str(self.reports.recv())
-            except EOFError:
-                self.process.join(1)
-        return "" if self.process.is_alive() else f"exit code {self.process.exitcode}"
-
-
-def _start_workers(follow: Follow, config: ExecutionConfig, port: int) -> list[Worker]:
-    """The processes of ranks 1, 2, ..., which are about to join; they end by `_end`, or when this process dies."""
-    threads = max(1, min(torch.get_num_threads(), available_cores() // config.devices))
-    workers: list[Worker] = []
-    for rank in range(1, config.devices):
-        reports, report = Pipe(duplex=False)
-        task = pickle.dumps(partial(_run_worker, follow, rank, port, config, threads))
-        workers.append(Worker(spawn(task, report, environment={"OMP_NUM_THREADS": str(threads)}), reports))
-        report.close()
-    for worker in workers:
-        try:
-            reason = worker.reports.recv()
-        except EOFError:
-            reason = worker.why_ended()
-        if reason:
-            _end(workers)
-            raise WorkerError(f"A process for `devices` could not be started ({reason}). Use `devices=1`.")
-    return workers
-
-
-def _run_worker(
-    follow: Follow, rank: int, port: int, config: ExecutionConfig, threads: int, report: Connection
-) -> None:
-    """The body of a worker process: join the group of rank 0 and follow it, until it has ended."""
-    ignore_signals()  # rank 0 handles them, and this process ends with it
-    torch.set_num_threads(threads)
-    try:
-        if choose_device(config.device).type == "cuda":
-            torch.ones(1, device=f"cuda:{rank}")  # fails early, before the other processes wait for this one
-        report.send("")
-        follow(_join(config, LocalEnvironment(rank, port)))
-    except BaseException as error:
-        report.send(f"{type(error).__name__}: {error}".splitlines()[0])
-        raise
-
-
-def _end(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.process.kill()
-    for worker in workers:
-        worker.process.join()
-        worker.reports.close()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide Fabric's own log messages."""
-    log = logging.getLogger("lightning_fabric")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

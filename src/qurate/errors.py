@@ -21,3 +21,11 @@ class DataError(QurateError, ValueError):
 
 class RunError(QurateError, RuntimeError):
     """A run folder cannot be used as asked; the message says why and what to pass."""
+
+
+class TrainingError(QurateError, RuntimeError):
+    """Training cannot continue; the message says at which step, why, and what to try."""
+
+
+class WorkerError(QurateError, RuntimeError):
+    """A worker process has ended or did not start; the message says why."""

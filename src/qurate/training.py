@@ -16,8 +16,7 @@ from qurate.config import ExecutionConfig, RunConfig, TrainingConfig
 from qurate.data.batches import Batch, TrainingData, stream_batches, stream_in_order
 from qurate.data.samples import Split
 from qurate.distributed import ProcessGroup, make_fabric, share_statistics
-from qurate.distributed import TrainingError as TrainingError
-from qurate.errors import ConfigError, QurateError
+from qurate.errors import ConfigError, QurateError, TrainingError
 from qurate.methods import Compute, Method, build_method
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
 from qurate.runtime.machine import available_cores, torch_threads, without_autocast

@@ -7,8 +7,9 @@ from torch import nn
 
 from qurate.data.images import Transform
 from qurate.embedding import backbone as precision
-from qurate.embedding.backbone import FrozenBackbone, choose_precision, has_attention
+from qurate.embedding.backbone import FrozenBackbone, choose_precision, freeze_module, has_attention
 from qurate.errors import ConfigError
+from qurate.networks.backbones import build_backbone
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +60,9 @@ def test_a_cache_tells_precisions_apart() -> None:
     assert one != two
     assert '"precision": "float16"' in two
     assert '"decoding": "JPEG at no less than 3 times the resized side"' in two
+
+
+def test_the_backbone_of_a_model_that_was_just_trained_embeds_in_evaluation_mode() -> None:
+    trained = build_backbone("timm/test_efficientnet", "none", None).module.train()
+    module = freeze_module("timm/test_efficientnet", trained, 256, (Transform(32, 32),)).module
+    assert not any(layer.training for layer in module.modules())

@@ -17,12 +17,12 @@ from qurate.config import ExecutionConfig, NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
-from qurate.errors import ConfigError
+from qurate.errors import ConfigError, TrainingError
 from qurate.methods import METHODS
 from qurate.networks.heads import CosineClassifier, Network
 from qurate.networks.inference import evaluation_mode
 from qurate.runtime.randomness import generator, seeded
-from qurate.training import Trainer, TrainingError, start
+from qurate.training import Trainer, start
 
 
 def trained(split: Split, run: RunConfig, **training: Any) -> dict[str, Tensor]:

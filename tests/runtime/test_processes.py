@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+import torch
 
-from qurate.runtime.processes import WorkerProcess, report_progress
+from qurate.runtime.processes import SpawnedProcess, WorkerProcess, report_progress
 
 
 class Counting:
@@ -82,3 +84,22 @@ def test_a_process_ends_when_the_one_that_started_it_is_killed(tmp_path: Path) -
 def test_a_builtin_is_a_task_too() -> None:
     with WorkerProcess(pickle.dumps(math.sqrt), silent=True) as worker:
         assert worker.submit(9.0).result() == 3.0
+
+
+def fail_when_ready(ready: Callable[[], None]) -> None:
+    ready()
+    raise ValueError(f"with {torch.get_num_threads()} threads")
+
+
+def test_a_spawned_process_says_that_it_is_ready_and_why_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    process = SpawnedProcess(pickle.dumps(fail_when_ready), environment={"OMP_NUM_THREADS": "2"})
+    assert process.why_failed(None) == ""
+    assert process.why_failed(None) == "ValueError: with 2 threads"
+    process.close()
+
+
+def test_a_spawned_process_that_cannot_begin_says_why() -> None:
+    process = SpawnedProcess(b"no pickle", environment={})
+    assert "UnpicklingError" in process.why_failed(None)
+    process.close()

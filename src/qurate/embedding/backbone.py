@@ -155,7 +155,8 @@ def freeze_backbones(name: str, weights: str) -> Frozen:
 
 
 def freeze_module(name: str, module: nn.Module, width: int, transforms: Sequence[Transform]) -> Frozen:
-    """The backbone of a model, in evaluation mode, for embedding; `transforms` has one for each member."""
+    """The backbone of a model, put into evaluation mode, for embedding; `transforms` has one for each member."""
+    module.eval()
     if not isinstance(module, ConcatenatedBackbones):
         return FrozenBackbone(name, module, width, transforms[0])
     parts = zip(parse_backbones(name), module.members, module.widths, transforms, strict=True)

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from qurate.active.answers import AnswersFile, read_answers
 from qurate.config import EXECUTION_FIELDS, TRAINING_FIELDS, NetworkConfig, RunConfig, TrainingConfig, read_settings
 from qurate.data.own_images import count_images
-from qurate.distributed import check_shares, check_world_size, external_world_size, init_process_group
+from qurate.distributed import check_world_size, external_world_size, init_process_group
 from qurate.embedding.backbone import choose_device
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import check_trainable, find_backbone
@@ -165,7 +165,7 @@ def run_adaptation(options: Mapping[str, Any], reporter: Reporter | None = None)
     given = check_options(options)
     setup = resolve(given)
     execution, folder = setup.config.execution, setup.folder
-    check_shares(setup.config)
+    setup.config.check_shares()
     check_world_size(execution)  # else several would write to one folder
     group = init_process_group(execution, follow_rank_zero) if external_world_size() > 1 else None
     if group is not None and not group.is_rank_zero:

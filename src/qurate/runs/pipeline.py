@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from qurate.calibration import Calibration, fit_combination
 from qurate.combined import CombinedModel
-from qurate.config import to_dict
+from qurate.config import RunConfig, to_dict
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
 from qurate.data.samples import Inputs, Split
-from qurate.distributed import describe_shares
 from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, freeze_module, transforms_of
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.methods import Method
@@ -70,6 +69,17 @@ STILL_TO_COME = (
 )
 
 
+def describe_shares(config: RunConfig) -> list[str]:
+    """What each of several devices takes of a batch, in a sentence; none for one."""
+    if (devices := config.execution.processes) == 1:
+        return []
+    whole, each = (" + ".join(str(size // n) for size in config.batch_sizes.values()) for n in (1, devices))
+    return [
+        f"Batches of {whole} (source, labelled and unlabelled target) are those of all {devices} devices together; "
+        f"each takes {each}."
+    ]
+
+
 def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     """Read the parts, embed them, fit, write the results, compare, and add the verdict to them."""
     if setup.message:
@@ -77,7 +87,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     reporter.say("Reading the images ...")
     places, folder = setup.places, setup.folder
     parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
-    for line in (*parts.lines(), *filter(None, [describe_shares(setup.config)])):
+    for line in (*parts.lines(), *describe_shares(setup.config)):
         reporter.say(line)
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)

@@ -91,17 +91,44 @@ def report_progress(number: int) -> None:
         _progress.value = number
 
 
-def spawn(task: bytes, argument: Any, *, environment: Mapping[str, str]) -> SpawnProcess:
-    """Start a process that calls a pickled task once and prints nothing; it is otherwise as `WorkerProcess` says."""
-    process = _Context().Process(target=_call_once, args=(task, dict(environment), argument))
-    with defer_signals():
-        process.start()
-    return process
+class SpawnedProcess:
+    """One spawned process that calls a task once and prints nothing; it is otherwise as `WorkerProcess` says.
+
+    Args:
+        task: A pickled callable, which is given a function to call when it is ready.
+        environment: Variables to set before torch is loaded there; it computes on OMP_NUM_THREADS threads.
+    """
+
+    def __init__(self, task: bytes, *, environment: Mapping[str, str]) -> None:
+        self._reports, report = multiprocessing.Pipe(duplex=False)
+        self._process = _Context().Process(target=_call_once, args=(task, dict(environment), report))
+        with defer_signals():
+            self._process.start()
+        report.close()
+
+    def why_failed(self, seconds: float | None) -> str:
+        """Its exception or its exit code; empty if it is ready, or running for some more seconds."""
+        try:
+            if self._reports.poll(seconds):
+                return str(self._reports.recv())
+        except EOFError:
+            self._process.join(1)
+        return "" if self._process.is_alive() else f"exit code {self._process.exitcode}"
+
+    def close(self) -> None:
+        """Kill the process, whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self._reports.close()
 
 
-def _call_once(task: bytes, environment: Mapping[str, str], argument: Any) -> None:
-    _begin(task, environment, True, None)
-    _call(argument)
+def _call_once(task: bytes, environment: Mapping[str, str], report: connection.Connection) -> None:
+    try:
+        _begin(task, environment, True, None)
+        _call(lambda: report.send(""))
+    except BaseException as error:
+        report.send(f"{type(error).__name__}: {error}".splitlines()[0])
+        raise
 
 
 class _Process(SpawnProcess):
@@ -137,7 +164,7 @@ def _begin(task: bytes, environment: Mapping[str, str], silent: bool, progress: 
     from qurate.runtime.machine import keep_freed_memory
 
     keep_freed_memory()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
     _task, _progress = pickle.loads(task), progress
 
 

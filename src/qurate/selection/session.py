@@ -14,7 +14,7 @@ from torch import Tensor
 from qurate.config import ExecutionConfig, RunConfig, SelectionConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import DataError, Split, Unlabeled, check_positions, describe
-from qurate.distributed import ProcessGroup, check_shares, init_process_group, run_in_group
+from qurate.distributed import ProcessGroup, init_process_group, run_in_group
 from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method
 from qurate.runtime.randomness import random_state, stream_seed
@@ -468,7 +468,7 @@ def check_arguments(arguments: RunArguments) -> None:
         raise DataError(f"fit: split must be a Split, for example from split_target(...), got {describe(split)}.")
     if not isinstance(config, RunConfig):
         raise ConfigError(f"fit: config must be a RunConfig, such as make_config('tml') makes, got {describe(config)}.")
-    check_shares(config)
+    config.check_shares()
     if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
         raise ConfigError(
             f"fit: selector must be an object with a method select(round), got {describe(selector)}. Selectors with "
