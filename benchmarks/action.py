@@ -76,10 +76,16 @@ def random_split(size: Size) -> Split:
 def small_config(
     preset: Preset, candidates: int | None = None, bottleneck: Bottleneck | None = None, threads: int = 0
 ) -> RunConfig:
-    """A preset after a short pre-training, with another number of candidates if one is given."""
+    """A preset after a short pre-training, with another number of candidates if one is given.
+
+    Labels are those of the network alone, and neighbours have their full weight, as in `straightforward`: what is timed
+    is an action, and decisions 57 and 58 are made once a round.
+    """
     network = NetworkConfig(bottleneck=bottleneck or ("normalized" if preset == "qurate" else "linear"))
     config = make_config("TML_DQNPL", preset=preset, network=network, steps=200, seed=SEED)
-    config = replace(config, execution=replace(config.execution, threads=threads))
+    chosen = config.selection
+    plain = replace(chosen, labeler="network", reward=replace(chosen.reward, neighbor_trust="full"))
+    config = replace(config, selection=plain, execution=replace(config.execution, threads=threads))
     return config if candidates is None else with_episode(config, candidates=candidates)
 
 

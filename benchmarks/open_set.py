@@ -93,7 +93,9 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
     kept, positions = leave_out(split, flagged)
     by_baseline = log_probabilities(baseline, unlabeled)
     result = fit(kept, config, baseline=by_baseline[positions])
-    of_adapted = [fit_fold(kept, config, fold.images, baseline=fold.baseline_of(positions)) for fold in of_baseline]
+    of_adapted = [
+        fit_fold(kept, config, fold.images, baseline=fold.unlabeled_log_probs(positions)) for fold in of_baseline
+    ]
     joined = Fold.join(of_baseline)
     kept_tensors = {
         "truth": truth,

@@ -183,7 +183,9 @@ def run(case: Case, out: Path) -> None:
     whole = [log_probabilities(fit(split, config, baseline=by_baseline).method.network, unlabeled), by_baseline]
     folds, every = plan_comparison(labels, seed=case.seed).folds, torch.arange(len(unlabeled))
     of_baseline = [fit_fold(split, plain, images) for images in folds]
-    of_adapted = [fit_fold(split, config, fold.images, baseline=fold.baseline_of(every)) for fold in of_baseline]
+    of_adapted = [
+        fit_fold(split, config, fold.images, baseline=fold.unlabeled_log_probs(every)) for fold in of_baseline
+    ]
     said = [[fold.log_probs for fold in each] for each in (of_adapted, of_baseline)]
     images = torch.cat(folds)
     tensors = {

@@ -447,7 +447,7 @@ class SelectionConfig(Checked):
     """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
     labeler: Literal["network", "combined"] = "network"
     """Who labels D_u in line 5. 'network': F and C (paper). 'combined': the product of their predictions with those of
-    S+T, where `fit` has these, divided by its mean over D_u, so that no class starves (decision 57; our choice)."""
+    S+T, where `fit` has these, divided by its mean over D_u: distribution alignment (decision 57; our choice)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
 
 

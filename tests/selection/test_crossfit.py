@@ -138,14 +138,14 @@ def test_the_adapted_model_of_a_fold_is_labelled_by_s_t_of_that_fold() -> None:
     of_baseline = fit_fold(split, baseline_of(run), images)
     part, _ = hold_out(split, images)
     alone = fit(part, baseline_of(run)).method
-    said = of_baseline.baseline_of(torch.arange(len(split.target_unlabeled)))
+    said = of_baseline.unlabeled_log_probs(torch.arange(len(split.target_unlabeled)))
     assert said is not None
     assert said.exp() == pytest.approx(predict_probabilities(alone, part.target_unlabeled.inputs), abs=1e-6)
-    some = of_baseline.baseline_of(torch.tensor([2, 0]))
+    some = of_baseline.unlabeled_log_probs(torch.tensor([2, 0]))
     assert some is not None
     assert torch.equal(some, said[[2, 0, -3, -2, -1]])
     adapted = fit_fold(split, run, images, baseline=said)
-    assert adapted.baseline_of(torch.arange(2)) is None
+    assert adapted.unlabeled_log_probs(torch.arange(2)) is None
     assert adapted.fits(split, images)
     expected = fit(part, run, baseline=said).method
     assert adapted.log_probs.exp() == pytest.approx(

@@ -20,7 +20,7 @@ from qurate.presets import make_config
 from qurate.selection.algorithm import fit
 from qurate.selection.environment import SelectionEnv
 from qurate.selection.pseudo_labels import Positives, Round, find_neighbors, pseudo_label, view
-from qurate.selection.reward import combined_labels
+from qurate.selection.reward import align_distribution
 from qurate.training import Trainer, start
 
 
@@ -102,7 +102,7 @@ def test_a_round_on_embeddings_sees_what_the_whole_network_sees() -> None:
     expected = view(trainer.method.network, data.unlabeled)
     torch.testing.assert_close(round.unlabeled.features, expected.features, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
-        round.unlabeled.probabilities, combined_labels(expected.probabilities, None), rtol=1e-3, atol=1e-4
+        round.unlabeled.probabilities, align_distribution(expected.probabilities), rtol=1e-3, atol=1e-4
     )
     assert isinstance(round.data.unlabeled, torch.Tensor)
     assert round.data.unlabeled.ndim == 2

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from qurate.selection.reward import (
     ClassSums,
+    align_distribution,
     assortativity,
     center_probabilities,
-    combined_labels,
     entropy_drop,
     leave_one_out_center_probabilities,
     neighbor_probabilities,
+    product_of_experts,
     quality,
     reward,
 )
@@ -137,7 +138,7 @@ def test_assortativity_is_one_where_all_neighbours_agree_and_about_zero_by_chanc
     assert assortativity(torch.zeros(5, dtype=torch.int64), same[:5], torch.zeros_like(labels), 3) == 1.0
 
 
-def test_combined_labels_equal_the_plain_loop() -> None:
+def test_aligned_products_equal_the_plain_loop() -> None:
     rng = torch.Generator().manual_seed(0)
     network, baseline = (torch.randn(9, 4, generator=rng, dtype=torch.float64).softmax(dim=1) for _ in range(2))
     for other in (None, baseline):
@@ -148,15 +149,15 @@ def test_combined_labels_equal_the_plain_loop() -> None:
         means = [sum(row[j] for row in products) / 9 for j in range(4)]
         divided = [[value / means[j] for j, value in enumerate(row)] for row in products]
         expected = [[value / sum(row) for value in row] for row in divided]
-        found = combined_labels(network, None if other is None else other.log())
-        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+        product = network if other is None else product_of_experts(network, other.log())
+        torch.testing.assert_close(align_distribution(product), torch.tensor(expected, dtype=torch.float64))
 
 
-def test_combined_labels_feed_a_starved_class_and_leave_equal_shares_alone() -> None:
-    starved = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.55, 0.45]])
-    assert starved.argmax(dim=1).tolist() == [0, 0, 0]
-    assert combined_labels(starved, None).argmax(dim=1).tolist() == [0, 0, 1]
+def test_alignment_gives_to_a_class_that_is_predicted_too_rarely_and_leaves_equal_shares_alone() -> None:
+    rare = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.55, 0.45]])
+    assert rare.argmax(dim=1).tolist() == [0, 0, 0]
+    assert align_distribution(rare).argmax(dim=1).tolist() == [0, 0, 1]
     equal = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
-    torch.testing.assert_close(combined_labels(equal, None), equal)
+    torch.testing.assert_close(align_distribution(equal), equal)
     never = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    torch.testing.assert_close(combined_labels(never, None), never)
+    torch.testing.assert_close(align_distribution(never), never)

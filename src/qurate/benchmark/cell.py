@@ -149,7 +149,8 @@ def make_product(split: Split, config: RunConfig) -> Product | None:
         return Product(alone, None, known, flagged)
     part, kept = leave_out(split, flagged)
     both = HeldOut.of(
-        [fit_fold(part, config, fold.images, baseline=fold.baseline_of(kept)) for fold in of_baseline], of_baseline
+        [fit_fold(part, config, fold.images, baseline=fold.unlabeled_log_probs(kept)) for fold in of_baseline],
+        of_baseline,
     )
     calibration = fit_combination(both.adapted, both.baseline, both.labels)
     return Product(calibration, log_probabilities(network, unlabeled), known, flagged)

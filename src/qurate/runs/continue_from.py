@@ -74,7 +74,9 @@ class PreviousRun:
     def fingerprint(self) -> dict[str, Any]:
         """Digests of what a run that continues from it depends on."""
         weights = tensor_digest(self.model.network.state_dict())
-        return {"model": weights, "positives": hashlib.sha256(to_csv(self.positives)).hexdigest()}
+        positives = hashlib.sha256(to_csv(self.positives)).hexdigest()
+        baseline = None if self.model.baseline is None else tensor_digest(self.model.baseline.state_dict())
+        return {"model": weights, "positives": positives, "baseline": baseline}
 
     @cached_property
     def predicted(self) -> dict[str, str]:

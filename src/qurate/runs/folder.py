@@ -199,6 +199,11 @@ class RunFolder:
                 f"{self.path} was started with other images, so it cannot be resumed with these: "
                 f"{self._changed_images(images)}. Bring the earlier ones back, or pass `force=True` to start again."
             )
+        if wanted.get("check_helping") and not kept.get("check_helping", True) and self.resumes:
+            raise RunError(
+                f"{self.path} was started with --no-compare (`compare=False`), and plain training (S+T) helps to label "
+                "the images where it is compared. Repeat --no-compare, or pass `force=True` to start again."
+            )
         if differing := sorted(found for name in names for found in _differences(name, kept.get(name), wanted[name])):
             raise RunError(
                 f"{self.path} was started with other settings, so it cannot be resumed with these: "

@@ -236,8 +236,9 @@ class Baseline:
 
     def log_probs(self, inputs: Inputs) -> Tensor | None:
         """What S+T says of embeddings; None where the run has none, or trains the backbone."""
-        in_memory = self.network is not None and isinstance(inputs, Tensor)
-        return log_probabilities(self.network, inputs) if self.network is not None and in_memory else None
+        if self.network is None or not isinstance(inputs, Tensor):
+            return None
+        return log_probabilities(self.network, inputs)
 
 
 def find_baseline(run: Run, plan: Plan) -> Baseline:
@@ -283,7 +284,7 @@ def fit_folds(
 ) -> tuple[Fold, ...]:
     """Train S+T or the adapted model without the images of each fold; those that were done before a stop are kept."""
     folder, config = run.setup.folder, run.setup.config
-    kept = {} if folder is None else folder.load_folds(split, plan.folds)
+    kept = {} if folder is None else folder.load_folds(run.data.split, plan.folds)
     if kept is None:
         run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
     done = dict(kept or {})
@@ -357,7 +358,7 @@ def continue_with_all_layers(run: Run, head: Adaptation, baseline: Baseline) -> 
     folds = asked.folds if setup.compare and setup.previous is None else ()
     trusted = dataclasses.replace(head, positives=head.positives.among(stay))
     images = leave_out(images, baseline.flagged)[0]
-    by_baseline = [fold.baseline_of(stay) for fold in baseline.folds]
+    by_baseline = [fold.unlabeled_log_probs(stay) for fold in baseline.folds]
     done = train_all_layers(
         split, images, trusted, setup.config, full, folds, look, setup.folder, run.reporter, baselines=by_baseline
     )
@@ -417,7 +418,7 @@ def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Ba
     assert baseline.network is not None
     base = run.of_baseline
     split, kept = leave_out(base.data.split, baseline.flagged)
-    by_baseline = [fold.baseline_of(kept) for fold in baseline.folds]
+    by_baseline = [fold.unlabeled_log_probs(kept) for fold in baseline.folds]
     held_out = HeldOut.of(fit_folds(base, plan, "adapted", split, by_baseline), baseline.folds)
     if run.full is not None and run.full.kept:
         held_out = dataclasses.replace(held_out, adapted=torch.cat([run.full.folds[n] for n in range(len(plan.folds))]))

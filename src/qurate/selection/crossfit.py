@@ -29,8 +29,8 @@ class Fold:
         labels: Their classes, (n,) int64.
         log_probs: Log-probabilities, (n, K).
         cosines: The largest cosine of each, standardised by those of D_u, (n,); zeros where inputs are image files.
-        unlabeled: Of S+T log-probabilities of D_u followed by the images, (N_u + n, K), which label them where the
-            adapted model is trained without these images; else empty, (0, K).
+        unlabeled: Of S+T on embeddings, log-probabilities of D_u, (N_u, K), which help to label it where the adapted
+            model is trained without these images; else empty, (0, K).
     """
 
     images: Tensor
@@ -41,13 +41,13 @@ class Fold:
 
     @classmethod
     def join(cls, parts: Sequence[Fold]) -> Fold:
-        """The rows of all of them, in their order."""
-        return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+        """The held-out rows of all of them, in their order; nothing of D_u."""
+        rows = [vars(replace(part, unlabeled=part.unlabeled[:0])).values() for part in parts]
+        return cls(*(torch.cat(columns) for columns in zip(*rows, strict=True)))
 
-    def baseline_of(self, kept: Tensor) -> Tensor | None:
-        """Log-probabilities of these samples of D_u followed by the images; None unless it is a fold of S+T."""
-        n = len(self.unlabeled) - len(self.images)
-        return self.unlabeled[torch.cat([kept, torch.arange(n, n + len(self.images))])] if n >= 0 else None
+    def unlabeled_log_probs(self, kept: Tensor) -> Tensor | None:
+        """Log-probabilities of these samples of D_u followed by the images; None where it holds none of D_u."""
+        return torch.cat([self.unlabeled[kept], self.log_probs]) if len(self.unlabeled) else None
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name."""
@@ -60,12 +60,14 @@ class Fold:
 
     def fits(self, split: Split, images: Tensor) -> bool:
         """Whether it can be of these images of a split, as far as shapes and values tell."""
-        shapes = {"log_probs": (len(images), split.n_classes), "cosines": (len(images),)}
-        sizes = (0, len(split.target_unlabeled) + len(images))
+        rows = len(split.target_unlabeled) if len(self.unlabeled) else 0
+        shapes = {
+            "log_probs": (len(images), split.n_classes),
+            "cosines": (len(images),),
+            "unlabeled": (rows, split.n_classes),
+        }
         return (
-            self.unlabeled.ndim == 2
-            and len(self.unlabeled) in sizes
-            and torch.equal(self.images, images)
+            torch.equal(self.images, images)
             and torch.equal(self.labels, split.target_labeled.labels[images])
             and all(
                 (each := getattr(self, name)).shape == shape
@@ -135,7 +137,7 @@ def fit_fold(
             of_unlabeled = largest_cosines(network, split.target_unlabeled.inputs)
             cosines = standardize(largest_cosines(network, hidden.inputs), of_unlabeled)
         if in_memory and is_baseline(config):
-            unlabeled = torch.cat([log_probabilities(network, split.target_unlabeled.inputs), log_probs])
+            unlabeled = log_probabilities(network, split.target_unlabeled.inputs)
     return Fold(images, split.target_labeled.labels[images].cpu(), log_probs, cosines, unlabeled)
 
 

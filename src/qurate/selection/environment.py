@@ -149,7 +149,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         n, count = len(round.pseudo_labels), self.config.entropy_samples
         self._entropy_at = None if count in (0, n) else torch.randperm(n, generator=self._rng)[:count]
         self._unlabeled, self._trial_labeled = round.unlabeled, self._labeled
-        self._entropy = self._entropy_of(self._unlabeled.probabilities)
+        self._entropy = self._mean_entropy(round.entropy)
         return self._observe(), {"action_mask": self._mask()}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -222,13 +222,13 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
     def _trial_entropy(self) -> float:
         """The mean entropy of F', C' on D_u, or on some of it."""
         if self._trial_sees:
-            return self._entropy_of(self._unlabeled.probabilities)
+            return self._mean_entropy(entropy(self._unlabeled.probabilities))
         inputs = self.round.data.unlabeled
         chosen = inputs if self._entropy_at is None else take(inputs, self._entropy_at)
         return float(entropy(view(self.trial.method.network, chosen).probabilities).mean())
 
-    def _entropy_of(self, probabilities: Tensor) -> float:
-        return float(entropy(probabilities if self._entropy_at is None else probabilities[self._entropy_at]).mean())
+    def _mean_entropy(self, of_all: Tensor) -> float:
+        return float((of_all if self._entropy_at is None else of_all[self._entropy_at]).mean())
 
     def _judge(self, index: Tensor) -> Positives:
         """The chosen sample with phi, its terms and its reward, Eq. (4)-(8)."""

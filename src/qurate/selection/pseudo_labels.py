@@ -17,6 +17,7 @@ from qurate.config import DQNConfig, EpisodeConfig, RewardConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import Inputs, Labeled, check_positions, take
 from qurate.distributed import ProcessGroup
+from qurate.losses import entropy
 from qurate.networks.heads import Network
 from qurate.networks.inference import backbone_output, infer
 from qurate.runtime.randomness import generator
@@ -216,7 +217,8 @@ class Round:
         trainer: F and C of the round.
         data: D_s, D_t, D_u without positives.
         target: The network's view of D_t.
-        unlabeled: Its view of D_u.
+        unlabeled: Its view of D_u; C(x) is the labeler's (decision 57).
+        entropy: Entropy of the network's own prediction of each sample of D_u, (N_u,).
         pseudo_labels: Line 5, (N_u,) int64.
         positives: D_p so far.
         neighbors: Of each sample of D_u among D_t and D_u, (N_u, k); None unless the reward asks for them.
@@ -230,6 +232,7 @@ class Round:
     data: TrainingData
     target: View
     unlabeled: View
+    entropy: Tensor
     pseudo_labels: Tensor
     positives: Positives
     neighbors: Tensor | None
@@ -306,7 +309,7 @@ class Round:
     def threshold(self) -> Tensor:
         """What phi must exceed, (N_u,)."""
         if self.config.threshold == "fixed":
-            return torch.full_like(self.phi, self.config.tau)
+            return torch.full_like(self.phi, (1 + self.center_weight) * math.log(self.config.threshold_prob))
         return self.class_quantile(self.phi, 0.5)
 
     def quality(self, classifier_prob: Tensor, center_prob: Tensor, entropy_drop: float) -> Tensor:
@@ -384,8 +387,12 @@ def pseudo_label(
         trainer, data = on_embeddings(trainer, data, chosen.selector.episode, generator(config.seed, 11, number))
     look = partial(view, trainer.method.network, group=trainer.group)
     unlabeled = look(data.unlabeled)
+    uncertainty = entropy(unlabeled.probabilities)
     if chosen.labeler == "combined":
-        combined = reward.combined_labels(unlabeled.probabilities, baseline)
+        combined = unlabeled.probabilities
+        if baseline is not None:
+            combined = reward.product_of_experts(combined, baseline)
+        combined = reward.align_distribution(combined)
         unlabeled = View(torch.cat([unlabeled.features, combined], dim=1), unlabeled.d)
     labels = unlabeled.probabilities.argmax(dim=1)
     return Round(
@@ -395,6 +402,7 @@ def pseudo_label(
         data=data,
         target=look(data.target.inputs),
         unlabeled=unlabeled,
+        entropy=uncertainty,
         pseudo_labels=labels,
         positives=positives.relabeled(labels) if chosen.relabel_positives else positives,
         neighbors=neighbors,

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _SMALLEST_PROBABILITY = 1e-12
-_SMALLEST_SHARE = 1e-3  # of an equal share: a class that is hardly predicted is not blown up without bound
+_SMALLEST_SHARE = 1e-3  # of an equal share: what a class that is hardly ever predicted is divided by
 
 
 class ClassSums(NamedTuple):
@@ -107,22 +107,22 @@ def assortativity(labels: Tensor, neighbors: Tensor, neighbor_labels: Tensor, n_
     return 1.0 if by_chance >= 1 else (equal - by_chance) / (1 - by_chance)
 
 
-def combined_labels(probabilities: Tensor, baseline: Tensor | None) -> Tensor:
-    """Predictions of D_u that no class starves under: q / mean q, where q is p times that of S+T (decision 57).
-
-    What is nearly as probable elsewhere leaves a class that is predicted too often: distribution alignment with equal
-    shares, Berthelot et al., "ReMixMatch", 2020. S+T, which was not trained on pseudo-labels, does not repeat their
-    errors.
+def product_of_experts(probabilities: Tensor, other: Tensor) -> Tensor:
+    """P q / sum over classes of p q, (N, K). Hinton, "Products of experts", 1999.
 
     Args:
-        probabilities: p of D_u by F and C, (N, K).
-        baseline: Log-probabilities by S+T, (N, K); None where there is none, and q is p.
-
-    Returns:
-        Rows that add up to 1, (N, K).
+        probabilities: p, (N, K).
+        other: log q, (N, K).
     """
-    if baseline is not None:
-        probabilities = F.softmax(probabilities.clamp_min(_SMALLEST_PROBABILITY).log() + baseline, dim=1)
+    return F.softmax(probabilities.clamp_min(_SMALLEST_PROBABILITY).log() + other, dim=1)
+
+
+def align_distribution(probabilities: Tensor) -> Tensor:
+    """Predictions of D_u divided by their mean over D_u, and by their sum, (N, K) to (N, K) (decision 57).
+
+    What is nearly as probable elsewhere leaves a class that is predicted too often: distribution alignment with equal
+    shares, Berthelot et al., "ReMixMatch", 2020.
+    """
     aligned = probabilities / probabilities.mean(dim=0).clamp_min(_SMALLEST_SHARE / probabilities.shape[1])
     return aligned / aligned.sum(dim=1, keepdim=True)
 

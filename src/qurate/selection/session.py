@@ -331,7 +331,7 @@ class Session:
             self.config, self.trainer.method.network, len(self.data.unlabeled), self.callbacks
         )
         self.callbacks.on_start(self.trainer.method)
-        self.baseline = arguments.baseline
+        self.baseline = None if arguments.baseline is None else arguments.baseline.detach().cpu().float()
         self._shared = arguments.pretrained
         self._checkpointer = Checkpointer(arguments.checkpoint, self.config.execution, self.trainer, self.selector)
         restored = self._checkpointer.restore()
@@ -486,8 +486,16 @@ def check_arguments(arguments: RunArguments) -> None:
     if pretrained is not None and not isinstance(pretrained, Pretraining):
         raise ConfigError(f"fit: pretrained must be a Pretraining, got {describe(pretrained)}.")
     shape = (len(split.target_unlabeled), split.n_classes)
-    if baseline is not None and not (isinstance(baseline, Tensor) and baseline.shape == shape):
-        raise DataError(f"fit: baseline must be log-probabilities of D_u {shape}, got {describe(baseline)}.")
+    if baseline is not None and not (
+        isinstance(baseline, Tensor)
+        and baseline.shape == shape
+        and baseline.is_floating_point()
+        and bool((baseline.exp().sum(dim=1) - 1).abs().max() < 1e-3)
+    ):
+        raise DataError(
+            f"fit: baseline must be log-probabilities of D_u {shape}, rows of which add up to 1 as probabilities, "
+            f"got {describe(baseline)}."
+        )
 
 
 def _check_positives(positives: object, selector: object, round: Round) -> None:
