@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -312,16 +312,16 @@ def fit_run(run: Run, baseline: Baseline) -> Adaptation:
     callbacks = (curves, PhaseProgress(run.reporter, setup.steps_taken))
     split, kept = leave_out(data.split, baseline.flagged)
     by_baseline = baseline.log_probs(split.target_unlabeled.inputs)
-    if before is None:
-        result = fit(split, setup.config, checkpoint=setup.folder, callbacks=callbacks, baseline=by_baseline)
-    else:
-        trusted = before.trusted(paths_of(data.parts.split.target_unlabeled))
-        positives = data.after_answers.keep(trusted).among(kept)
-        previous = Previous(before.weights(), positives, data.applied.joined)
-        result = fit_with_answers(
-            split, setup.config, previous, checkpoint=setup.folder, callbacks=callbacks, baseline=by_baseline
-        )
-    curves.close()
+    with closing(curves):
+        if before is None:
+            result = fit(split, setup.config, checkpoint=setup.folder, callbacks=callbacks, baseline=by_baseline)
+        else:
+            trusted = before.trusted(paths_of(data.parts.split.target_unlabeled))
+            positives = data.after_answers.keep(trusted).among(kept)
+            previous = Previous(before.weights(), positives, data.applied.joined)
+            result = fit_with_answers(
+                split, setup.config, previous, checkpoint=setup.folder, callbacks=callbacks, baseline=by_baseline
+            )
     return dataclasses.replace(
         result, positives=dataclasses.replace(result.positives, indices=kept[result.positives.indices])
     )
