@@ -48,23 +48,29 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed, so that the next file to be opened would take its place
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115  # as long as we run
     try:
-        run_verb()
+        run_verb(is_last=True)
     finally:
         ignore_signals()  # all is done; a signal now would print a traceback
 
 
-def run_verb() -> None:
-    """Do what the command line says; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM."""
+def run_verb(*, is_last: bool = False) -> None:
+    """Do what the command line says; exit code 2 for an error of ours, 130 for Ctrl-C, 143 for SIGTERM.
+
+    Args:
+        is_last: Whether the process ends with it: signals are ignored from its end on.
+    """
     words = sys.argv[1:] or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name need not be valid text
     on_stop(str)  # no advice yet
-    with raise_on_signal() as received, warnings.catch_warnings():
+    with raise_on_signal(restore=not is_last) as received, warnings.catch_warnings():
         warnings.showwarning = _print_once(set())
         try:
             _do(words)
             sys.stdout.flush()
+            if is_last:
+                ignore_signals()
         except BaseException as error:
             sys.exit(_explain(error, received))
 

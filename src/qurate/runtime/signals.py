@@ -45,15 +45,20 @@ class ReceivedSignal:
 
 
 @contextmanager
-def raise_on_signal() -> Iterator[ReceivedSignal]:
-    """Raise `StopSignal` on SIGINT and SIGTERM within the block; one that is ignored stays ignored."""
+def raise_on_signal(*, restore: bool = True) -> Iterator[ReceivedSignal]:
+    """Raise `StopSignal` on SIGINT and SIGTERM within the block; one that is ignored stays ignored.
+
+    Args:
+        restore: Whether the handlers of before come back; not where the process ends with the block.
+    """
     received = ReceivedSignal()
     before = _handlers() if _in_main_thread() else {}
     _set_handlers({each: received.receive for each, handler in before.items() if handler is not signal.SIG_IGN})
     try:
         yield received
     finally:
-        _set_handlers(before)
+        if restore:
+            _set_handlers(before)
 
 
 @contextmanager
