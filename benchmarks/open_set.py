@@ -28,12 +28,12 @@ from qurate.embedding.embed import embed_split
 from qurate.evaluation import hos, measure, true_labels
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import known_probability
-from qurate.presets import make_config
+from qurate.presets import baseline_of, make_config
 from qurate.runs.verdict import estimate_gain
 from qurate.runtime.files import write_atomically
 from qurate.runtime.tensors import pack_tensors, read_tensors
 from qurate.selection.algorithm import fit
-from qurate.selection.crossfit import Fold, HeldOut, baseline_of, draw_folds, fit_fold, leave_out, score_novelty
+from qurate.selection.crossfit import Fold, HeldOut, draw_folds, fit_fold, leave_out, score_novelty
 
 LITE = "timm/tf_efficientnet_lite"
 COLUMNS = {

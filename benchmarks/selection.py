@@ -2,20 +2,29 @@
 
     python benchmarks/selection.py --data ../shared/data --out selection
 
-One row of results.csv per cell; finished cells are not run again. Line 1 is trained once for the rows that share it.
-'of 0.2' are the default and the agent of version 0.2: pseudo-labels by the network alone, neighbours at full weight.
-'with S+T' is the default as `adapt` runs it, with the predictions of S+T beside those of the network (decision 57).
+One row of results.csv per cell; finished cells are not run again. Line 1 and S+T are trained once for the rows that
+share them. 'of 0.2' are the default and the agent of version 0.2: pseudo-labels by the network alone, neighbours at
+full weight. The rows after the agent's are the default with one part left out, and two ceilings that know the truth:
+the default with a judge that learns from it in place of phi, and the agent with true rewards. They are run by name:
+
+    python benchmarks/selection.py --data ../shared/data --out selection --kinds plain --seeds 0,1 --rows PARTS
+
 The table has the mean over the seeds, and a paired test of the default against each row over all columns and seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 from open_set import COLUMNS, default_of_0_2
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import functional
 
 from qurate.config import RunConfig
 from qurate.data.samples import Split
@@ -27,7 +36,12 @@ from qurate.presets import make_config
 from qurate.report.statistics import correct_for_many, sign_flip_interval, sign_flip_p_value
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
+from qurate.selection.callbacks import Callback
 from qurate.selection.crossfit import leave_out
+from qurate.selection.dqn import DQNSelector
+from qurate.selection.environment import SelectionEnv, relations_of_all
+from qurate.selection.pseudo_labels import Positives, Round
+from qurate.selection.selectors import AdaptiveConfig, Selector, Sizes, balance, best_within_room
 from qurate.selection.session import Pretraining
 
 KINDS = ("plain", "20:1", "30 per class", "15 per class")
@@ -41,9 +55,16 @@ ROWS = {
     "TML + balanced": ("tml", "balanced"),
     "adaptive of 0.2": ("tml", "adaptive"),
     "adaptive": ("tml", "adaptive"),
-    "adaptive with S+T": ("tml", "adaptive"),
     "dqn of 0.2": ("tml", "dqn"),
     "dqn": ("tml", "dqn"),
+}
+PARTS = {
+    "without S+T": ("tml", "adaptive"),
+    "without neighbours": ("tml", "adaptive"),
+    "neighbours always": ("tml", "adaptive"),
+    "without balance": ("tml", "adaptive"),
+    "judge that knows the truth": ("tml", "adaptive"),
+    "dqn with true rewards": ("tml", "dqn"),
 }
 REFERENCE = "adaptive"
 
@@ -68,8 +89,67 @@ def thin(split: Split, count: int, seed: int) -> Split:
 
 
 def config_of(row: str, seed: int) -> RunConfig:
-    config = make_config(*ROWS[row], seed=seed)
+    config = make_config(*(ROWS | PARTS)[row], seed=seed)
+    chosen = config.selection
+    if row == "without neighbours":
+        chosen = replace(chosen, reward=replace(chosen.reward, center_weight=0.0))
+    if row == "neighbours always":
+        chosen = replace(chosen, reward=replace(chosen.reward, neighbor_trust="full"))
+    if row == "without balance":
+        chosen = replace(chosen, selector=AdaptiveConfig(imbalance_limit=1e-9))
+    config = replace(config, selection=chosen)
     return default_of_0_2(config) if row.endswith("of 0.2") else config
+
+
+class TrueJudge:
+    """The default with the log-odds of a right label in place of phi, by a logistic regression on the truth."""
+
+    def __init__(self, truth: Tensor, baseline: Tensor) -> None:
+        self.truth, self.baseline = truth, baseline
+
+    def select(self, round: Round) -> Positives:
+        """As the selector 'adaptive', by a judge that nobody can have."""
+        own = round.pseudo_labels.unsqueeze(1)
+        assert round.neighbors is not None
+        certain = functional.one_hot(round.data.target.labels, round.n_classes).float()
+        everyone = torch.cat([certain, round.unlabeled.probabilities])
+        judges = [everyone[round.neighbors[:, :count]].mean(dim=1).gather(1, own) for count in (3, 10)]
+        judges.append(self.baseline.exp().gather(1, own))
+        signals = torch.cat([relations_of_all(round), standardize(torch.cat(judges, dim=1).clamp_min(1e-6).log())], 1)
+        right = (round.pseudo_labels == self.truth).numpy()
+        fitted = LogisticRegression(max_iter=500).fit(signals.numpy(), right)
+        odds, config = torch.from_numpy(fitted.decision_function(signals.numpy())).float(), AdaptiveConfig()
+        weight = balance(round, config)
+        scores = odds - weight * round.class_quantile(odds, 0.5)
+        return round.positives_at(best_within_room(round, scores, weight, config))
+
+
+class TrueRewards(DQNSelector):
+    """The agent with rewards by the truth of D_u."""
+
+    truth: Tensor
+
+    def environment(self, round: Round) -> SelectionEnv:
+        """With the truth of all of D_u."""
+        env = super().environment(round)
+        env.truth = self.truth
+        return env
+
+
+def standardize(columns: Tensor) -> Tensor:
+    return (columns - columns.mean(dim=0)) / columns.std(dim=0).clamp_min(1e-6)
+
+
+def selector_of(row: str, config: RunConfig, split: Split, baseline: Tensor) -> Selector | None:
+    """The selector of a row that knows the truth; None for the others."""
+    truth = true_labels(split.target_unlabeled)
+    if row == "judge that knows the truth":
+        return TrueJudge(truth, baseline)
+    if row != "dqn with true rewards":
+        return None
+    agent = TrueRewards.build(config, Sizes(len(truth), config.network.features, split.n_classes), Callback())
+    agent.truth = truth
+    return agent
 
 
 def run(column: dict[str, str | int], rows: list[str], split: Split, done: pd.DataFrame) -> pd.DataFrame:
@@ -79,11 +159,20 @@ def run(column: dict[str, str | int], rows: list[str], split: Split, done: pd.Da
     plain = fit(split, make_config("source_target", "none", seed=seed), pretrained=shared["source_target"]).method
     baseline, found = log_probabilities(plain.network, unlabeled), []
     of_baseline = measure(baseline.argmax(dim=1), truth, split.n_classes)
+    for shared_line in shared.values():
+        shared_line.baseline = baseline
+    nothing = torch.full_like(baseline, -math.log(split.n_classes))  # a product with it changes nothing
     for row in rows:
         if ((done[list(column)] == pd.Series(column)).all(axis=1) & (done["row"] == row)).any():
             continue
-        given = baseline if row.endswith("with S+T") else None
-        method = fit(split, config_of(row, seed), pretrained=shared[ROWS[row][0]], baseline=given).method
+        config = config_of(row, seed)
+        method = fit(
+            split,
+            config,
+            selector=selector_of(row, config, split, baseline),
+            pretrained=shared[config.method.name],
+            baseline=nothing if row == "without S+T" else None,
+        ).method
         metrics = evaluate(method, split.target_unlabeled)
         worst = float((metrics.per_class - of_baseline.per_class).nan_to_num(0).min())
         measured = {"accuracy": metrics.accuracy, "balanced_accuracy": metrics.balanced_accuracy, "worst_class": worst}
@@ -96,7 +185,7 @@ def table(results: pd.DataFrame) -> str:
     """Means by column, and the default against each row over all pairs."""
     columns = ["scenario", "kind", "shots"]
     means = 100 * results.pivot_table(index="row", columns=columns, values="accuracy", sort=False)
-    means["mean"] = means.mean(axis=1)
+    means["mean", "", ""] = means.mean(axis=1)
     by_pair = results.pivot_table(index=[*columns, "seed"], columns="row", values="accuracy")
     lines = [means.round(2).to_string()]
     others = [row for row in means.index if row != REFERENCE] if REFERENCE in by_pair else []
@@ -116,10 +205,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--scenarios", default=",".join(COLUMNS))
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", default=",".join(ROWS), help="names, or PARTS")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--shots", type=int, default=3)
     options = parser.parse_args()
+    rows = list(PARTS) if options.rows == "PARTS" else options.rows.split(",")
     torch.set_num_threads(1)
     keep_freed_memory()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -130,7 +220,7 @@ def main() -> None:
             for kind in options.kinds.split(","):
                 column = {"scenario": scenario, "kind": kind, "shots": options.shots, "seed": seed}
                 split = read(scenario, kind, seed, options.shots, options.data)
-                found = run(column, options.rows.split(","), split, done)
+                found = run(column, rows, split, done)
                 done = pd.concat([done, found]) if len(done) else found
                 done.to_csv(file, index=False)
     print(table(done))

@@ -38,13 +38,13 @@ from qurate.evaluation import true_labels
 from qurate.methods.mme import MinimaxEntropyConfig
 from qurate.networks.backbone_names import find_weights
 from qurate.networks.inference import log_probabilities
-from qurate.presets import make_config
+from qurate.presets import baseline_of, make_config
 from qurate.runs.comparison import plan_comparison
 from qurate.runs.verdict import SPREAD, UNLABELED_ERROR, estimate_gain, verdict_of
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
-from qurate.selection.crossfit import HeldOut, baseline_of, fit_fold
+from qurate.selection.crossfit import HeldOut, fit_fold
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")

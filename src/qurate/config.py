@@ -427,6 +427,11 @@ class RewardConfig(Checked):
         check(fits, "RewardConfig.network", "'round' when center is 'neighbors'", self.network)
 
     @property
+    def judges_neighbors(self) -> bool:
+        """Whether p_f is made of neighbours, who are believed as far as they are of one class (decision 58)."""
+        return self.center == "neighbors" and self.neighbor_trust == "assortative"
+
+    @property
     def tau(self) -> float:
         """(1 + beta) * log(threshold_prob)."""
         return (1 + self.center_weight) * math.log(self.threshold_prob)
@@ -447,7 +452,7 @@ class SelectionConfig(Checked):
     """Give positives their current pseudo-label each round (decision 7). Paper: they keep the one given when chosen."""
     labeler: Literal["network", "combined"] = "network"
     """Who labels D_u in line 5. 'network': F and C (paper). 'combined': the product of their predictions with those of
-    S+T, where `fit` has these, divided by its mean over D_u: distribution alignment (decision 57; our choice)."""
+    S+T, divided by its mean over D_u: distribution alignment (decision 57; our choice)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
 
 

@@ -128,5 +128,15 @@ def check_preset(preset: str) -> str:
     return preset
 
 
+def baseline_of(config: RunConfig) -> RunConfig:
+    """S+T with the network, training and seed of a run."""
+    return replace(config, method=MethodConfig.of("source_target"), selection=SelectionConfig())
+
+
+def is_baseline(config: RunConfig) -> bool:
+    """Whether a run is S+T itself."""
+    return config.method.name == "source_target" and config.selection.selector.name == "none"
+
+
 def _given(**values: float | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

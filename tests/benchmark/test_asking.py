@@ -252,7 +252,7 @@ def test_a_damaged_table_of_samples_is_told_and_the_cell_run_again(tmp_path: Pat
 
 def test_images_of_no_class_are_answered_so_and_count_as_found(split: Split) -> None:
     hidden = hide_classes(split, 4, 0, 0)
-    cell = replace(cell_of("random", ask=40, rounds=1), unknown=4)
+    cell = replace(cell_of("random", ask=40, rounds=1, selector="balanced"), unknown=4)
     (first, last), asked = (result := run_query_cell(hidden, cell, cell.config)[0]).rows, result.asked
     truth = true_labels(hidden.target_unlabeled)
     assert asked is not None

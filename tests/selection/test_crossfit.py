@@ -12,19 +12,21 @@ from tests.selection.problem import blobs, config
 
 from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import predict_probabilities, true_labels
+from qurate.networks.inference import log_probabilities
+from qurate.presets import baseline_of, is_baseline
+from qurate.selection import algorithm
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
 from qurate.selection.crossfit import (
     Fold,
     HeldOut,
-    baseline_of,
     draw_folds,
     fit_fold,
     hold_out,
-    is_baseline,
     largest_cosines,
     leave_out,
 )
+from qurate.selection.session import Pretraining
 
 
 def test_held_out_images_move_to_the_unlabelled_part() -> None:
@@ -151,4 +153,20 @@ def test_the_adapted_model_of_a_fold_is_labelled_by_s_t_of_that_fold() -> None:
     assert adapted.log_probs.exp() == pytest.approx(
         predict_probabilities(expected, part.target_unlabeled.inputs)[-3:], abs=1e-6
     )
-    assert not torch.equal(adapted.log_probs, fit_fold(split, run, images).log_probs)
+    assert torch.equal(adapted.log_probs, fit_fold(split, run, images).log_probs)  # trained anew
+    assert not torch.equal(adapted.log_probs, fit_fold(split, run, images, baseline=said.roll(1, dims=0)).log_probs)
+
+
+def test_a_run_without_s_t_trains_it_once_for_all_that_share_line_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    split, run = blobs(), config("adaptive")
+    run = dataclasses.replace(run, selection=dataclasses.replace(run.selection, labeler="combined"))
+    inputs = split.target_unlabeled.inputs
+    said = log_probabilities(fit(split, baseline_of(run)).method.network, inputs)
+    by_both = log_probabilities(fit(split, run, baseline=said).method.network, inputs)
+    shared = Pretraining()
+    first = fit(split, run, pretrained=shared).method
+    assert shared.baseline is not None
+    assert torch.equal(shared.baseline, said)
+    assert torch.equal(log_probabilities(first.network, inputs), by_both)
+    monkeypatch.setattr(algorithm, "baseline_of", None)  # a second training of S+T would fail
+    assert torch.equal(log_probabilities(fit(split, run, pretrained=shared).method.network, inputs), by_both)

@@ -15,7 +15,7 @@ from tests.selection.problem import K, make_round
 from qurate.config import EpisodeConfig, RewardConfig
 from qurate.methods import Method
 from qurate.selection.environment import SelectionEnv, draw_candidates, relations_of_all
-from qurate.selection.pseudo_labels import view
+from qurate.selection.pseudo_labels import Round, view
 from qurate.selection.reward import ClassSums
 from qurate.selection.state import build_state, state_size
 
@@ -234,3 +234,34 @@ def test_relations_are_standardised_over_d_u() -> None:
     rows = relations_of_all(make_round())
     torch.testing.assert_close(rows.mean(dim=0), torch.zeros(9), atol=1e-4, rtol=0)
     torch.testing.assert_close(rows.std(dim=0), torch.ones(9), atol=1e-3, rtol=0)
+
+
+def test_the_tenth_relation_is_what_neighbours_say_as_far_as_they_are_believed() -> None:
+    reward = RewardConfig(network="round", center="neighbors", threshold="class_median", neighbor_trust="assortative")
+    round = make_round(reward, noise=1.5)
+    without = dataclasses.replace(round, config=dataclasses.replace(reward, neighbor_trust="full"))
+    rows = relations_of_all(round)
+    assert torch.equal(rows[:, :9], relations_of_all(without))
+    believed = [row[round.pseudo_labels[i]].item() for i, row in enumerate(_means_of_neighbors(round))]
+    floored = np.array([(each + reward.neighbor_floor) / (1 + reward.neighbor_floor) for each in believed])
+    assert 0 < round.neighbor_trust < 1
+    expected = round.neighbor_trust * (floored - floored.mean()) / floored.std(ddof=1)
+    np.testing.assert_allclose(rows[:, 9], expected, atol=1e-5)
+    env = SelectionEnv(round, EpisodeConfig(candidates=7, agent="relational"), seed=0)
+    observation, _ = env.reset()
+    assert observation.shape == env.observation_space.shape == (7, 10)
+    np.testing.assert_allclose(observation, rows[env.candidates], atol=1e-5)
+
+
+def _means_of_neighbors(round: Round) -> list[torch.Tensor]:
+    assert round.neighbors is not None
+    labels, found = round.data.target.labels.tolist(), []
+    for neighbors in round.neighbors.tolist():
+        total = torch.zeros(round.n_classes)
+        for each in neighbors:
+            if each < len(labels):
+                total[labels[each]] += 1
+            else:
+                total += round.unlabeled.probabilities[each - len(labels)]
+        found.append(total / len(neighbors))
+    return found

@@ -33,6 +33,7 @@ from qurate.evaluation import (
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
 from qurate.networks.inference import log_probabilities
+from qurate.presets import baseline_of, is_baseline
 from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit
 from qurate.selection.answered import SHORTER
@@ -40,10 +41,8 @@ from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.crossfit import (
     Fold,
     HeldOut,
-    baseline_of,
     draw_folds,
     fit_fold,
-    is_baseline,
     leave_out,
     score_novelty,
 )

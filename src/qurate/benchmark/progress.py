@@ -112,11 +112,15 @@ class _Times:
         return self.steps(cell) * self._step[method]
 
     def steps(self, cell: Cell) -> float:
-        """Training steps, with what the agent costs; at most, for a run may stop early."""
+        """Training steps, with what S+T and the agent cost; at most, for a run may stop early."""
         once, again = (
-            config.total_steps + self._steps_of_actions(config) for config in (cell.config, shorten(cell.config))
+            config.total_steps + self._steps_of_baseline(config) + self._steps_of_actions(config)
+            for config in (cell.config, shorten(cell.config))
         )
         return once + cell.ask_rounds * again
+
+    def _steps_of_baseline(self, config: RunConfig) -> int:
+        return config.training.steps if config.selection.labeler == "combined" else 0
 
     def _steps_of_actions(self, config: RunConfig) -> float:
         selector = config.selection.selector

@@ -28,6 +28,7 @@ from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
+from qurate.presets import baseline_of, is_baseline
 from qurate.report.run_page import gather_record
 from qurate.report.run_text import answers_in_words, class_warnings, flagged_in_words, outcome
 from qurate.run_results import RunRecord
@@ -58,7 +59,7 @@ from qurate.runtime.progress import Reporter
 from qurate.runtime.tables import is_text
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers
-from qurate.selection.crossfit import Fold, HeldOut, baseline_of, is_baseline, leave_out, score_novelty
+from qurate.selection.crossfit import Fold, HeldOut, leave_out, score_novelty
 from qurate.selection.q_learning.memory import readable_size
 from qurate.training import memory_of_training
 

@@ -18,13 +18,14 @@ from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.networks.heads import Network
 from qurate.novelty import FALSE_DISCOVERY_RATE, NO_FIT
+from qurate.presets import baseline_of
 from qurate.run_results import FlaggedImages, RunRecord
 from qurate.runs.continue_from import RunData
 from qurate.runs.folder import RunFolder
 from qurate.runtime.progress import Reporter
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import StepCount
-from qurate.selection.crossfit import HeldOut, baseline_of
+from qurate.selection.crossfit import HeldOut
 
 Row = tuple[str, float, float, str]
 """Label, probability, known and problem."""

@@ -14,6 +14,8 @@ from torch import Tensor
 from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.distributed import ProcessGroup, run_in_group
+from qurate.networks.inference import log_probabilities
+from qurate.presets import baseline_of
 from qurate.selection.callbacks import Callback
 from qurate.selection.pseudo_labels import pseudo_label
 from qurate.selection.selectors import Selector
@@ -40,7 +42,8 @@ def fit(
         callbacks: Called as the run goes.
         checkpoint: Keeps progress after line 1 and after each round; a run resumes from what it holds.
         pretrained: Line 1, shared by runs that differ in selection alone.
-        baseline: Log-probabilities of D_u by S+T, (N_u, K); `SelectionConfig.labeler` 'combined' labels by both.
+        baseline: Log-probabilities of D_u by S+T, (N_u, K), for `SelectionConfig.labeler` 'combined'; unless given,
+            S+T is trained first.
 
     Example:
         >>> from qurate import NetworkConfig, digits_split, make_config
@@ -52,8 +55,27 @@ def fit(
     """
     arguments = RunArguments(split, config, selector, callbacks, checkpoint, pretrained, baseline)
     check_arguments(arguments)
+    if config.selection.labeler == "combined":
+        arguments = arguments._replace(baseline=find_baseline(arguments))
     with Session.open(arguments, follow_rank_zero) as run:
         return run_algorithm(run)
+
+
+def find_baseline(arguments: RunArguments) -> Tensor | None:
+    """What S+T says of D_u: given, shared by an earlier run, or trained here; not trained where inputs are image files.
+
+    There S+T would be another training of all layers (decision 57).
+    """
+    split, shared = arguments.split, arguments.pretrained
+    unlabeled = split.target_unlabeled.inputs
+    if arguments.baseline is not None or not isinstance(unlabeled, Tensor):
+        return arguments.baseline
+    if shared is not None and shared.baseline is not None:
+        return shared.baseline
+    found = log_probabilities(fit(split, baseline_of(arguments.config)).method.network, unlabeled)
+    if shared is not None:
+        shared.baseline = found
+    return found
 
 
 def run_algorithm(run: Session) -> Adaptation:

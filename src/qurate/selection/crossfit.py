@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from qurate.calibration import Calibration, combine
-from qurate.config import MethodConfig, RunConfig, SelectionConfig
+from qurate.config import RunConfig
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, join, take
 from qurate.networks.heads import Network
 from qurate.networks.inference import infer, log_probabilities
 from qurate.novelty import Novelty, fit_novelty, standardize
+from qurate.presets import is_baseline
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
@@ -214,13 +215,3 @@ def shuffle_classes(labels: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
         place[members[order]] = torch.arange(len(members))
         size[members] = len(members)
     return place, size
-
-
-def baseline_of(config: RunConfig) -> RunConfig:
-    """S+T with the network, training and seed of a run."""
-    return replace(config, method=MethodConfig.of("source_target"), selection=SelectionConfig())
-
-
-def is_baseline(config: RunConfig) -> bool:
-    """Whether a run is S+T itself."""
-    return config.method.name == "source_target" and config.selection.selector.name == "none"

@@ -54,12 +54,16 @@ class DQNSelector(NamedSelector):
     def select(self, round: Round) -> Positives:
         """Lines 6-18, then the harvest if the config asks for one."""
         episode = self.config.episode
-        env = SelectionEnv(round, episode, seed=stream_seed(self.seed, 6, round.number))
+        env = self.environment(round)
         positives = self._run_episodes(env, episode.actions, repeat=episode.repeat_episodes, callbacks=self._callbacks)
         if episode.harvest == "none":
             return positives
         chosen = harvest(round, self.agent.q_values(relations_of_all(round)), self.config)
         return chosen.remembering(positives).remembering(round.positives)
+
+    def environment(self, round: Round) -> SelectionEnv:
+        """The selection problem of a round."""
+        return SelectionEnv(round, self.config.episode, seed=stream_seed(self.seed, 6, round.number))
 
     def learn_from_answers(self, round: Round, truth: Tensor) -> None:
         """Lines 6-18 over samples that people have labelled, with true rewards; D_p stays as it is (decision 52).
@@ -137,7 +141,7 @@ def build_agent(config: RunConfig, sizes: Sizes, callbacks: Callback) -> DeepQAg
     """
     chosen = config.selection.selector
     assert isinstance(chosen, DQNConfig)
-    shape = observation_shape(chosen.episode, sizes.unlabeled, sizes.features, sizes.classes)
+    shape = observation_shape(chosen.episode, config.selection.reward, sizes.unlabeled, sizes.features, sizes.classes)
     n_actions = min(chosen.episode.candidates, sizes.unlabeled)
     learning = pool_for_run(chosen, config.selection.rounds, shape, n_actions, sizes.answers)
     cost = memory_cost(shape, n_actions, learning, chosen.episode.agent)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.config import EpisodeConfig
+from qurate.config import EpisodeConfig, RewardConfig
 from qurate.data.samples import take
 from qurate.distributed import make_fabric
 from qurate.losses import entropy
@@ -90,7 +90,8 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
 
     State: three parts (see `state.State`): [F(x), C(x)] of the N_c candidates, spent ones zero; class means of the
     same over D_t and D_p; class means over D_u by pseudo-label. The observation is that state, flat:
-    (N_c + 2K)(d + K) numbers; with `agent="relational"` it is each candidate's relations to it, (N_c, 9).
+    (N_c + 2K)(d + K) numbers; with `agent="relational"` it is each candidate's relations to it, (N_c, 9), and to its
+    neighbours where the reward judges these, (N_c, 10).
 
     Actions: a in {0, ..., N_c - 1} moves the a-th candidate from D_c to D_p. A spent candidate is no legal action:
     `info["action_mask"]` is 1 where an action is legal, and an illegal one is an error.
@@ -122,7 +123,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         self._trial_sees = config.state_network == "trial" or round.config.network == "trial"
         n_unlabeled, d = round.unlabeled.features.shape
         self._projection = fixed_projection(d, config.state_features) if config.state_features else None
-        shape = observation_shape(config, n_unlabeled, d, round.n_classes)
+        shape = observation_shape(config, round.config, n_unlabeled, d, round.n_classes)
         self.action_space = gymnasium.spaces.Discrete(min(config.candidates, n_unlabeled))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
@@ -272,6 +273,7 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         state = build_state(unlabeled.rows[self.candidates], self.spent, labeled, sums)
         if self._moments is not None:
             rows = standardize(relate(state, self.round.scale), *self._moments)
+            rows = _with_neighbors(rows, self.round, self.candidates)
             return rows.masked_fill(self.spent.unsqueeze(1), 0.0).numpy()
         if self._projection is not None:
             state = project(state, self._projection)
@@ -281,18 +283,29 @@ class SelectionEnv(gymnasium.Env[Observation, np.int64]):
         return (~self.spent).numpy().astype(np.int8)
 
 
-def observation_shape(config: EpisodeConfig, n_unlabeled: int, features: int, classes: int) -> tuple[int, ...]:
+def observation_shape(
+    config: EpisodeConfig, reward: RewardConfig, n_unlabeled: int, features: int, classes: int
+) -> tuple[int, ...]:
     """What the agent is shown: the flat state, or a row of relations for each candidate."""
     candidates = min(config.candidates, n_unlabeled)
     if config.agent == "relational":
-        return (candidates, RELATIONS)
+        return (candidates, RELATIONS + reward.judges_neighbors)
     return (state_size(candidates, config.state_features or features, classes),)
 
 
 def relations_of_all(round: Round) -> Tensor:
-    """The standardised relations of every sample of D_u, as if all were candidates, (N_u, 9)."""
+    """The standardised relations of every sample of D_u, as if all were candidates, (N_u, 9) or (N_u, 10)."""
     relations = _relate_all(round)
-    return standardize(relations, *moments(relations))
+    return _with_neighbors(standardize(relations, *moments(relations)), round, torch.arange(len(relations)))
+
+
+def _with_neighbors(relations: Tensor, round: Round, samples: Tensor) -> Tensor:
+    """The relations of some samples of D_u with p_f by their neighbours, standardised, times how far it is believed."""
+    if not round.config.judges_neighbors:
+        return relations
+    by_neighbors = round.center_prob.unsqueeze(1)
+    column = round.neighbor_trust * standardize(by_neighbors, *moments(by_neighbors))
+    return torch.cat([relations, column[samples]], dim=1)
 
 
 def _relate_all(round: Round) -> Tensor:

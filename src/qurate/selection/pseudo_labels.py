@@ -288,17 +288,22 @@ class Round:
             )
         return self._of_pseudo_label(probabilities)
 
-    @cached_property
+    @property
     def center_weight(self) -> float:
         """Weight beta of log p_f; less where the neighbours, who make p_f, are often of other classes (decision 58)."""
+        return self.config.center_weight * self.neighbor_trust
+
+    @cached_property
+    def neighbor_trust(self) -> float:
+        """How far p_f is believed: 1 where it is not made of neighbours, or whatever these are (decision 58)."""
         config = self.config
-        if config.center != "neighbors" or config.neighbor_trust == "full":
-            return config.center_weight
+        if not config.judges_neighbors:
+            return 1.0
         assert self.neighbors is not None, "a round with center='neighbors' is built with its neighbours"
         everyone = torch.cat([self.data.target.labels.cpu(), self.pseudo_labels])
         agreement = reward.assortativity(self.pseudo_labels, self.neighbors, everyone, self.n_classes)
         low, high = config.assortativity_low, config.assortativity_high
-        return config.center_weight * min(1.0, max(0.0, (agreement - low) / (high - low)))
+        return min(1.0, max(0.0, (agreement - low) / (high - low)))
 
     @cached_property
     def phi(self) -> Tensor:

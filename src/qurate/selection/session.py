@@ -67,10 +67,12 @@ class Pretraining:
     Args:
         state: Of the trainer after line 1; None until a run has done it.
         seconds: What line 1 took.
+        baseline: Log-probabilities of D_u by S+T, (N_u, K); None until a run has trained S+T.
     """
 
     state: Mapping[str, Tensor] | None = None
     seconds: float = 0.0
+    baseline: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
