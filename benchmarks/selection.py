@@ -4,8 +4,9 @@
 
 One row of results.csv per cell; finished cells are not run again. Line 1 and S+T are trained once for the rows that
 share them. 'of 0.2' are the default and the agent of version 0.2: pseudo-labels by the network alone, neighbours at
-full weight. The rows after the agent's are the default with one part left out, and two ceilings that know the truth:
-the default with a judge that learns from it in place of phi, and the agent with true rewards. They are run by name:
+full weight. PARTS are the default with one part left out; with its predictions divided by the proportions that it was
+trained with and multiplied by its mean prediction, as RLSbench does; and two ceilings that know the truth: the default
+with a judge that learns from it in place of phi, and the agent with true rewards. They are run by name:
 
     python benchmarks/selection.py --data ../shared/data --out selection --kinds plain --seeds 0,1 --rows PARTS
 
@@ -30,7 +31,7 @@ from qurate.config import RunConfig
 from qurate.data.samples import Split
 from qurate.data.suites import load_suite, read_suite_split, thin_to_tail
 from qurate.embedding.embed import embed_split
-from qurate.evaluation import evaluate, measure, true_labels
+from qurate.evaluation import measure, true_labels
 from qurate.networks.inference import log_probabilities
 from qurate.presets import make_config
 from qurate.report.statistics import correct_for_many, sign_flip_interval, sign_flip_p_value
@@ -42,7 +43,7 @@ from qurate.selection.dqn import DQNSelector
 from qurate.selection.environment import SelectionEnv, relations_of_all
 from qurate.selection.pseudo_labels import Positives, Round
 from qurate.selection.selectors import AdaptiveConfig, Selector, Sizes, balance, best_within_room
-from qurate.selection.session import Pretraining
+from qurate.selection.session import Adaptation, Pretraining
 
 KINDS = ("plain", "20:1", "30 per class", "15 per class")
 ROWS = {
@@ -63,6 +64,7 @@ PARTS = {
     "without neighbours": ("tml", "adaptive"),
     "neighbours always": ("tml", "adaptive"),
     "without balance": ("tml", "adaptive"),
+    "proportions corrected": ("tml", "adaptive"),
     "judge that knows the truth": ("tml", "adaptive"),
     "dqn with true rewards": ("tml", "dqn"),
 }
@@ -140,6 +142,14 @@ def standardize(columns: Tensor) -> Tensor:
     return (columns - columns.mean(dim=0)) / columns.std(dim=0).clamp_min(1e-6)
 
 
+def trained_proportions(split: Split, result: Adaptation) -> Tensor:
+    """Shares of the classes in a batch of line 20: half of D_s, a quarter each of D_t and D_p."""
+    parts = split.source.labels, split.target_labeled.labels, result.positives.labels
+    counts = (torch.bincount(labels, minlength=split.n_classes).clamp_min(0.5) for labels in parts)
+    source, target, positives = (each / each.sum() for each in counts)
+    return (2 * source + target + positives) / 4
+
+
 def selector_of(row: str, config: RunConfig, split: Split, baseline: Tensor) -> Selector | None:
     """The selector of a row that knows the truth; None for the others."""
     truth = true_labels(split.target_unlabeled)
@@ -166,14 +176,17 @@ def run(column: dict[str, str | int], rows: list[str], split: Split, done: pd.Da
         if ((done[list(column)] == pd.Series(column)).all(axis=1) & (done["row"] == row)).any():
             continue
         config = config_of(row, seed)
-        method = fit(
+        result = fit(
             split,
             config,
             selector=selector_of(row, config, split, baseline),
             pretrained=shared[config.method.name],
             baseline=nothing if row == "without S+T" else None,
-        ).method
-        metrics = evaluate(method, split.target_unlabeled)
+        )
+        log_probs = log_probabilities(result.method.network, unlabeled)
+        if row == "proportions corrected":
+            log_probs = log_probs + log_probs.exp().mean(dim=0).log() - trained_proportions(split, result).log()
+        metrics = measure(log_probs.argmax(dim=1), truth, split.n_classes)
         worst = float((metrics.per_class - of_baseline.per_class).nan_to_num(0).min())
         measured = {"accuracy": metrics.accuracy, "balanced_accuracy": metrics.balanced_accuracy, "worst_class": worst}
         found.append({**column, "row": row, **measured})
