@@ -30,7 +30,7 @@ from qurate.data.suites import hide_classes, load_suite, read_suite_split
 from qurate.embedding.embed import embed_split
 from qurate.evaluation import hos, measure, true_labels
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import known_probability
+from qurate.novelty import KnownShare, estimate_known, known_probability
 from qurate.presets import make_config
 from qurate.runs.verdict import estimate_gain
 from qurate.runtime.files import write_atomically
@@ -188,6 +188,13 @@ def surest_half_right(probabilities: Tensor, truth: Tensor) -> float:
     return float((predicted == truth)[half].double().mean())
 
 
+def count_known(known: Tensor, held_out: int) -> KnownShare:
+    """`estimate_known` by `known`, which lies between two p-values: the p-value is the higher of them."""
+    steps = known.double() * (held_out + 1)
+    p_values = torch.where(steps < 1, steps, steps.floor() + 1) / (held_out + 1)
+    return estimate_known(p_values, held_out)
+
+
 def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
     """One row of the table."""
     truth, labels, flagged = found["truth"], found["labels"], found["flagged"].bool()
@@ -223,8 +230,9 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
         row[f"surest half right {name}"] = surest_half_right(each[known], truth[known])
     gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
     row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
-    sure = model.exp().max(dim=1).values
-    if bool(flagged.any()):
+    sure, share = model.exp().max(dim=1).values, count_known(found["known"], len(labels))
+    row |= {"counted": 1 - share.estimate, "counted at least": 1 - share.highest}
+    if bool(flagged.any()) or share.highest < 1:
         sure = sure * known_probability(found["known"])
     for precision in PRECISIONS:
         taken = ~flagged

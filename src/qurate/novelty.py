@@ -259,6 +259,11 @@ class Novelty:
         return math.isfinite(self.threshold)
 
     @property
+    def sees_unknown(self) -> bool:
+        """Whether the unlabelled images cannot all belong to a class, be any of them flagged or not."""
+        return self.flags_any or self.highest_share < 1
+
+    @property
     def border(self) -> float:
         """What `known` is where flagged images meet the others; 0 where none is flagged."""
         return float(known_of_scores(torch.tensor([self.threshold]), self.held_out)) if self.flags_any else 0.0

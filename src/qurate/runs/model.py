@@ -311,7 +311,7 @@ class AdaptedModel:
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
-            if self.novelty is not None and self.novelty.flags_any:
+            if self.novelty is not None and self.novelty.sees_unknown:
                 sure_and_known = sure * known_probability(seen.predicted.known)
             else:
                 sure_and_known = sure
