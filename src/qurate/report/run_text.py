@@ -146,11 +146,11 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
     compared = f"compared with {count(found.held_out, 'labelled image')} that {_were(found.held_out)} held out"
     images = len(record.predictions)
     about, least = count_unknown(record)
-    in_all = f"{about:,} of {images:,} may fit none of your classes, and at least {least:,} with a confidence of 95 %."
+    in_all = f"about {about:,} of {images:,} may fit none of your classes"
     if not found.flagged and about:
         return (
-            f"About {in_all} Which ones cannot be told with {count(found.held_out, 'labelled image')}, so none was "
-            "left out of training.",
+            f"Of the unlabelled images {in_all}, and at least {least:,} with a confidence of 95 %. Which ones cannot "
+            f"be told with {count(found.held_out, 'labelled image')}, so none was left out of training.",
             "Answer 'none' about some with `qurate review RUN`, and learn from the answers with `qurate adapt --from "
             "RUN`; RUN is the folder of this run. Or label more target images and run again.",
         )
@@ -163,7 +163,7 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
     return (
         f"{count(found.flagged, 'image')} of {images:,} {seem} to fit none of your classes, {compared}. {they} left "
         f"out of training. Of those flagged, about 1 in {round(1 / found.level)} does fit one.",
-        *([f"In all about {in_all}"] if about > found.flagged else []),
+        *([f"In all {in_all}; the others cannot be told from images of the classes."] if about > found.flagged else []),
         "To find them more surely, answer 'none' about some with `qurate review RUN`, and learn from the answers with "
         "`qurate adapt --from RUN`; RUN is the folder of this run. Or remove them from the folder of unlabelled images "
         "and run again.",
