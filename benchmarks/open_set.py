@@ -13,10 +13,10 @@ trained: how many images of no class are counted where few or none can be flagge
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -145,7 +145,7 @@ def choose_classes(split: Split, unknown: int, seed: int) -> Split:
     return Split(names, choose(split.source), choose(split.target_labeled), unlabeled)
 
 
-def count_few(scenario: str, seed: int, unknown: int, split: Split) -> dict[str, float | str]:
+def count_few(scenario: str, seed: int, unknown: int, split: Split) -> dict[Hashable, Any]:
     """One row of the table of --few."""
     part = choose_classes(split, unknown, seed)
     plain = baseline_of(make_config("tml", "adaptive", seed=seed))
@@ -168,7 +168,7 @@ def count_few(scenario: str, seed: int, unknown: int, split: Split) -> dict[str,
 def few(data: Path, out: Path, scenarios: list[str], seeds: list[int]) -> None:
     """The table of --few, a row for each case; those that are in the file stay."""
     file = out / "few.csv"
-    rows = pd.read_csv(file).to_dict("records") if file.is_file() else []
+    rows: list[dict[Hashable, Any]] = pd.read_csv(file).to_dict("records") if file.is_file() else []
     for seed in seeds:
         for scenario in scenarios:
             split = None
@@ -270,10 +270,10 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     options.out.mkdir(parents=True, exist_ok=True)
-    scenarios = options.scenarios.split(",") if options.scenarios else FEW_SCENARIOS if options.few else list(COLUMNS)
+    scenarios = options.scenarios.split(",") if options.scenarios else [*(FEW_SCENARIOS if options.few else COLUMNS)]
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.few:
-        few(options.data, options.out, list(scenarios), seeds)
+        few(options.data, options.out, scenarios, seeds)
         return
     for case in cases(scenarios, seeds):
         file = options.out / f"{case.name}.safetensors"
