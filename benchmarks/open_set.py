@@ -5,15 +5,18 @@ the network adapted without the flagged images, the same without all images of u
 of both models. The table is computed from these, so that a rule can be changed without training again.
 
     python benchmarks/open_set.py --data ../shared/data --out open_set
+
+With --few the cases are ten classes of Office-31, three labels each, and 0, 2 or 5 other classes, and only S+T is
+trained: how many images of no class are counted where few or none can be flagged.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -22,12 +25,12 @@ from torch import Tensor
 from qurate.benchmark.cell import judge
 from qurate.calibration import accept_at_precision, at_temperature, combine, fit_combination, fit_temperature
 from qurate.config import RunConfig
-from qurate.data.samples import Split
+from qurate.data.samples import UNKNOWN, Labeled, SealedLabels, Split, Unlabeled, take
 from qurate.data.suites import hide_classes, load_suite, read_suite_split
 from qurate.embedding.embed import embed_split
 from qurate.evaluation import hos, measure, true_labels
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import known_probability
+from qurate.novelty import KnownShare, estimate_known, known_probability
 from qurate.presets import baseline_of, make_config
 from qurate.runs.verdict import estimate_gain
 from qurate.runtime.files import write_atomically
@@ -42,6 +45,8 @@ COLUMNS = {
     "Art:Clipart": ("office_home", f"{LITE}0+{LITE}2", 40),
     "Clipart:Art": ("office_home", f"{LITE}0+{LITE}2", 40),
 }
+FEW_SCENARIOS, FEW_KNOWN, FEW_UNKNOWN = ("webcam:amazon", "dslr:amazon"), 10, (0, 2, 5)
+"""The cases of --few."""
 ANSWERS = 25
 """Images that people say are of no class."""
 PRECISIONS = (0.9, 0.95)
@@ -121,11 +126,73 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
     return kept_tensors
 
 
+def choose_classes(split: Split, unknown: int, seed: int) -> Split:
+    """Ten classes of a split, and as many others, whose images are of no class; the rest is left out."""
+    order = torch.randperm(split.n_classes, generator=torch.Generator().manual_seed(1000 + seed))
+    known, hidden = order[:FEW_KNOWN].sort().values, order[FEW_KNOWN : FEW_KNOWN + unknown]
+    gone = -9
+    into = torch.full((split.n_classes,), gone)
+    into[known], into[hidden] = torch.arange(FEW_KNOWN), UNKNOWN
+
+    def choose(part: Labeled) -> Labeled:
+        kept = (into[part.labels] >= 0).nonzero().squeeze(1)
+        return Labeled(take(part.inputs, kept), into[part.labels][kept])
+
+    truth = into[true_labels(split.target_unlabeled)]
+    kept = (truth != gone).nonzero().squeeze(1)
+    unlabeled = Unlabeled(take(split.target_unlabeled.inputs, kept), SealedLabels(truth[kept]))
+    names = tuple(split.classes[label] for label in known.tolist())
+    return Split(names, choose(split.source), choose(split.target_labeled), unlabeled)
+
+
+def count_few(scenario: str, seed: int, unknown: int, split: Split) -> dict[Hashable, Any]:
+    """One row of the table of --few."""
+    part = choose_classes(split, unknown, seed)
+    plain = baseline_of(make_config("tml", "adaptive", seed=seed))
+    folds = [fit_fold(part, plain, each) for each in draw_folds(part.target_labeled.labels, 3, seed=seed)]
+    held_out = [(fold.images, fold.cosines) for fold in folds]
+    novelty, flagged = score_novelty(part, fit(part, plain).method.network, held_out)
+    images = len(flagged)
+    return {
+        "scenario": scenario,
+        "seed": seed,
+        "labels": len(novelty.held_out),
+        "unlabelled": images,
+        "of no class": int((true_labels(part.target_unlabeled) < 0).sum()),
+        "flagged": int(flagged.sum()),
+        "about": round((1 - novelty.share) * images),
+        "at least": round((1 - novelty.highest_share) * images),
+    }
+
+
+def few(data: Path, out: Path, scenarios: list[str], seeds: list[int]) -> None:
+    """The table of --few, a row for each case; those that are in the file stay."""
+    file = out / "few.csv"
+    rows: list[dict[Hashable, Any]] = pd.read_csv(file).to_dict("records") if file.is_file() else []
+    for seed in seeds:
+        for scenario in scenarios:
+            split = None
+            for unknown in FEW_UNKNOWN:
+                if (scenario, seed, unknown) in {(row["scenario"], row["seed"], row["unknown"]) for row in rows}:
+                    continue
+                split = split or read(Case(scenario, seed, 0), data)
+                rows.append({"unknown": unknown, **count_few(scenario, seed, unknown, split)})
+                write_atomically(file, pd.DataFrame(rows).to_csv(index=False))
+                print(rows[-1], flush=True)
+
+
 def surest_half_right(probabilities: Tensor, truth: Tensor) -> float:
     """The share of right predictions in the half that the model is surest of."""
     sure, predicted = probabilities.max(dim=1)
     half = sure.argsort(descending=True, stable=True)[: len(sure) // 2]
     return float((predicted == truth)[half].double().mean())
+
+
+def count_known(known: Tensor, held_out: int) -> KnownShare:
+    """`estimate_known` by `known`, which lies between two p-values: the p-value is the higher of them."""
+    steps = known.double() * (held_out + 1)
+    p_values = torch.where(steps < 1, steps, steps.floor() + 1) / (held_out + 1)
+    return estimate_known(p_values, held_out)
 
 
 def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
@@ -163,8 +230,9 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
         row[f"surest half right {name}"] = surest_half_right(each[known], truth[known])
     gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
     row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
-    sure = model.exp().max(dim=1).values
-    if bool(flagged.any()):
+    sure, share = model.exp().max(dim=1).values, count_known(found["known"], len(labels))
+    row |= {"counted": 1 - share.estimate, "counted at least": 1 - share.highest}
+    if bool(flagged.any()) or share.highest < 1:
         sure = sure * known_probability(found["known"])
     for precision in PRECISIONS:
         taken = ~flagged
@@ -195,13 +263,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with office31 and office_home")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--scenarios", default=",".join(COLUMNS))
+    parser.add_argument("--few", action="store_true", help="ten classes, and S+T alone")
+    parser.add_argument("--scenarios")
     parser.add_argument("--seeds", default="0,1,2")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     options.out.mkdir(parents=True, exist_ok=True)
-    for case in cases(options.scenarios.split(","), [int(seed) for seed in options.seeds.split(",")]):
+    scenarios = options.scenarios.split(",") if options.scenarios else [*(FEW_SCENARIOS if options.few else COLUMNS)]
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    if options.few:
+        few(options.data, options.out, scenarios, seeds)
+        return
+    for case in cases(scenarios, seeds):
         file = options.out / f"{case.name}.safetensors"
         if not file.is_file():
             write_atomically(file, pack_tensors(train(case, read(case, options.data))))

@@ -19,6 +19,7 @@ from qurate.novelty import (
     Novelty,
     class_means,
     conformal_p_values,
+    estimate_known,
     fit_novelty,
     fit_ridge,
     flag,
@@ -294,6 +295,7 @@ def test_far_clusters_are_found_and_little_else(seed: int) -> None:
     assert int((flagged & ~folder.known).sum()) > 100
     assert int((flagged & folder.known).sum()) <= 0.2 * int(flagged.sum())
     assert novelty.share == pytest.approx(300 / 420, abs=0.15)
+    assert novelty.share <= novelty.highest_share < 1
     new = folder.strange[120:]  # images that it has not seen
     assert float(novelty.flags(new).float().mean()) > 0.8
 
@@ -330,7 +332,7 @@ def test_a_clean_folder_has_nothing_to_flag() -> None:
         flags.append(int(flagged.sum()))
         if not flags[-1]:
             assert novelty.threshold == -math.inf
-            assert novelty.share == 1
+            assert novelty.share > 0.75
             assert not bool(novelty.flags(torch.randn(5, WIDTH, generator=rng())).any())
     assert sorted(flags)[len(flags) // 2] == 0
     assert max(flags) < 0.05 * 300
@@ -359,4 +361,56 @@ def test_few_held_out_images_flag_nothing_near() -> None:
     assert int((Folder(120, near=0.7, shots=6).fit()[1]).sum()) > 60
     novelty, flagged = far.fit(held_out=8)
     assert not bool(flagged.any())
-    assert novelty.threshold == -math.inf
+    assert (novelty.threshold, novelty.share, novelty.highest_share) == (-math.inf, 1.0, 1.0)
+
+
+def test_images_of_no_class_are_counted_where_none_can_be_flagged() -> None:
+    """With 24 held-out images nothing that leans to a class can be flagged, but 120 of 420 images are too many."""
+    found = []
+    for seed in range(5):
+        novelty, flagged = Folder(120, near=0.7, shots=3, seed=seed).fit()
+        if not bool(flagged.any()):
+            found.append((novelty.share, novelty.highest_share))
+    assert len(found) >= 3
+    assert np.mean([share for share, _ in found]) == pytest.approx(300 / 420, abs=0.15)
+    assert np.mean([highest < 1 for _, highest in found]) > 0.5
+
+
+def highest_by_hand(above: int, images: int, held_out: int, rank: int) -> int:
+    """The largest m with P(X <= above) > 5 %, where X is how many of m draws are above the rank-th of held_out ones.
+
+    All orders of m + held_out draws are equally likely, so P(X = x) is a quotient of binomial coefficients.
+    """
+
+    def at_most(m: int) -> float:
+        whole = math.comb(m + held_out, m)
+        ways = [math.comb(m - x + rank - 1, m - x) * math.comb(x + held_out - rank, x) for x in range(above + 1)]
+        return sum(ways) / whole
+
+    return max(m for m in range(above, images + 1) if at_most(m) > 0.05)
+
+
+@pytest.mark.parametrize(("held_out", "images", "seed"), [(12, 60, 0), (24, 60, 1), (31, 90, 2), (60, 40, 3)])
+def test_the_highest_number_of_known_images_is_that_of_counting_orders(held_out: int, images: int, seed: int) -> None:
+    scores = normal(images, seed=seed) - 3 * (torch.arange(images) % 3 == 0)
+    p_values = conformal_p_values(scores, normal(held_out, seed=seed + 50))
+    rank = int(0.3 * (held_out + 1))
+    above = int((p_values > 0.3).sum())
+    estimate, highest = estimate_known(p_values, held_out)
+    assert round(highest * images) == highest_by_hand(above, images, held_out, rank)
+    exact = above / images * (held_out + 1) / (held_out + 1 - rank)
+    assert estimate == pytest.approx(min(exact, highest))
+
+
+@pytest.mark.parametrize(("share", "distance"), [(1.0, 0.0), (0.7, 3.0), (0.7, 1.5), (0.4, 3.0)])
+def test_the_highest_share_is_too_low_in_one_draw_of_twenty_at_most(share: float, distance: float) -> None:
+    images, known = 400, torch.arange(400) < share * 400
+    found = []
+    for seed in range(400):
+        scores = normal(images, seed=seed) - distance * (~known)
+        found.append(estimate_known(conformal_p_values(scores, normal(30, seed=seed + 10_000)), 30))
+    assert np.mean([each.highest < share for each in found]) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+    if distance == 3:
+        assert np.mean([each.estimate for each in found]) == pytest.approx(share, abs=0.05)
+    if share == 0.4:
+        assert np.mean([each.highest < 1 for each in found]) > 0.95

@@ -20,9 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import betabinom
 from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,11 +41,16 @@ FALSE_DISCOVERY_RATE = 0.1
 """Share of the flagged images that belong to a class after all, on average over folders."""
 NO_FIT = "fits none of the classes"
 """What is said of a flagged image."""
+CONFIDENCE = 0.95
+"""Of the largest number of images that belong to a class."""
 _STOREY = 0.5  # p-values above this are taken to be of known images: Storey, 2002
+_COUNTED = 0.3
+"""The same where images of no class are counted, not flagged. In clean folders p-values above one half are too few, for
+labelled images fit best of all. Our choice, on W to A, D to A and Clipart to Art."""
 _STEPS = 30  # of smoothing: 0.8 ** 30 is 0.1 %
 _SLICE = 1024
 _LEAST_HELD_OUT = 10
-"""Held-out images below which nothing is flagged: the smallest p-value would be above 0.09. Our choice."""
+"""Held-out images below which nothing is flagged or counted: the smallest p-value would be above 0.09. Our choice."""
 
 
 def unit(vectors: Tensor) -> Tensor:
@@ -145,8 +152,48 @@ def _tail(scores: Tensor, held_out: Tensor) -> Tensor:
 
 
 def known_share(p_values: Tensor) -> float:
-    """The estimated share of images that belong to a class: 2 #{p > 1/2} / N, at most 1. Storey, 2002."""
+    """The share of images that belong to a class as `flag` takes it: 2 #{p > 1/2} / N, at most 1. Storey, 2002."""
     return min(1.0, (1 + int((p_values > _STOREY).sum())) / ((1 - _STOREY) * len(p_values)))
+
+
+class KnownShare(NamedTuple):
+    """Which share of the images of a folder belongs to a class.
+
+    Args:
+        estimate: At most 1.
+        highest: It is no more than this, with a confidence of 95 %; 1 where all images may belong to a class.
+    """
+
+    estimate: float
+    highest: float
+
+
+def estimate_known(p_values: Tensor, held_out: int) -> KnownShare:
+    """How many images of a folder belong to a class, whether or not any can be flagged.
+
+    With n held-out images and r = floor(0.3 (n + 1)), an image of a class has a p-value above 0.3 if it fits better
+    than the r-th of them: with probability (n + 1 - r) / (n + 1). The share of such p-values divided by that is the
+    estimate of Storey, 2002. The r-th of few held-out images may be a high or a low one, so of m images of the classes
+    a number with the beta-binomial distribution of m, n + 1 - r and r has such a p-value. The highest number is the
+    largest m for which what is seen, or less, has a probability above 5 %.
+
+    Images of no class that look like a class count as known, so both are rather too high.
+
+    Args:
+        p_values: Of all images of the folder, (N,).
+        held_out: n, at least 3.
+    """
+    images, rank = len(p_values), int(_COUNTED * (held_out + 1))
+    above = int((p_values * (held_out + 1) > rank + 0.5).sum())  # p-values above 0.3 are whole ranks
+    estimate = above / images * (held_out + 1) / (held_out + 1 - rank)
+    low, high = above, images  # the largest m that is not too many is between them
+    while low < high:
+        middle = (low + high + 1) // 2
+        if betabinom.cdf(above, middle, held_out + 1 - rank, rank) > 1 - CONFIDENCE:
+            low = middle
+        else:
+            high = middle - 1
+    return KnownShare(min(estimate, low / images), low / images)
 
 
 def flag(p_values: Tensor, level: float = FALSE_DISCOVERY_RATE) -> Tensor:
@@ -194,6 +241,7 @@ class Novelty:
         folds: What the held-out scores were made of, for `fit_novelty` with answers of people: its argument.
         threshold: Images with a score below this are flagged; -inf flags none.
         share: Estimated share of the unlabelled images that belong to a class.
+        highest_share: It is no more than this, with a confidence of 95 %.
     """
 
     center: Tensor
@@ -203,11 +251,22 @@ class Novelty:
     folds: tuple[tuple[Tensor, Tensor], ...] = ()
     threshold: float = -math.inf
     share: float = 1.0
+    highest_share: float = 1.0
 
     @property
     def flags_any(self) -> bool:
         """Whether an image can be flagged at all."""
         return math.isfinite(self.threshold)
+
+    @property
+    def sees_unknown(self) -> bool:
+        """Whether the unlabelled images cannot all belong to a class, be any of them flagged or not."""
+        return self.flags_any or self.highest_share < 1
+
+    @property
+    def border(self) -> float:
+        """What `known` is where flagged images meet the others; 0 where none is flagged."""
+        return float(known_of_scores(torch.tensor([self.threshold]), self.held_out)) if self.flags_any else 0.0
 
     def scores(self, embeddings: Tensor) -> Tensor:
         """The regression w . unit(unit(e) - center) + b, (N, width) to (N,)."""
@@ -303,10 +362,11 @@ def fit_novelty(
     scores = both @ weight + bias
     of_unlabeled, of_held_out = scores[: len(rows)], scores[len(rows) :].sort().values
     p_values = conformal_p_values(of_unlabeled, of_held_out)
-    flagged = flag(p_values)
+    flagged, share, threshold = flag(p_values), KnownShare(1.0, 1.0), -math.inf
+    if len(images) >= _LEAST_HELD_OUT:
+        share = estimate_known(p_values, len(images))
     if len(images) < _LEAST_HELD_OUT or int((~flagged).sum()) < 2:
         flagged = torch.zeros_like(flagged)
-    if not bool(flagged.any()):
-        return Novelty(center, weight, bias, of_held_out, tuple(folds)), flagged
-    threshold = float(of_unlabeled[flagged].max() + of_unlabeled[~flagged].min()) / 2  # rounding moves nothing across
-    return Novelty(center, weight, bias, of_held_out, tuple(folds), threshold, known_share(p_values)), flagged
+    if bool(flagged.any()):  # between the two, so that rounding moves nothing across
+        threshold = float(of_unlabeled[flagged].max() + of_unlabeled[~flagged].min()) / 2
+    return Novelty(center, weight, bias, of_held_out, tuple(folds), threshold, *share), flagged

@@ -123,19 +123,21 @@ class RunAnswers:
 
 @dataclass(frozen=True)
 class FlaggedImages:
-    """The unlabelled images that fit none of the classes, and how that was found out.
+    """The unlabelled images that fit none of the classes: those that can be told, and how many there are in all.
 
     Args:
         flagged: How many.
         level: Share of them that belongs to a class after all, about.
         held_out: How many labelled target images they were compared with.
         share: Estimated share of all unlabelled images that belong to a class.
+        highest_share: It is no more than this, with a confidence of 95 %; 1 where all may belong to one.
     """
 
     flagged: int
     level: float
     held_out: int
     share: float
+    highest_share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

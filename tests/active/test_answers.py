@@ -347,3 +347,10 @@ def test_a_disk_that_does_not_answer_is_an_error_in_time(log: AnswerLog, monkeyp
     with pytest.raises(RunError, match=r"labels.csv: cannot be read \(the disk does not answer within 0.1 seconds\)"):
         AnswerLog(log.path, patience=0.1).rows()
     never.set()
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", 'a "quoted", name', "=1+1", "été", "🐈\u200d⬛"])
+def test_the_name_of_a_new_class_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
+    log = AnswerLog(tmp_path / "labels.csv")
+    log.add([{"file": "a.png", "answer": "label", "label": name, "predicted": "b", "asked": "border"}])
+    assert read_answers(tmp_path / "labels.csv").current["a.png"].label == name

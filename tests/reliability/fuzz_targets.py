@@ -395,7 +395,7 @@ def _page(root: Path) -> Iterator[list[Target]]:
 
     answers = st.fixed_dictionaries(
         {"image": st.integers(-2, 50) | JSON_WORDS, "answer": st.sampled_from(["label", "none", "wrong", "undo", 5])},
-        optional={"label": st.integers(-2, 15) | JSON_WORDS},
+        optional={"label": st.integers(-2, 15) | JSON_WORDS, "name": TEXTS | JSON_WORDS},
     )
     bodies = st.one_of(
         ANY_BYTES,

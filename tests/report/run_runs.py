@@ -124,7 +124,7 @@ def cluttered_run(folder: Path, classes: tuple[str, ...] = ("mug", "desk_lamp", 
     fields: dict[str, Any] = {
         "predictions": predictions,
         "positives": record.positives[~record.positives["file"].isin(predictions["file"][flagged])],
-        "flagged": FlaggedImages(int(flagged.sum()), 0.1, 60, 0.81),
+        "flagged": FlaggedImages(int(flagged.sum()), 0.1, 60, 0.81, 0.9),
         "calibration": Calibration(2.5, "held-out images", 60),
         "held_out": held_out,
     }

@@ -185,11 +185,11 @@ def test_the_page_shows_what_fits_no_class_worst_first(tmp_path: Path) -> None:
     ("flagged", "words"),
     [
         (
-            FlaggedImages(410, 0.1, 93, 0.73),
+            FlaggedImages(4, 0.1, 93, 0.73, 0.81),
             [
-                "410 images of 36 seem to fit none of your classes, compared with 93 labelled images that were held",
+                "4 images of 36 seem to fit none of your classes, compared with 93 labelled images that were held",
                 "They were left out of training. Of those flagged, about 1 in 10 does fit one.",
-                "about 73 % (about 26) are estimated to belong to one of the classes",
+                "In all about 10 of 36 may fit none of your classes; the others cannot be told from images of the",
                 "qurate review RUN",
                 "qurate adapt --from RUN",
                 "remove them from the folder",
@@ -200,6 +200,15 @@ def test_the_page_shows_what_fits_no_class_worst_first(tmp_path: Path) -> None:
             FlaggedImages(0, 0.1, 21, 1.0),
             ["No image was found that fits none", "21 labelled images", "The fewer those are, the further from all"],
         ),
+        (
+            FlaggedImages(0, 0.1, 30, 0.7, 0.9),
+            [
+                "Of the unlabelled images about 11 of 36 may fit none of your classes, and at least 4 with a",
+                "Which ones cannot be told with 30 labelled images, so none was left out of training.",
+                "Answer 'none' about some with `qurate review RUN`",
+            ],
+        ),
+        (FlaggedImages(0, 0.1, 30, 0.8), ["No image was found that fits none"]),
     ],
 )
 def test_images_of_no_class_are_told_in_words(tmp_path: Path, flagged: FlaggedImages, words: list[str]) -> None:
@@ -207,7 +216,24 @@ def test_images_of_no_class_are_told_in_words(tmp_path: Path, flagged: FlaggedIm
     said = " ".join(flagged_in_words(record)).replace("\u00a0", " ")
     assert all(word in said for word in words), said
     page = written(record, tmp_path)
-    assert ("left out of training" in page.said("unknown")) == (flagged.flagged > 0)
+    assert ("were left out of training" in page.said("unknown").replace("It was", "they were")) == (flagged.flagged > 0)
+
+
+def test_where_none_can_be_told_the_page_shows_the_images_that_fit_worst(tmp_path: Path) -> None:
+    record = cluttered_run(tmp_path)
+    record = dataclasses.replace(
+        record,
+        predictions=record.predictions.assign(flagged=False),
+        flagged=FlaggedImages(0, 0.1, 30, 0.7, 0.9),
+    )
+    page = written(record, tmp_path)
+    worst = record.predictions.sort_values("known")["file"]
+    shown = [image["alt"].split(",")[0] for image in page.all("img") if "perhaps none of the classes" in image["alt"]]
+    assert shown == [Path(file).name for file in worst[:GALLERY]]
+    assert "images of your classes are among them too" in page.said("unknown")
+    assert "may fit none of the classes" in page.said("outcome")
+    clean = dataclasses.replace(record, flagged=FlaggedImages(0, 0.1, 30, 0.8, 1.0))
+    assert "The worst first" not in written(clean, tmp_path / "clean").said("unknown")
 
 
 def test_where_it_was_not_looked_for_nothing_is_said(tmp_path: Path) -> None:
@@ -246,5 +272,6 @@ def test_what_to_label_next_has_flagged_images_last(tmp_path: Path) -> None:
 
 def test_flagged_images_are_in_the_metrics(tmp_path: Path) -> None:
     values = metrics_table(cluttered_run(tmp_path)).set_index("what")["value"]
-    assert values[["flagged_images", "flagged_held_out", "flagged_known_share"]].tolist() == [6, 60, 0.81]
+    names = ["flagged_images", "flagged_held_out", "flagged_known_share", "flagged_known_share_highest"]
+    assert values[names].tolist() == [6, 60, 0.81, 0.9]
     assert not metrics_table(finished_run(tmp_path / "other"))["what"].str.startswith("flagged").any()

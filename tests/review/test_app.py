@@ -32,6 +32,22 @@ def test_a_client_that_goes_away_in_the_middle_of_a_post_changes_nothing(app: AS
     assert answer(app, "POST", "answers", NONE)[0] == 200
 
 
+def test_a_new_class_is_saved_and_a_hostile_name_is_explained(app: ASGIApp) -> None:
+    def name(text: str) -> tuple[int, dict[str, object]]:
+        body = json.dumps({"answers": [{"image": 0, "answer": "label", "name": text}]}).encode()
+        status, said = answer(app, "POST", "answers", body)
+        return status, json.loads(said)
+
+    status, said = name("mug")
+    assert status == 200
+    assert json.loads(answer(app)[1])["summary"]["added"] == [{"name": "mug", "images": 1}]
+    for hostile in ("Mug", "a\nb", "x" * 256, "\ud800", "none", "\u202egum"):
+        status, said = name(hostile)
+        assert status == 400
+        assert "class" in str(said["problem"])
+    assert json.loads(answer(app)[1])["summary"]["added"] == [{"name": "mug", "images": 1}]
+
+
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 20, "-1", "0x1", "٣", "1.0", " 1", ""])
 def test_a_number_of_an_image_that_is_none_is_not_found(app: ASGIApp, number: str) -> None:
     assert answer(app, path=f"images/{number}/small")[0] == 404

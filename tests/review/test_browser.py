@@ -245,6 +245,38 @@ def test_single_keys_can_be_switched_off_and_later_puts_off(browser: Chrome, ser
     assert page.answered == 0
 
 
+def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser: Chrome, run: Path) -> None:
+    server, log = Served(run), AnswerLog(run / "labels.csv")
+    page, hostile = Page(browser, server.address), "<img src=x onerror=window.hurt=1>"
+    image = page.image
+    page.choose(hostile)  # and Enter alone
+    time.sleep(0.5)  # nothing must come
+    assert (page.image, page.answered) == (image, 0)
+    page["search"].send_keys(Keys.ESCAPE)
+    page.answer(lambda: page.choose(hostile, Keys.ARROW_DOWN))
+    assert (
+        f"New class for the next run: \u2068{hostile}\u2069 (1 of the 3 images that it needs)." in page["estimate"].text
+    )
+    page.answer(lambda: page.choose("onerror"))  # it is found like the others
+    page["search"].click()
+    page["search"].send_keys("mug")
+    page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#found li"))
+    (offered,) = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    assert offered.text.startswith("Add the class \u2068mug\u2069")
+    page.answer(offered.click)
+    page.choose("None", Keys.ARROW_DOWN)
+    page.wait(lambda: page["problem"].is_displayed())
+    assert "Not saved: " in page["problem"].text
+    assert [row.label for row in log.rows()] == [hostile, hostile, "mug"]
+    for width in (400, 1300):
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script("return window.hurt === undefined")
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # the refusal is one
+    server.kill()
+
+
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[str]:
     """A page about 10,000 images, all of them links to a few."""

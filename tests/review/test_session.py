@@ -7,22 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from qurate.active.answers import AnswerLog, estimate_accuracy
 from qurate.active.strategies import Pool
 from qurate.errors import DataError
 from qurate.review.session import CHOICES, QueryOptions, Session
+from qurate.runs.continue_from import LEAST_IMAGES
 from qurate.runs.suggestions import Inquiry
 
 N, K = 40, 12
 
 
-def make_session(folder: Path, count: int = 10, share: float = 0.3, asker: str = "margin") -> Session:
+def make_session(
+    folder: Path, count: int = 10, share: float = 0.3, asker: str = "margin", known: Tensor | None = None
+) -> Session:
     rng = torch.Generator().manual_seed(0)
     probabilities = (3 * torch.randn(N, K, generator=rng)).softmax(dim=1)
     trusted = torch.where(torch.arange(N) < 20, probabilities.argmax(dim=1), -1)
     pool = Pool(torch.randn(N, 5, generator=rng), probabilities, trusted)
-    inquiry = Inquiry(tuple(f"{i}.png" for i in range(N)), tuple("abcdefghijkl"), pool, {})
+    files, classes = tuple(f"{i}.png" for i in range(N)), tuple("abcdefghijkl")
+    inquiry = Inquiry(files, classes, pool, {}, known=known, border=0.0 if known is None else 0.1)
     return Session(inquiry, AnswerLog(folder / "labels.csv"), QueryOptions(count, asker, share, 0))
 
 
@@ -146,6 +151,84 @@ def test_what_the_model_has_learned_from_is_neither_counted_nor_asked_again(tmp_
     after.answer([{"image": i, "answer": "label", "label": after.inquiry.predicted[i]} for i in (order[1], order[3])])
     assert after.summary()["answered"] == 2
     assert after.estimate().images == 1, "the sample is drawn from what the model was told nothing of"
+
+
+def test_a_class_that_a_person_adds_is_an_answer_like_any_other(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    act = session.answer([{"image": 0, "answer": "label", "name": "  <b>mug "}])
+    session.answer([{"image": i, "answer": "label", "name": "<b>mug"} for i in (1, 2)])
+    session.answer([{"image": 3, "answer": "label", "name": "a"}])
+    rows = AnswerLog(tmp_path / "labels.csv").rows()
+    assert [(row.answer, row.label) for row in rows] == [("label", "<b>mug")] * 3 + [("label", "a")]
+    assert session.summary()["added"] == [{"name": "<b>mug", "images": 3}]
+    assert session.summary()["needed"] == LEAST_IMAGES == 3
+    assert session.summary()["answered"] == 4
+    assert make_session(tmp_path).added_classes() == {"<b>mug": 3}, "also after a restart"
+    assert not {0, 1, 2} & {question.image for question in make_session(tmp_path).questions}
+    assert session.log.undo(act)
+    assert session.added_classes() == {"<b>mug": 2}
+
+
+def test_an_image_of_a_new_class_is_of_no_class_for_the_accuracy_of_the_model(tmp_path: Path) -> None:
+    session = make_session(tmp_path, count=N, share=1.0)
+    first, second = (question.image for question in session.questions[:2])
+    session.answer([{"image": first, "answer": "label", "name": "mug"}])
+    session.answer([{"image": second, "answer": "label", "label": session.inquiry.predicted[second]}])
+    assert session.estimate()[:3] == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("A", "is the class 'a' but for upper and lower case"),
+        ("MUG", "is the class 'mug' but for upper and lower case"),
+        ("two\nlines", "one line of text"),
+        ("\x1b[31m", "one line of text"),
+        ("turned \u202e around", "one line of text"),
+        ("half \ud800", "one line of text"),
+        ("é" * 128, "at most 255 bytes, got 256"),
+        (" ", "must have a letter"),
+        ("None", "the answer about an image of no class"),
+        ("../up", "one for a folder"),
+        ("a/b", "one for a folder"),
+        (7, "the number of a class"),
+        (None, "the number of a class"),
+    ],
+)
+def test_a_name_that_no_class_can_have_is_refused_and_nothing_saved(tmp_path: Path, name: object, says: str) -> None:
+    session = make_session(tmp_path)
+    session.answer([{"image": 0, "answer": "label", "name": "mug"}])
+    with pytest.raises(DataError, match=says):
+        session.answer([{"image": 1, "answer": "none"}, {"image": 2, "answer": "label", "name": name}])
+    assert session.summary()["answered"] == 1
+
+
+def test_one_question_in_five_is_about_what_is_between_known_and_unknown(tmp_path: Path) -> None:
+    known = torch.linspace(0.005, 0.98, N)
+    session = make_session(tmp_path, count=20, share=0.2, known=known)
+    askers = [question.asker for question in session.questions]
+    assert (askers.count("border"), askers.count("random"), len(askers)) == (4, 4, 20)
+    drawn = {question.image for question in session.questions if question.asker == "random"}
+    nearest = sorted(set(range(N)) - drawn, key=lambda i: abs(float(known[i]) - 0.1))[:4]
+    asked = [question for question in session.questions if question.asker == "border"]
+    assert [question.image for question in asked] == nearest
+    assert asked[0].why.startswith("It is between what fits your classes and what fits none: ")
+    assert max(i for i, asker in enumerate(askers) if asker == "border") > 10, "they are spread"
+    session.answer([{"image": question.image, "answer": "none"} for question in session.questions])
+    assert {row.asked for row in session.log.rows()} == {"border", "random", "margin"}
+    assert session.ask_more() == 20
+    assert len({question.image for question in session.questions}) == N
+
+
+def test_where_nothing_is_flagged_the_worst_are_asked_about_and_without_a_score_nothing(tmp_path: Path) -> None:
+    session = make_session(tmp_path / "none", count=20)
+    assert "border" not in {question.asker for question in session.questions}
+    inquiry = replace(session.inquiry, known=torch.linspace(0.01, 0.99, N).flip(0))
+    asked = inquiry.draw(10, "margin", random_share=0.0, seed=0, border_share=0.2)
+    found = [question for question in asked if question.asker == "border"]
+    assert [question.image for question in found] == [N - 1, N - 2]
+    assert found[0].why.startswith("It is among those that fit your classes worst: 1.0 in 100")
+    assert {one.asker for one in inquiry.draw(10, "margin", random_share=1.0, seed=0, border_share=0.2)} == {"random"}
 
 
 @pytest.mark.parametrize("given", [[], [{"image": N, "answer": "none"}], [{"image": 0, "answer": "label"}]])

@@ -25,6 +25,7 @@ from qurate.runs.setup import RunOutcome
 from qurate.runtime.tables import read_csv, to_csv
 
 NAMES = list(COLORS)
+NAMES_SORTED = sorted(NAMES)
 
 
 class KilledError(Exception):
@@ -251,13 +252,115 @@ def test_what_cannot_be_used_is_said_and_does_no_harm(world: Path, run: Path, tm
         "1 row of ",
         "1 answer of ",
         "are not among the unlabelled ones",
-        "name a class that this run does not have ('giraffe')",
+        "'giraffe' (1) is no class of the run, for a new class needs 3 images; until then these images count as",
     ):
         assert any(said in line for line in watcher.lines), said
         assert any(said in note for note in record.notes), said
     assert len(record.labeled) == 10
     assert files[1] not in set(record.predictions["file"])
     assert set(AnswerLog(tmp_path / "next" / "labels.csv").current()) == {files[0], files[1], "elsewhere.png"}
+
+
+def classes_of(run: Path) -> list[str]:
+    classes: list[str] = json.loads((run / "model.json").read_text(encoding="utf-8"))["classes"]
+    return classes
+
+
+def test_a_new_class_with_enough_images_becomes_one_of_a_run_that_starts_anew(
+    world: Path, run: Path, tmp_path: Path
+) -> None:
+    files, second, third = files_of(run), tmp_path / "second", tmp_path / "third"
+    answer(run, dict.fromkeys(files[:3], "<i>giraffe"))
+    answer(run, {files[3]: "none", files[4]: truth_of(files[4]), files[5]: "okapi"})
+    watcher = Watcher()
+    record = go_on(world, run, second, reporter=watcher).record
+    assert record is not None
+    said = "'<i>giraffe' is a new class, by 3 answers. So the run starts anew, with plain training (S+T)"
+    assert any(said in line for line in watcher.lines)
+    assert any("'okapi' (1) is no class of the run, for a new class needs 3 images" in line for line in watcher.lines)
+    assert any(said in note for note in record.notes)
+    assert classes_of(second) == [*NAMES_SORTED, "<i>giraffe"]
+    assert watcher.totals["pre-training"] == 15, "a whole run"
+    assert record.comparison is not None
+    assert record.comparison.images == 9, "images that were asked about are not held out"
+    assert record.labeled.set_index("file")["label"][files[:3]].tolist() == ["<i>giraffe"] * 3
+    assert not {*files[:6]} & {*record.predictions["file"]}
+    assert record.answers is not None
+    assert (record.answers.labeled, record.answers.none) == (4, 2)
+    assert record.answers.judged == 1, "the model that was asked could not name a new class"
+    page = (second / "report.html").read_text(encoding="utf-8")
+    assert "&lt;i&gt;giraffe" in page
+    assert "<i>giraffe" not in page
+    assert json.loads((second / "config.json").read_text())["added_classes"] == ["<i>giraffe"]
+    table = predictions_of(second)
+    assert table.loc[files[5], ["answer", "answer_label"]].tolist() == ["label", "okapi"]
+
+    answer(second, {files[6]: truth_of(files[6])})
+    watcher = Watcher()
+    record = go_on(world, second, third, reporter=watcher).record
+    assert record is not None
+    assert watcher.totals["pre-training"] == 5, "with the same classes it goes on"
+    assert record.comparison is None
+    assert classes_of(third) == classes_of(second)
+    assert not any("is a new class" in line for line in watcher.lines)
+
+    log = AnswerLog(third / "labels.csv")
+    log.undo(log.current()[files[0]].id)  # all three were given at once
+    watcher = Watcher()
+    assert go_on(world, third, tmp_path / "fourth", reporter=watcher).record is not None
+    assert any("'<i>giraffe' is no class any more, for fewer than 3 answers" in line for line in watcher.lines)
+    assert classes_of(tmp_path / "fourth") == NAMES_SORTED
+
+
+def test_images_of_a_class_with_too_few_count_as_none(world: Path, run: Path, tmp_path: Path) -> None:
+    files, whole = files_of(run), tmp_path / "none"
+    answer(run, dict.fromkeys(files[:2], "giraffe"))
+    answer(run, {files[2]: "none"})
+    watcher = Watcher()
+    record = go_on(world, run, tmp_path / "next", reporter=watcher).record
+    assert record is not None
+    assert any(
+        "'giraffe' (2) is no class of the run, for a new class needs 3 images; until then these images count as "
+        "answered 'none'." in line
+        for line in watcher.lines
+    )
+    assert classes_of(tmp_path / "next") == NAMES_SORTED
+    assert watcher.totals["pre-training"] == 5, "it goes on"
+    assert record.answers is not None
+    assert record.answers.none == 3
+    answer(run, dict.fromkeys(files[:2], "none"))
+    go_on(world, run, whole)
+    same = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path / "next", whole)]
+    assert same[0] == same[1], "also in the score of belonging"
+
+
+def test_a_new_class_resumes_to_the_same_result(world: Path, run: Path, tmp_path: Path) -> None:
+    answer(run, dict.fromkeys(files_of(run)[:3], "giraffe"))
+    go_on(world, run, tmp_path / "whole")
+    with pytest.raises(KilledError):
+        go_on(world, run, tmp_path / "killed", reporter=Watcher("round 2"))
+    go_on(world, run, tmp_path / "killed", resume=True)
+    for name in ("model.safetensors", "predictions.csv", "positives.csv", "labels.csv", "config.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["Blue"], r"labels\.csv: 'Blue' is the class 'blue' but for upper and lower case"),
+        (["Mug", "mug"], "'Mug' is the class 'mug' but for upper and lower case"),
+        (["two\nlines"], "must be one line of text"),
+        (["x" * 300], "at most 255 bytes"),
+        (["caf\u0065\u0301"], "must be written"),
+    ],
+)
+def test_names_that_no_class_can_have_stop_a_run_before_any_work(
+    names: list[str], says: str, world: Path, run: Path, tmp_path: Path
+) -> None:
+    answer(run, dict(zip(files_of(run), names, strict=False)))
+    with pytest.raises(DataError, match=says):
+        go_on(world, run, tmp_path / "next")
+    assert not (tmp_path / "next" / "model.json").exists()
 
 
 def test_images_are_found_however_their_paths_are_written(
@@ -453,7 +556,7 @@ def test_kinds_of_answers_and_how_often_the_asked_model_was_right() -> None:
     )
     found = summarize_answers(applied, ["cat", "cat", "dog", "pig", "pig", "cat", "cat", "pig"], pd.DataFrame(), None)
     assert (found.labeled, found.none, found.wrong, found.earlier, found.total) == (4, 2, 1, 1, 7)
-    assert (found.judged, found.right) == (5, 1)
+    assert (found.judged, found.right) == (4, 1)
     assert found.right_now == 3
     assert (found.random, found.random_right) == (3, 1)
     assert (found.random_low, found.random_high) == wilson_interval(1, 3)

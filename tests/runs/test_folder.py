@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.own_images import BACKBONE, make_folders, save_weights, small_config
+from tests.own_images import BACKBONE, make_folders, paint, save_weights, small_config
 
 import qurate
 from qurate.errors import QurateError, RunError
@@ -110,6 +110,30 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
         assert RunFolder(out).finished == kill_at[0].startswith("comparison"), kill_at
         run(place, out, resume=True)
         assert contents(out) == whole, kill_at
+
+
+def test_a_killed_run_with_flagged_images_finds_the_folds_of_plain_training_again(tmp_path: Path) -> None:
+    """Images of no class are left out of D_u after the folds of S+T are trained; those are of the whole D_u."""
+    place: dict[str, Any] = {**make_folders(tmp_path / "own", shots=8, unlabeled=10), "cache": tmp_path / "cache"}
+    place["weights"] = save_weights(tmp_path / "w.safetensors")
+    for number in range(25):
+        paint(place["unlabeled"] / f"strange {number}.png", (255, 255, 0), seed=9000 + number)
+    whole, config = Watcher(), small_config("balanced")
+    record = run(place, tmp_path / "whole", whole, config=config).record
+    assert record is not None
+    assert record.flagged is not None
+    assert 0 < record.flagged.flagged < 40
+    wanted = contents(tmp_path / "whole")
+    for number, kill_at in enumerate(
+        (("round 1 of 2", 2), ("comparison, fold 1 of 3", 1), ("comparison, fold 3 of 3", 1))
+    ):
+        out, watcher = tmp_path / f"killed{number}", Watcher()
+        with pytest.raises(KilledError):
+            run(place, out, Watcher(*kill_at), config=config)
+        run(place, out, watcher, config=config, resume=True)
+        assert not [phase for phase in watcher.phases if phase.startswith("S+T")], kill_at
+        assert not [line for line in watcher.lines if "damaged" in line], kill_at
+        assert contents(out) == wanted, kill_at
 
 
 def test_a_finished_model_does_not_wait_for_the_comparison(place: dict[str, Any], tmp_path: Path) -> None:

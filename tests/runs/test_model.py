@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import qurate
 from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.networks.heads import build_network
+from qurate.novelty import Novelty
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ModelError, ModelWarning
 from qurate.runtime.tensors import tensor_digest
@@ -134,6 +137,34 @@ def test_outputs_that_are_not_finite_are_an_error_and_no_prediction(saved: Path,
     model = qurate.load(saved)
     with pytest.raises(ModelError, match="gives NaN or infinity for these images"):
         model.predict(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("highest", "threshold", "is_asked"), [(1.0, -math.inf, False), (0.9, -math.inf, True), (1.0, -1e5, True)]
+)
+def test_the_score_of_belonging_is_kept_and_asked_where_not_all_images_can_belong(
+    saved: Path, tmp_path: Path, highest: float, threshold: float, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where none is flagged, a prediction is accepted only if the image belongs to a class too."""
+    model = qurate.load(saved)
+    width, folds = model.network.width, ((torch.arange(12), torch.zeros(12)),)
+    score = Novelty(
+        torch.zeros(width), torch.ones(width), 0.1, torch.linspace(-1, 2, 12), folds, threshold, 0.7, highest
+    )
+    dataclasses.replace(model, novelty=score).save(saved)
+    kept = qurate.load(saved).novelty
+    assert kept is not None
+    assert (kept.share, kept.highest_share, kept.threshold) == (0.7, highest, threshold)
+    paint(tmp_path / "a.png", (60, 60, 200), seed=0)
+    monkeypatch.setattr("qurate.runs.model.known_probability", lambda known: torch.zeros(len(known)))
+    table = qurate.load(saved).predict(tmp_path / "a.png", precision=0.3)
+    assert (table["label"][0] == "") == is_asked
+    for name, value in (("highest_share", 1.5), ("share", "many")):
+        about = json.loads((saved / "model.json").read_text())["novelty"]
+        change(saved, novelty=about | {name: value})
+        with pytest.raises(ModelError, match=f"novelty.{name} must be a number up to 1"):
+            qurate.load(saved)
+        change(saved, novelty=about)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import pandas as pd
 
+from qurate.data.domains import compose_name
 from qurate.errors import DataError, RunError
 from qurate.runtime.files import call_within, wait_for_lock
 from qurate.runtime.paths import StrPath, as_path, shorten
@@ -331,7 +332,7 @@ def _of_table(path: Path) -> dict[str, Answer]:
     found: dict[str, Answer] = {}
     named: dict[str, dict[str, int]] = {}  # the labels of each image, and the row of each
     for number, (file, written, predicted, asker) in enumerate(zip(*columns, strict=True), 1):
-        label = written.strip()
+        label = compose_name(written.strip())
         if file and label:
             act = hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
             found[file] = Answer(act, when, file, "label", label, predicted, asker)

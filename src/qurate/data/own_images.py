@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -70,6 +70,7 @@ class Parts:
         missing: What is done with a class that one side lacks.
         split: Image files; nothing is sealed, for no one knows the hidden labels.
         notes: Sentences on what was left out.
+        added: Classes without an image in `source` and `labeled`, which people added while answering; the last of all.
     """
 
     domains: Mapping[str, Domain]
@@ -77,6 +78,7 @@ class Parts:
     missing: Missing
     split: Split
     notes: tuple[str, ...]
+    added: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -122,6 +124,8 @@ class Parts:
     def without(self, unreadable: Mapping[Path, str]) -> Parts:
         """The parts without files that turned out to be unreadable, and whatever has the same content.
 
+        Where there are any, the result has no added classes.
+
         Raises:
             DataError: If too little is left.
         """
@@ -132,6 +136,11 @@ class Parts:
             warnings.simplefilter("ignore", DataWarning)  # the notes say it
             domains = {name: leave_out(domain, everywhere) for name, domain in self.domains.items()}
         return match_parts(domains, self.contents, self.missing)
+
+    def add_classes(self, names: Sequence[str]) -> Parts:
+        """The parts with more classes, of which they have no labelled image."""
+        added = (*self.added, *names)
+        return replace(self, split=replace(self.split, classes=(*self.split.classes, *names)), added=added)
 
     def twins(self) -> dict[Path, Path]:
         """The unlabelled images that are no part of the split, each with the labelled image that it is the same as."""

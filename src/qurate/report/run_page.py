@@ -35,6 +35,7 @@ from qurate.report.run_text import (
     CONFUSIONS,
     answers_in_words,
     class_warnings,
+    count_unknown,
     flagged_in_words,
     how_sure,
     outcome,
@@ -121,7 +122,7 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
         values["calibration_images"] = record.calibration.images
     if (flagged := record.flagged) is not None:
         values |= {"flagged_images": flagged.flagged, "flagged_held_out": flagged.held_out}
-        values["flagged_known_share"] = flagged.share
+        values |= {"flagged_known_share": flagged.share, "flagged_known_share_highest": flagged.highest_share}
     if (answers := record.answers) is not None:
         names = ["labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right"]
         names += ["random_low", "random_high"] if answers.random else []
@@ -231,8 +232,11 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure")
         for file, label, probability in _rows(uncertain, "file", "label", "probability")
     ]
+    perhaps = "" if record.flagged is None or record.flagged.flagged else "perhaps "
     strange = [
-        thumbnails.card(file, f"none of the classes, nearest to {label}", f"{label}?", f"known: {percent(known, 1)}")
+        thumbnails.card(
+            file, f"{perhaps}none of the classes, nearest to {label}", f"{label}?", f"known: {percent(known, 1)}"
+        )
         for file, label, known in _rows(_worst(record), "file", "label", "known")
     ]
     doubtful, exemplary = (
@@ -254,6 +258,7 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         rejected=_rejected(record, thumbnails),
         flagged_sentences=flagged_in_words(record),
         strange=strange,
+        perhaps_unknown=count_unknown(record)[0],
         interval=interval_figure(record.comparison) if record.comparison else None,
         pairs=pairs,
         uncertain=guesses,
@@ -307,9 +312,11 @@ def _least_certain(record: RunRecord) -> pd.DataFrame:
 
 
 def _worst(record: RunRecord) -> pd.DataFrame:
-    """Flagged images, those that fit the classes worst first."""
+    """Flagged images, or all where it is only known that some fit no class; those that fit the classes worst first."""
     table = predicted(record)
-    return table[table["flagged"]].sort_values("known", kind="stable").head(GALLERY)
+    if table["flagged"].any() or not any(count_unknown(record)):
+        table = table[table["flagged"]]
+    return table.sort_values("known", kind="stable").head(GALLERY)
 
 
 def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:

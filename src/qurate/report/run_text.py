@@ -144,22 +144,39 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
     if (found := record.flagged) is None:
         return ()
     compared = f"compared with {count(found.held_out, 'labelled image')} that {_were(found.held_out)} held out"
+    images = len(record.predictions)
+    about, least = count_unknown(record)
+    in_all = f"about {about:,} of {images:,} may fit none of your classes"
+    if not found.flagged and about:
+        return (
+            f"Of the unlabelled images {in_all}, and at least {least:,} with a confidence of 95 %. Which ones cannot "
+            f"be told with {count(found.held_out, 'labelled image')}, so none was left out of training.",
+            "Answer 'none' about some with `qurate review RUN`, and learn from the answers with `qurate adapt --from "
+            "RUN`; RUN is the folder of this run. Or label more target images and run again.",
+        )
     if not found.flagged:
         return (
             f"No image was found that fits none of your classes, {compared}. The fewer those are, the further from "
             "all classes an image must be to be found.",
         )
-    images = len(record.predictions)
     seem, they = ("seems", "It was") if found.flagged == 1 else ("seem", "They were")
     return (
         f"{count(found.flagged, 'image')} of {images:,} {seem} to fit none of your classes, {compared}. {they} left "
         f"out of training. Of those flagged, about 1 in {round(1 / found.level)} does fit one.",
-        f"Of all unlabelled images about {percent(found.share)} (about {round(found.share * images):,}) are estimated "
-        "to belong to one of the classes.",
+        *([f"In all {in_all}; the others cannot be told from images of the classes."] if about > found.flagged else []),
         "To find them more surely, answer 'none' about some with `qurate review RUN`, and learn from the answers with "
         "`qurate adapt --from RUN`; RUN is the folder of this run. Or remove them from the folder of unlabelled images "
         "and run again.",
     )
+
+
+def count_unknown(record: RunRecord) -> tuple[int, int]:
+    """How many images fit none of the classes, about and at least, whether they can be told or not; else 0."""
+    if (found := record.flagged) is None:
+        return 0, 0
+    images = len(record.predictions)
+    about, least = (round((1 - share) * images) for share in (found.share, found.highest_share))
+    return (about, least) if least else (0, 0)
 
 
 def _were(number: int) -> str:

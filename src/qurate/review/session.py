@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +14,16 @@ import torch
 
 from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, estimate_accuracy
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
+from qurate.data.domains import check_class_name
 from qurate.errors import DataError
+from qurate.runs.continue_from import LEAST_IMAGES
 from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9
 """Likely classes that are offered; there are nine keys."""
+BORDER_SHARE = 0.2
+"""Part of the questions that is about images between known and unknown: answers there show what fits no class, which a
+query strategy does not ask for. Our choice: one in five, as of those that are drawn at random."""
 HELD = 60.0
 """Seconds for which a question that one tab shows is not given to another. Our choice."""
 
@@ -61,6 +67,7 @@ class Session:
                 random_share=self.options.random_share,
                 seed=self.options.seed,
                 answers={**waiting, **answers},
+                border_share=BORDER_SHARE,
             )
             more = [question for question in drawn if question.image not in known]
             self.questions = [*self.questions, *more]
@@ -97,7 +104,8 @@ class Session:
         """Save answers that were given at once.
 
         Args:
-            given: Of each its `image`, its `answer` and, where that is 'label', its `label`, the number of a class.
+            given: Of each its `image`, its `answer` and, where that is 'label', its `label`, the number of a class, or
+                its `name`, which may be that of a new class.
 
         Returns:
             Their id.
@@ -105,16 +113,14 @@ class Session:
         Raises:
             DataError: If one makes no sense; then none is saved.
         """
-        askers = self._askers()
+        askers, added = self._askers(), self.added_classes()
         rows = []
         for one in given:
-            image, kind, label = one.get("image"), one.get("answer"), one.get("label")
+            image, kind = one.get("image"), one.get("answer")
             if type(image) is not int or not 0 <= image < len(self.inquiry.files):
                 raise DataError("the image of an answer must be the number of an image.")
             if kind not in ("label", "none", "wrong"):
                 raise DataError("an answer must be one of 'label', 'none', 'wrong'.")
-            if kind == "label" and (type(label) is not int or not 0 <= label < len(self.inquiry.classes)):
-                raise DataError("the label of an answer must be the number of a class.")
             predicted = self.inquiry.predicted[image]
             if kind == "wrong":  # it denies the pseudo-label, which the final model need not predict any more
                 predicted = self._trusted.get(image, predicted)
@@ -122,7 +128,7 @@ class Session:
                 {
                     "file": self.inquiry.files[image],
                     "answer": str(kind),
-                    "label": self.inquiry.classes[int(label or 0)] if kind == "label" else "",
+                    "label": self._class_of(one, added) if kind == "label" else "",
                     "predicted": self.inquiry.classes[predicted],
                     "asked": askers.get(image, "check"),
                 }
@@ -131,6 +137,20 @@ class Session:
             raise DataError("there must be at least one answer.")
         return self.log.add(rows)
 
+    def _class_of(self, given: Mapping[str, Any], added: Collection[str]) -> str:
+        """The class of an answer, by its number or its name; a new name is checked."""
+        classes, label, name = self.inquiry.classes, given.get("label"), given.get("name")
+        if isinstance(name, str):
+            return name if name in classes or name in added else check_class_name(name, (*classes, *added))
+        if type(label) is not int or not 0 <= label < len(classes):
+            raise DataError("the label of an answer must be the number of a class.")
+        return classes[label]
+
+    def added_classes(self) -> dict[str, int]:
+        """Classes that the model does not have but answers name, the first named first, and of how many images."""
+        names = [row.label for row in self._answers().values() if row.label]
+        return dict(Counter(name for name in names if name not in self.inquiry.classes))
+
     def summary(self) -> dict[str, Any]:
         """Progress, and the accuracy of the model; answers that it has learned from do not count."""
         answers = self._new_answers()
@@ -138,13 +158,17 @@ class Session:
             "answered": len(answers),
             "none": sum(answer.answer == "none" for answer in answers.values()),
             "left": len(self._open()),
+            "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],
+            "needed": LEAST_IMAGES,
             "estimate": self.estimate()._asdict(),
             "damaged": self.log.damaged,
         }
 
     def estimate(self) -> AccuracyEstimate:
-        """Accuracy by the random part."""
-        return estimate_accuracy(self._random_order, self._new_answers(), self._predictions)
+        """Accuracy by the random part; the model cannot name a new class, so that counts as no class."""
+        classes, answers = self.inquiry.classes, self._new_answers()
+        none = {file: row._replace(answer="none") for file, row in answers.items() if row.label not in ("", *classes)}
+        return estimate_accuracy(self._random_order, {**answers, **none}, self._predictions)
 
     def trusted_classes(self) -> list[dict[str, int]]:
         """Of each class with pseudo-labels: its number, how many there are, and how many have no answer."""

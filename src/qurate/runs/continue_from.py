@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right, is_conclusive
 from qurate.config import RunConfig, TrainingConfig
-from qurate.data.domains import list_some
+from qurate.data.domains import check_class_name, list_some
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Inputs, Split, take
 from qurate.embedding.backbone import Frozen, transforms_of
@@ -34,12 +34,15 @@ from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
 from qurate.runs.suggestions import read_run_table
-from qurate.runtime.paths import StrPath
+from qurate.runtime.paths import StrPath, shorten
 from qurate.runtime.tables import is_text, to_csv
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer
 from qurate.selection.pseudo_labels import Positives
 
+LEAST_IMAGES = 3
+"""Answers that make a new name a class of the run: one for each fold of a comparison, so that two are left in each.
+Our choice."""
 _NUMBERS = ("reward", "phi", "classifier_prob", "center_prob", "entropy_drop")
 
 
@@ -69,6 +72,12 @@ class PreviousRun:
     def compared_in(self) -> str | None:
         """The same for config.json; None where the path is no valid text."""
         return str(self.compared) if is_text(str(self.compared)) else None
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Classes that people added while answering about the runs before it."""
+        names = self.settings.get("added_classes")
+        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -101,7 +110,7 @@ class PreviousRun:
         return {whole_path(file): (answer, label) for file, answer, label in rows if answer}
 
     def understand(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Config, backbone and weights of a run that learns from answers about it; `weights` may be given."""
+        """Config, backbone, weights and so on of a run that learns from answers about it; `weights` may be given."""
         config = self.config
         backbone, weights = self.settings.get("backbone"), given.get("weights") or self.settings.get("weights")
         if not isinstance(backbone, str) or not isinstance(weights, str):
@@ -111,12 +120,14 @@ class PreviousRun:
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
         full = self.settings.get("full")
         after = {} if not isinstance(full, dict) else {"full": TrainingConfig.from_dict(full)}
-        return {"config": config, "backbone": backbone, "weights": weights, **after}
+        compare = self.settings.get("check_helping", True) is not False
+        return {"config": config, "backbone": backbone, "weights": weights, "compare": compare, **after}
 
     def check(self, parts: Parts, frozen: Frozen) -> None:
-        """Check that its model fits these classes and images, before any work."""
+        """Check that its model fits these classes and images, before any work; classes may be added by answers."""
         self.trusted(paths_of(parts.split.target_unlabeled))
-        own, wanted = self.model.classes, parts.split.classes
+        own = tuple(name for name in self.model.classes if name not in self.added)
+        wanted = parts.split.classes[: parts.split.n_classes - len(parts.added)]
         if own != wanted:
             differ = [name for name in (*own, *wanted) if name not in own or name not in wanted]
             what = f"these differ: {list_some(differ)}" if differ else "their order differs"
@@ -223,6 +234,11 @@ class AppliedAnswers:
         return len(self.answers)
 
     @property
+    def is_none(self) -> Tensor:
+        """Which of them say that the image is of no class of the run, (N_a,) bool."""
+        return torch.tensor([row.answer != "wrong" for row in self.answers], dtype=torch.bool) & (self.labels < 0)
+
+    @property
     def joined(self) -> int:
         """How many images the new answers add to D_t."""
         return int((self.labels[self.earlier :] >= 0).sum())
@@ -272,6 +288,31 @@ class RunData:
         return take(self.whole.target_unlabeled.inputs, self.applied.indices)
 
 
+def add_classes(parts: Parts, answers: AnswersFile | None) -> Parts:
+    """The parts with the classes that answers add: names of their own that enough unlabelled images were given.
+
+    Raises:
+        DataError: If a name is none for a class.
+    """
+    counts = Counter() if answers is None else _new_names(answers, parts)
+    return parts.add_classes(sorted(name for name, images in counts.items() if images >= LEAST_IMAGES))
+
+
+def _new_names(answers: AnswersFile, parts: Parts) -> Counter[str]:
+    """Names in answers about unlabelled images that are no classes of the parts, and of how many images each."""
+    files, classes = {whole_path(file) for file in paths_of(parts.split.target_unlabeled)}, parts.split.classes
+    rows = [row for row in answers.current.values() if row.label and whole_path(row.file) in files]
+    counts = Counter(row.label for row in rows if row.label not in classes)
+    for name in counts:
+        try:
+            sound = check_class_name(name, (*classes, *counts))
+        except DataError as error:
+            raise DataError(f"labels: {answers.path}: {error} Answer about those images again.") from error
+        if sound != name:
+            raise DataError(f"labels: {answers.path}: {name!a} must be written {sound!a}. Correct it there.")
+    return counts
+
+
 def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun | None) -> AppliedAnswers:
     """Find the images that answers are about.
 
@@ -301,13 +342,46 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
         torch.tensor(labels, dtype=torch.int64),
         sum(is_known.values()),
         tuple(others),
-        tuple(_notes(answers_file, answers, classes, len(answers_file.current) - len(found))),
+        (
+            *_notes(answers_file, len(answers_file.current) - len(found)),
+            *_notes_on_classes(parts, _new_names(answers_file, parts), answers, previous),
+        ),
     )
     _check(applied, answers_file, len(files), previous)
     return applied
 
 
-def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str], lost: int) -> list[str]:
+def _notes_on_classes(
+    parts: Parts, too_few: Mapping[str, int], answers: Sequence[Answer], previous: PreviousRun | None
+) -> list[str]:
+    """Which classes answers add, which names need more images, and which classes of the run before are gone."""
+    before = () if previous is None else previous.model.classes
+    anew = "" if previous is None else " So the run starts anew, with plain training (S+T) and the comparison."
+    notes = []
+    if new := [name for name in parts.added if name not in before]:
+        images = sum(row.label in new for row in answers)
+        what = "a new class" if len(new) == 1 else f"{len(new)} new classes"
+        notes.append(f"labels: {list_some(new)} {_are(new)} {what}, by {_count(images, 'answer')}.{anew}")
+    if too_few:
+        shown = ", ".join(f"'{shorten(name)}' ({images})" for name, images in sorted(too_few.items())[:3])
+        more = f" and {len(too_few) - 3} more" if len(too_few) > 3 else ""
+        notes.append(
+            f"labels: {shown}{more} {_are(too_few)} no class of the run, for a new class needs {LEAST_IMAGES} images; "
+            "until then these images count as answered 'none'."
+        )
+    if previous is not None and (gone := [name for name in previous.added if name not in parts.split.classes]):
+        notes.append(
+            f"labels: {list_some(gone)} {_are(gone)} no class any more, for fewer than {LEAST_IMAGES} answers name "
+            f"{'it' if len(gone) == 1 else 'them'}.{anew}"
+        )
+    return notes
+
+
+def _are(names: Sized) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _notes(file: AnswersFile, lost: int) -> list[str]:
     notes = []
     if file.damaged:
         notes.append(
@@ -318,11 +392,6 @@ def _notes(file: AnswersFile, answers: Sequence[Answer], classes: Sequence[str],
         notes.append(
             f"labels: {_count(lost, 'answer')} of {file.path} concern images that are not among the unlabelled ones of "
             "this run, by their file names; they change nothing."
-        )
-    if strange := [row.label for row in answers if row.label and row.label not in classes]:
-        notes.append(
-            f"labels: {_count(len(strange), 'answer')} of {file.path} name a class that this run does not have "
-            f"({list_some(sorted(set(strange)), 3)}); these images leave the unlabelled ones and join no class."
         )
     return notes
 
@@ -365,7 +434,11 @@ def summarize_answers(
     new, labels = applied.answers[applied.earlier :], applied.labels[applied.earlier :].tolist()
     labeled = [row for row, label in zip(new, labels, strict=True) if label >= 0]
     wrong = sum(row.answer == "wrong" for row in new)
-    known = [row for row in new if row.predicted]
+    asked = [
+        row._replace(answer="none") if row.label and (label < 0 or _is_new(row.label, previous)) else row
+        for row, label in zip(new, labels, strict=True)
+    ]  # the model that was asked could not have named a new class
+    known = [row for row in asked if row.predicted]
     judged = [row for row in known if row.answer != "none"]
     now = zip(new, labels, named[applied.earlier :], strict=True)
     drawn = [row for row in known if row.asked == "random"]
@@ -388,6 +461,10 @@ def summarize_answers(
         confusions=tuple((*pair, n) for pair, n in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))),
         corrections=None if previous is None else _corrections(new, predictions, previous),
     )
+
+
+def _is_new(label: str, previous: PreviousRun | None) -> bool:
+    return previous is not None and label not in previous.model.classes
 
 
 def _corrections(new: Sequence[Answer], predictions: pd.DataFrame, previous: PreviousRun) -> Corrections:

@@ -20,7 +20,7 @@ from qurate.combined import CombinedModel
 from qurate.data.images import Transform
 from qurate.errors import RunError
 from qurate.networks.heads import Network
-from qurate.novelty import Novelty, known_of_scores
+from qurate.novelty import Novelty
 from qurate.runs.files import EXPORT_FILE
 from qurate.runs.model import AdaptedModel
 from qurate.runtime.files import write_atomically
@@ -97,11 +97,10 @@ def describe(
         "calibration": f"The probabilities are {calibration}.",
     }
     if novelty is not None:
-        below = known_of_scores(torch.tensor([novelty.threshold]), novelty.held_out) if novelty.flags_any else None
         about |= {
             "output": f"{OUTPUT_NAME}, {KNOWN_NAME}",
             "known_meaning": "float32 (batch,): how well the image fits any class, from 0 to 1.",
-            "known_threshold": json.dumps(0.0 if below is None else float(below)),
+            "known_threshold": json.dumps(novelty.border),
             "known_threshold_meaning": "An image with a lower `known` fits none of the classes.",
         }
     for name, transform in zip(inputs, transforms, strict=True):

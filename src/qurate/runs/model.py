@@ -182,9 +182,9 @@ def read_novelty(stored: Any, width: int) -> tuple[dict[str, float], dict[str, T
     """The numbers of the score in model.json, and empty tensors of the shapes that belong to them."""
     if stored is None:
         return {}, {}
-    if not isinstance(stored, dict) or stored.keys() != {"bias", "threshold", "share", "images"}:
-        raise ValueError(f"novelty must be a table of bias, threshold, share and images, got {shorten(repr(stored))}")
-    limits = {"bias": _LARGEST_SCORE, "threshold": _LARGEST_SCORE, "share": 1.0}
+    limits = {"bias": _LARGEST_SCORE, "threshold": _LARGEST_SCORE, "share": 1.0, "highest_share": 1.0}
+    if not isinstance(stored, dict) or stored.keys() != {*limits, "images"}:
+        raise ValueError(f"novelty must be a table of {', '.join(limits)} and images, got {shorten(repr(stored))}")
     for name, most in limits.items():
         value = stored[name]
         if value is None and name == "threshold":
@@ -311,7 +311,7 @@ class AdaptedModel:
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
-            if self.novelty is not None and self.novelty.flags_any:
+            if self.novelty is not None and self.novelty.sees_unknown:
                 sure_and_known = sure * known_probability(seen.predicted.known)
             else:
                 sure_and_known = sure
@@ -465,6 +465,7 @@ class AdaptedModel:
             "bias": novelty.bias,
             "threshold": novelty.threshold if math.isfinite(novelty.threshold) else None,
             "share": novelty.share,
+            "highest_share": novelty.highest_share,
             "images": len(novelty.held_out),
         }
         return {

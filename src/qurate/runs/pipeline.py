@@ -38,6 +38,7 @@ from qurate.runs.continue_from import (
     AppliedAnswers,
     PreviousRun,
     RunData,
+    add_classes,
     apply_answers,
     summarize_answers,
 )
@@ -90,9 +91,12 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
     for line in (*parts.lines(), *describe_shares(setup.config)):
         reporter.say(line)
+    parts = add_classes(parts, setup.answers)
+    setup = choose_start(setup, parts)
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)
     sound, split = load_inputs(setup, parts, frozen, reporter)
+    setup = choose_start(setup, sound)
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen), sound.table()):
         if folder is not None:
@@ -113,6 +117,12 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     return done
 
 
+def choose_start(setup: RunSetup, parts: Parts) -> RunSetup:
+    """The setup of a run that starts anew if answers about another one gave it other classes than that had."""
+    previous = setup.previous
+    return dataclasses.replace(setup, anew=previous is not None and parts.split.classes != previous.model.classes)
+
+
 def _apply_answers(setup: RunSetup, parts: Parts) -> AppliedAnswers:
     return AppliedAnswers.none() if setup.answers is None else apply_answers(setup.answers, parts, setup.previous)
 
@@ -127,7 +137,8 @@ def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: R
     if folder is None:
         return
     known = make_settings(setup, parts, frozen)
-    del known["data"]  # an image may turn out to be unreadable
+    for name in ("data", "added_classes"):  # an image may turn out to be unreadable
+        known.pop(name, None)
     folder.check(known)
     before, now = folder.processes_before(), setup.config.execution.processes
     if folder.resumes and before != now:
@@ -151,9 +162,11 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "previous": None if setup.previous is None else setup.previous.fingerprint,
         "places": setup.places.stored(),
         "started_in": str(Path.cwd()) if is_text(str(Path.cwd())) else None,
-        "compared_in": None if setup.previous is None else setup.previous.compared_in,
+        "compared_in": None if setup.continued is None else setup.continued.compared_in,
         "run": to_dict(setup.config),
-    } | ({} if setup.full is None else {"full": to_dict(setup.full)})
+        **({} if setup.full is None else {"full": to_dict(setup.full)}),
+        **({"added_classes": list(parts.added)} if parts.added else {}),
+    }
 
 
 def _fingerprint(frozen: Frozen) -> str:
@@ -169,16 +182,16 @@ def load_inputs(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporte
     if setup.train == "head":
         show = partial(reporter.show, "embedding")
         found = embed_files(paths, frozen, cache=setup.cache, device=setup.config.execution.device, on_progress=show)
-        sound = parts.without(found.unreadable)
+        sound = add_classes(parts.without(found.unreadable), setup.answers)
         split = put_embeddings(sound.split, found)
     elif setup.prepare is not None:
         show = partial(reporter.show, "storing images at training size")
         stored, unreadable = prepare_images(paths, transforms_of(frozen)[0], setup.prepare, show)
-        sound = parts.without(unreadable)
+        sound = add_classes(parts.without(unreadable), setup.answers)
         split = read_prepared(sound.split, stored)
     else:
         _, unreadable = try_all(check_pixels, paths, partial(reporter.show, "checking images"))
-        sound = parts.without(unreadable)
+        sound = add_classes(parts.without(unreadable), setup.answers)
         split = sound.split
     for line in sound.lines():
         if line not in parts.lines():
@@ -195,8 +208,8 @@ def plan_folds(setup: RunSetup, parts: Parts) -> tuple[Plan, str]:
     Images that people were asked about are not among them, for these are harder than most.
     """
     plan = plan_comparison(parts.split.target_labeled.labels, seed=setup.config.seed)
-    if setup.previous is not None:
-        why_not = _not_compared_again(setup.previous)
+    if setup.continued is not None:
+        why_not = _not_compared_again(setup.continued)
     elif not setup.compare:
         why_not = (
             "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
@@ -246,8 +259,8 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
     """Train S+T and its folds, or take that of the run before, and find the images that fit none of the classes."""
     setup, data, reporter = run.setup, run.data, run.reporter
     split, none = data.split, torch.zeros(len(data.split.target_unlabeled), dtype=torch.bool)
-    if setup.previous is not None:
-        model = setup.previous.model
+    if setup.continued is not None:
+        model = setup.continued.model
         network, novelty, flagged = model.baseline, model.novelty, none
         if network is not None and novelty is not None and setup.train == "head":
             novelty, flagged = score_novelty(split, network, novelty.folds, embeddings_of_no_class(data))
@@ -261,13 +274,13 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
     if setup.train == "full":
         return Baseline(network, folds, None, none)
     held_out = [(fold.images, fold.cosines) for fold in folds]
-    return _say_flagged(run, Baseline(network, folds, *score_novelty(split, network, held_out)))
+    none_of_these = embeddings_of_no_class(data)
+    return _say_flagged(run, Baseline(network, folds, *score_novelty(split, network, held_out, none_of_these)))
 
 
 def embeddings_of_no_class(data: RunData) -> Tensor | None:
     """Embeddings of the images that people said are of no class, (N_0, width); None where there are none."""
-    is_none = torch.tensor([row.answer == "none" for row in data.applied.answers], dtype=torch.bool)
-    answered = data.answered
+    is_none, answered = data.applied.is_none, data.answered
     return answered[is_none] if isinstance(answered, Tensor) and bool(is_none.any()) else None
 
 
@@ -308,7 +321,7 @@ def fit_run(run: Run, baseline: Baseline) -> Adaptation:
     Returns:
         The result; its positives are positions in the whole of D_u.
     """
-    setup, data, before = run.setup, run.data, run.setup.previous
+    setup, data, before = run.setup, run.data, run.setup.continued
     curves = TensorBoardCurves(None if setup.folder is None else setup.folder.work / CURVES_FOLDER)
     callbacks = (curves, PhaseProgress(run.reporter, setup.steps_taken))
     split, kept = leave_out(data.split, baseline.flagged)
@@ -356,7 +369,7 @@ def continue_with_all_layers(run: Run, head: Adaptation, baseline: Baseline) -> 
         return log_probabilities(alone.network, after.split.target_unlabeled.inputs)[stay]
 
     asked = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
-    folds = asked.folds if setup.compare and setup.previous is None else ()
+    folds = asked.folds if setup.compare and setup.continued is None else ()
     trusted = dataclasses.replace(head, positives=head.positives.among(stay))
     images = leave_out(images, baseline.flagged)[0]
     by_baseline = [fold.unlabeled_log_probs(stay) for fold in baseline.folds]
@@ -448,11 +461,11 @@ def calibrate_without_labels(run: Run, result: Adaptation, baseline: Baseline) -
     """The temperatures where no image is held out: as sure as the run before, or as often as S+T agrees."""
     setup, data, base = run.setup, run.data, run.of_baseline.data.split
     adapted = log_probabilities(result.method.network, data.split.target_unlabeled.inputs)
-    if setup.previous is not None:
-        sure, by_baseline = setup.previous.sure_of(paths_of(data.files.target_unlabeled)), None
+    if setup.continued is not None:
+        sure, by_baseline = setup.continued.sure_of(paths_of(data.files.target_unlabeled)), None
         if baseline.network is not None and run.has_heads:
             by_baseline = log_probabilities(baseline.network, base.target_unlabeled.inputs)
-        return calibrate_by_previous(adapted, by_baseline, setup.previous.model.calibration, sure)
+        return calibrate_by_previous(adapted, by_baseline, setup.continued.model.calibration, sure)
     if not setup.compare or is_baseline(setup.config):
         return Calibration()
     plain = train_baseline(base, setup.config, setup.folder, run.reporter)

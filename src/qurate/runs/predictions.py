@@ -53,7 +53,8 @@ def predict_record(
     novelty, flagged = model.novelty, None
     if novelty is not None:
         count = int(predicted.flagged.sum())
-        flagged = FlaggedImages(count, FALSE_DISCOVERY_RATE, len(novelty.held_out), novelty.share)
+        shares = novelty.share, novelty.highest_share
+        flagged = FlaggedImages(count, FALSE_DISCOVERY_RATE, len(novelty.held_out), *shares)
     return dataclasses.replace(record, predictions=table, calibration=model.calibration, flagged=flagged)
 
 

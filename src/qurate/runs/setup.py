@@ -37,6 +37,7 @@ class RunSetup:
         folder: Where the run is written, if anywhere.
         message: What was chosen and why, where a word such as 'auto' left the choice to us.
         full: How all layers are trained after the head; None if they are not.
+        anew: Whether the run starts anew although it is about answers to another one: where its classes differ.
     """
 
     config: RunConfig
@@ -51,6 +52,12 @@ class RunSetup:
     folder: RunFolder | None = None
     message: str = ""
     full: TrainingConfig | None = None
+    anew: bool = False
+
+    @property
+    def continued(self) -> PreviousRun | None:
+        """The run that this one continues, if any."""
+        return None if self.anew else self.previous
 
     @property
     def train(self) -> Train:
@@ -63,13 +70,13 @@ class RunSetup:
         if self.full is None:
             return None
         network = dataclasses.replace(self.config.network, backbone=self.backbone, weights=self.weights)
-        taken = self.full if self.previous is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
+        taken = self.full if self.continued is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
         return full_config(self.config, network, taken)
 
     @property
     def steps_taken(self) -> RunConfig:
         """The run with the steps that it takes: fewer where it learns from answers about a finished one."""
-        return self.config if self.previous is None else shorten(self.config)
+        return self.config if self.continued is None else shorten(self.config)
 
 
 @dataclass(frozen=True, eq=False)

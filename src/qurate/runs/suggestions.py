@@ -29,13 +29,16 @@ from qurate.runtime.paths import is_file
 from qurate.runtime.tables import TableError, read_csv
 from qurate.runtime.validation import LARGEST_SEED, MOST, show
 
+BORDER = "border"
+"""The asker of an image that is between known and unknown."""
+
 
 class Question(NamedTuple):
     """An image that a person is asked about.
 
     Args:
         image: Its position among those of the inquiry.
-        asker: The query strategy that chose it; 'random' for the random part.
+        asker: The query strategy that chose it; 'random' for the random part, 'border' for the part at the border.
         why: In a sentence.
     """
 
@@ -54,6 +57,9 @@ class Inquiry:
         pool: The same images as the model sees them; nothing in it is answered.
         unreadable: Images that cannot be asked about, and why.
         learned: Kinds of the answers that the model has learned from, by file; they cannot show how often it is right.
+        base: The folder that relative files are in, if it is not the current one.
+        known: How well each image fits any class, (N,); None where that was not measured.
+        border: What `known` is where flagged images meet the others; 0 where none is flagged.
     """
 
     files: tuple[str, ...]
@@ -62,6 +68,8 @@ class Inquiry:
     unreadable: Mapping[Path, str]
     learned: Mapping[str, str] = field(default_factory=dict)
     base: Path = Path()
+    known: Tensor | None = None
+    border: float = 0.0
 
     @property
     def paths(self) -> list[Path]:
@@ -101,8 +109,9 @@ class Inquiry:
         random_share: float,
         seed: int,
         answers: Mapping[str, Answer] | None = None,
+        border_share: float = 0.0,
     ) -> list[Question]:
-        """Choose the next questions; the random ones are spread evenly among the others.
+        """Choose the next questions; the random ones, and those at the border, are spread evenly among the others.
 
         Args:
             count: How many.
@@ -110,16 +119,21 @@ class Inquiry:
             random_share: Part of them that is drawn at random.
             seed: Decides everything random.
             answers: What was answered already, by file.
+            border_share: Part of them that is asked about because it is between known and unknown, where `known` is
+                measured; the random ones come first.
         """
         check_query(count, asker, random_share, seed)
         strategy = QUERY_STRATEGIES.find(asker).load()() if isinstance(asker, str) else asker
         name = asker if isinstance(asker, str) else type(asker).__name__
         pool = self.after(answers or {})
-        random = RandomStrategy().ask(pool, math.ceil(random_share * min(count, len(pool.open))), seed)
+        whole = min(count, len(pool.open))
+        random = RandomStrategy().ask(pool, math.ceil(random_share * whole), seed)
         assert pool.closed is not None
         closed = pool.closed.clone()
         closed[random] = True
-        others = strategy.ask(replace(pool, closed=closed), count - len(random), seed)
+        border = self._at_border(~closed, min(int(border_share * whole), whole - len(random)))
+        closed[border] = True
+        others = strategy.ask(replace(pool, closed=closed), count - len(random) - len(border), seed)
         check_positions(others, len(closed), f"what {name} asks about")
         if len(others.unique()) != len(others) or bool(closed[others].any()):
             raise DataError(
@@ -127,10 +141,25 @@ class Inquiry:
             )
         chosen = [
             *self._explain(RandomStrategy(), "random", pool, random),
+            *(Question(image, BORDER, self._why_at_border(image)) for image in border.tolist()),
             *self._explain(strategy, name, pool, others),
         ]
-        place = [(i + 0.5) / len(part) for part in (random, others) for i in range(len(part))]
+        place = [(i + 0.5) / len(part) for part in (random, border, others) for i in range(len(part))]
         return [chosen[i] for i in sorted(range(len(chosen)), key=lambda i: place[i])]
+
+    def _at_border(self, is_open: Tensor, count: int) -> Tensor:
+        """Positions of the open images whose `known` is nearest to the border, the nearest first."""
+        if self.known is None:
+            return torch.empty(0, dtype=torch.int64)
+        places = is_open.nonzero().squeeze(1)
+        return places[(self.known[places] - self.border).abs().argsort(stable=True)[:count]]
+
+    def _why_at_border(self, image: int) -> str:
+        assert self.known is not None
+        known = f"{100 * float(self.known[image]):.1f} in 100 images of your classes fit no better"
+        if self.border:
+            return f"It is between what fits your classes and what fits none: {known}."
+        return f"It is among those that fit your classes worst: {known}."
 
     def _explain(self, strategy: QueryStrategy, name: str, pool: Pool, asked: Tensor) -> list[Question]:
         reasons = [f"Chosen by {name}."] * len(asked)
@@ -189,7 +218,10 @@ def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress
     number = {name: i for i, name in enumerate(model.classes)}
     labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names])
     pool = Pool(seen.embeddings, seen.probabilities, labels)
-    return Inquiry(names, model.classes, pool, seen.unreadable, learned, base)
+    inquiry = Inquiry(names, model.classes, pool, seen.unreadable, learned, base)
+    if (novelty := model.novelty) is None:
+        return inquiry
+    return replace(inquiry, known=seen.predicted.known, border=novelty.border)
 
 
 def read_run_images(folder: Path) -> RunImages:

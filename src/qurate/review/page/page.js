@@ -2,7 +2,7 @@
 const $ = id => document.getElementById(id);
 const GRID = 30;
 const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
-const state = { classes: [], examples: [], question: null, later: [], busy: false, view: "one", trusted: [], grid: null };
+const state = { classes: [], added: [], examples: [], question: null, later: [], busy: false, view: "one", trusted: [], grid: null };
 const KEY = `acts ${location.pathname}`; // with the token: another server on this port has other answers
 const acts = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
 
@@ -69,7 +69,8 @@ function picture(path, alt, properties = {}) {
 }
 
 function showSummary(summary) {
-  const { answered, left, none, damaged, estimate } = summary;
+  const { answered, left, none, damaged, estimate, added, needed } = summary;
+  state.added = added.map(one => one.name);
   $("bar").max = Math.max(1, answered + left);
   $("bar").value = answered;
   $("count").textContent = `${answered.toLocaleString("en")} answered, ${left.toLocaleString("en")} left`;
@@ -82,6 +83,10 @@ function showSummary(summary) {
   }
   if (estimate.none) words.push(`${plural(estimate.none, "image")} of no class not counted.`);
   if (none) words.push(`${plural(none, "image")} set aside in all.`);
+  if (added.length) {
+    const named = added.map(({ name, images }) => `${isolated(name)} (${images < needed ? `${images} of the ${needed} images that it needs` : plural(images, "image")})`);
+    words.push(`New ${added.length === 1 ? "class" : "classes"} for the next run: ${named.join(", ")}.`);
+  }
   if (damaged) words.push(`${plural(damaged, "row")} of labels.csv cannot be read.`);
   $("estimate").textContent = words.join(" ");
 }
@@ -118,6 +123,7 @@ function showQuestion() {
   $("image").src = `images/${question.image}/large`;
   $("file").textContent = name;
   $("file").title = question.file;
+  $("question").textContent = question.asker === "border" ? "Is it any of your classes?" : "Which class is this?";
   $("why").textContent = question.why;
   $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), element("span", { title: best, textContent: `Confirm: ${isolated(best)}` }));
   $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
@@ -135,13 +141,14 @@ function showQuestion() {
   if (scrollY > 0) scrollTo(0, 0);
 }
 
+// A class by its number, or by its name where the model does not have it.
 const answer = (kind, label) => doing(async () => {
   if (!state.question) return;
-  const { image } = state.question;
-  const reply = await call("answers", { answers: [{ image, answer: kind, ...(kind === "label" ? { label } : {}) }] });
+  const { image } = state.question, named = typeof label === "string";
+  const reply = await call("answers", { answers: [{ image, answer: kind, ...(named ? { name: label } : kind === "label" ? { label } : {}) }] });
   remember(reply.id);
   state.later = state.later.filter(one => one !== image);
-  $("status").textContent = `Saved: ${kind === "label" ? state.classes[label] : "none of the classes"}.`;
+  $("status").textContent = `Saved: ${named ? label : kind === "label" ? state.classes[label] : "none of the classes"}.`;
   await nextQuestion();
 });
 
@@ -169,28 +176,33 @@ function show(section) {
   $("to-grid").setAttribute("aria-pressed", section === "grid");
 }
 
-// Something else: type-ahead over all classes.
+// Something else: type-ahead over all classes; the last of what is found is the word itself, as a new class.
 const search = { found: [], at: 0 };
 function find() {
-  const word = $("search").value.trim().toLocaleLowerCase();
-  const names = state.classes.map((name, label) => ({ label, at: name.toLocaleLowerCase().indexOf(word) }));
-  search.found = word ? names.filter(one => one.at >= 0).sort((a, b) => a.at - b.at || a.label - b.label).slice(0, 40).map(one => one.label) : [];
-  search.at = 0;
+  const typed = $("search").value.trim(), word = typed.toLocaleLowerCase();
+  const names = [...state.classes.map((name, label) => ({ name, label })), ...state.added.map(name => ({ name, label: name }))]
+    .map((one, order) => ({ ...one, order, at: one.name.toLocaleLowerCase().indexOf(word) }));
+  search.found = word ? names.filter(one => one.at >= 0).sort((a, b) => a.at - b.at || a.order - b.order).slice(0, 40) : [];
+  search.at = search.found.length ? 0 : -1; // nobody adds a class by a typing error and Enter
+  if (word && !names.some(one => one.name.toLocaleLowerCase() === word)) search.found.push({ name: typed, label: typed, isNew: true });
   showFound();
 }
 function showFound() {
-  $("found").replaceChildren(...search.found.map((label, i) => {
-    const item = element("li", { id: `found-${i}`, title: state.classes[label], onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examplesOf(label, 2, false), element("span", {}, ...breakable(state.classes[label])));
+  $("found").replaceChildren(...search.found.map(({ name, label, isNew }, i) => {
+    const examples = typeof label === "number" ? examplesOf(label, 2, false) : [];
+    const words = isNew ? [`Add the class ${isolated(name)}`] : breakable(name);
+    const item = element("li", { id: `found-${i}`, title: name, onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examples, element("span", {}, ...words));
+    if (isNew) item.append(element("kbd", { textContent: "\u2193 Enter" }));
     item.setAttribute("role", "option");
     item.setAttribute("aria-selected", i === search.at);
     return item;
   }));
   $("found").hidden = !search.found.length;
   $("search").setAttribute("aria-expanded", search.found.length > 0);
-  if (search.found.length) $("search").setAttribute("aria-activedescendant", `found-${search.at}`);
+  if (search.at >= 0 && search.found.length) $("search").setAttribute("aria-activedescendant", `found-${search.at}`);
   else $("search").removeAttribute("aria-activedescendant");
   $("found").children[search.at]?.scrollIntoView({ block: "nearest" });
-  if ($("search").value.trim() && !search.found.length) $("status").textContent = "No class has that in its name.";
+  if (search.found.length && search.at < 0) $("status").textContent = "No class has that in its name. Press the down arrow, then Enter, to add it as a new class.";
 }
 function closeSearch() {
   $("search").value = "";
@@ -207,7 +219,7 @@ $("search").addEventListener("keydown", event => {
     showFound();
     event.preventDefault();
   } else if (event.key === "Enter") {
-    if (search.found.length) answer("label", search.found[search.at]);
+    if (search.found[search.at]) answer("label", search.found[search.at].label);
     event.preventDefault();
   } else if (event.key === "Escape") {
     closeSearch();
