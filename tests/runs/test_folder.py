@@ -74,6 +74,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
         "model.safetensors",
         "positives.csv",
         "predictions.csv",
+        "suggestions.csv",
     ]
     left = {file.name for file in (tmp_path / "whole").iterdir()}
     assert left - {CURVES_FOLDER} == {*names, "report.html", "baseline"}  # the curves are an extra

@@ -22,7 +22,7 @@ FULL_FILE, FULL_FOLDS_FILE = "full.safetensors", "full_folds.safetensors"
 """Checkpoint of training all layers, and predictions of its folds."""
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
-EXAMPLES_FILE = "examples.csv"
+EXAMPLES_FILE, SUGGESTIONS_FILE = "examples.csv", "suggestions.csv"
 IMAGES_FILE = "images.csv"
 """Which images an unfinished run was started with."""
 CURVES_FOLDER = "tensorboard"
@@ -42,6 +42,7 @@ _FILES = (
     POSITIVES_FILE,
     METRICS_FILE,
     EXAMPLES_FILE,
+    SUGGESTIONS_FILE,
     REPORT_FILE,
     WEIGHTS_FILE,
     ABOUT_FILE,  # moved last

@@ -16,7 +16,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
-from qurate.data.domains import list_some
 from qurate.data.samples import Split
 from qurate.errors import RunError
 from qurate.run_results import RunRecord
@@ -35,6 +34,7 @@ from qurate.runs.files import (
     POSITIVES_FILE,
     PREDICTIONS_FILE,
     REPORT_FILE,
+    SUGGESTIONS_FILE,
     Replacement,
     disk_errors,
     holds_run,
@@ -43,7 +43,7 @@ from qurate.runs.files import (
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE
 from qurate.runtime.files import write_atomically
-from qurate.runtime.paths import is_file
+from qurate.runtime.paths import is_file, list_some
 from qurate.runtime.tables import TableError, read_csv, to_csv
 from qurate.runtime.tensors import not_finite, pack_tensors, read_tensors
 from qurate.selection.crossfit import Fold
@@ -347,12 +347,13 @@ class RunFolder:
             model.write(baseline.path)
 
     def write_page(self, record: RunRecord) -> None:
-        """Write metrics.csv and the page."""
+        """Write metrics.csv, suggestions.csv and the page."""
         from qurate.report.run_page import metrics_table, write_run_page
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
+        self._write(SUGGESTIONS_FILE, to_csv(record.suggested))
         with disk_errors(self.path):
-            write_run_page(record, self.work / REPORT_FILE)
+            write_run_page(record, self.work / REPORT_FILE, self.path.absolute())
 
     def forget(self) -> None:
         """Remove the checkpoints of a finished run; first the file that marks it as unfinished."""
