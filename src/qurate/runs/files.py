@@ -29,6 +29,7 @@ CURVES_FOLDER = "tensorboard"
 BASELINE_FOLDER = "baseline"
 """S+T of the run: its model and its predictions."""
 EXPORT_FILE = "model.onnx"
+CARD_FILE, CARD_MARK = "README.md", "<!-- The model card, written by qurate. Remove this line to keep your changes. -->"
 _FILES = (
     CONFIG_FILE,  # moved first: while it is in the replacement, nothing was moved
     IMAGES_FILE,
@@ -44,6 +45,7 @@ _FILES = (
     EXAMPLES_FILE,
     SUGGESTIONS_FILE,
     REPORT_FILE,
+    CARD_FILE,
     WEIGHTS_FILE,
     ABOUT_FILE,  # moved last
 )
@@ -77,9 +79,11 @@ class Replacement:
 
     def move_into_place(self) -> None:
         """Replace the files of the other run, in an order that can be continued after a kill; other files stay."""
+        if not is_our_card(self.run / CARD_FILE):
+            (self.path / CARD_FILE).unlink(missing_ok=True)
         if is_file(self.path / CONFIG_FILE):
             for name in _FILES:
-                if not is_file(self.path / name):
+                if not is_file(self.path / name) and (name != CARD_FILE or is_our_card(self.run / name)):
                     (self.run / name).unlink(missing_ok=True)
             for name in (BASELINE_FOLDER, CURVES_FOLDER):
                 if name == BASELINE_FOLDER or is_folder(self.path / name):
@@ -90,6 +94,16 @@ class Replacement:
             if is_file(self.path / name):
                 (self.path / name).replace(self.run / name)
         self.remove()
+
+
+def is_our_card(path: Path) -> bool:
+    """Whether a README.md may be written: there is none, or one that qurate wrote and nobody has taken over."""
+    try:
+        return CARD_MARK in path.read_text(encoding="utf-8", errors="replace")[:1000]
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def holds_run(folder: Path) -> bool:

@@ -398,7 +398,7 @@ def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, 
         answers = (*data.applied.answers, *data.applied.others)
         folder.write_results(adapted, record, predictions, answers, pending=bool(plan.folds))
     elif folder is not None and not plan.folds:
-        folder.write_page(record)
+        folder.write_compared(adapted, record, predictions)
     run.reporter.show("writing the results", 1, 1)
     return RunOutcome(adapted, record)
 
