@@ -66,7 +66,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path: Path) -> None:
     watcher = Watcher()
-    run(place, tmp_path / "whole", watcher)
+    done = run(place, tmp_path / "whole", watcher)
+    assert done.record is not None
+    assert done.model.comparison == done.record.comparison == qurate.load(tmp_path / "whole").comparison is not None
     names = [
         "README.md",
         "config.json",
@@ -132,6 +134,7 @@ def test_a_finished_model_does_not_wait_for_the_comparison(place: dict[str, Any]
     assert "switched off" in done.record.no_comparison
     assert (tmp_path / "r" / "model.safetensors").read_bytes() == model
     assert not RunFolder(tmp_path / "r").pending
+    assert "was switched off" in qurate.load(tmp_path / "r").no_comparison
     assert "was switched off" in (tmp_path / "r" / "report.html").read_text()
 
 
