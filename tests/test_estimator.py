@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 import sklearn
 from numpy.typing import NDArray
-from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
+from qurate.data.domains import DataWarning
 from qurate.data.samples import DataError
 from qurate.errors import ConfigError
 from qurate.estimator import SSDAClassifier
@@ -32,11 +33,16 @@ def _expected_failures(estimator: SSDAClassifier) -> dict[str, str]:
     return EXPECTED_FAILURES
 
 
+NO_DOMAINS = pytest.mark.filterwarnings("ignore:SSDAClassifier.fit. sample_domain is not given")
+
+
+@NO_DOMAINS  # scikit-learn's labels of -1 mean no label here
 @parametrize_with_checks([SSDAClassifier(**QUICK)], expected_failed_checks=_expected_failures)  # type: ignore[untyped-decorator]
 def test_scikit_learns_contract(estimator: SSDAClassifier, check: Any) -> None:
     check(estimator)
 
 
+@NO_DOMAINS
 def test_the_check_of_classes_passes_as_for_scikit_learns_own_semi_supervised_ones() -> None:
     check_classifiers_classes("SelfTrainingClassifier", SSDAClassifier(**QUICK))
 
@@ -118,7 +124,8 @@ def test_labels_need_not_start_at_zero() -> None:
 
 def test_without_domains_unlabelled_rows_are_the_target() -> None:
     features, _, y, _ = domains(shots=0)
-    implied = SSDAClassifier(**QUICK).fit(features, y)
+    with pytest.warns(DataWarning, match="so all 60 labelled rows count as source. Pass it"):
+        implied = SSDAClassifier(**QUICK).fit(features, y)
     said = SSDAClassifier(**QUICK).fit(features, y, np.where(y == -1, -1, 0))
     assert np.array_equal(implied.predict_proba(features), said.predict_proba(features))
 
@@ -134,6 +141,25 @@ def test_a_missing_part_is_stood_in_for() -> None:
     assert "no selector" in all_labelled.stopped_
 
 
+def test_domains_are_passed_on_and_rows_without_label_do_not_count() -> None:
+    features, true, y, sample_domain = domains()
+    model = SSDAClassifier("mme", **BARE).fit(features, y, sample_domain)
+    right = model.predict(features) == true
+    assert model.score(features, y) == right[y != -1].mean()
+    weights = np.arange(len(y))
+    assert model.score(features, y, weights) == pytest.approx(np.average(right[y != -1], weights=weights[y != -1]))
+    with pytest.raises(DataError, match=r"SSDAClassifier.score: y must have labelled rows, got none"):
+        model.score(features[y == -1], y[y == -1])
+    folds = PredefinedSplit(np.where(y == -1, 0, np.arange(len(y)) % 2))  # unlabelled rows are held out too
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipeline = make_pipeline(StandardScaler(), SSDAClassifier("mme", **BARE))
+        scores = cross_val_score(pipeline, features, y, cv=folds, params={"sample_domain": sample_domain})
+        search = GridSearchCV(pipeline, {"ssdaclassifier__learning_rate": [0.01]}, cv=folds)
+        search.fit(features, y, sample_domain=sample_domain)
+    assert search.cv_results_["mean_test_score"] == pytest.approx(scores.mean())
+    assert scores.min() > 0.6, "unlabelled rows are not counted as wrong"
+
+
 def test_a_handful_of_rows_is_enough() -> None:
     features, _, y, sample_domain = domains()
     few = np.r_[:6, 60:68]  # two unlabelled rows
@@ -145,7 +171,7 @@ def test_it_lives_among_scikit_learns_tools() -> None:
     features, true, y, sample_domain = domains()
     frame = pd.DataFrame(features, columns=["a", "b"])
     with sklearn.config_context(enable_metadata_routing=True):
-        model = SSDAClassifier("mme", **BARE).set_fit_request(sample_domain=True)
+        model = SSDAClassifier("mme", **BARE)
         pipeline = make_pipeline(StandardScaler(), model).fit(frame, y, sample_domain=sample_domain)
     assert pipeline.score(frame[y == -1], true[y == -1]) > 0.8
     assert np.array_equal(pickle.loads(pickle.dumps(pipeline)).predict_proba(frame), pipeline.predict_proba(frame))

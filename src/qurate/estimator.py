@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -17,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
+from qurate.data.domains import DataWarning
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled
 from qurate.networks.inference import infer
 from qurate.presets import Preset, make_config
@@ -36,7 +39,12 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     - D_u, unlabelled target: `sample_domain` < 0 and no label.
 
     The sign is skada's convention, and so is the default without `sample_domain`: unlabelled rows are the target, all
-    others the source. A row without label has y = -1 where labels are numbers, '' or None where they are strings.
+    others the source, of which a `DataWarning` tells. A row without label has y = -1 where labels are numbers, '' or
+    None where they are strings.
+
+    `fit` asks for `sample_domain` where scikit-learn routes metadata
+    (`sklearn.set_config(enable_metadata_routing=True)`), so a Pipeline, GridSearchCV or cross_val_score passes it on.
+    `score` leaves unlabelled rows out.
 
     Where a part is missing the others stand in for it, so that the estimator serves the neighbouring problems too:
     without D_u it learns S+T, plain supervised training on what is labelled; without D_t (unsupervised adaptation) or
@@ -70,6 +78,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         >>> model.fit(X, y, sample_domain=np.where(rows < 20, 1, -2)).predict([[1, 0], [0, 1]])
         array([0, 1])
     """
+
+    __metadata_request__fit = {"sample_domain": True}  # noqa: RUF012  # scikit-learn's way to say what is asked for
 
     def __init__(
         self,
@@ -149,6 +159,28 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         predicted: NDArray[Any] = self.classes_[columns]
         return predicted
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
+        """Accuracy on the labelled rows.
+
+        Args:
+            X: Features, (n, p).
+            y: Labels, (n,); rows of -1, '' or None are left out.
+            sample_weight: Weights of the rows, (n,).
+
+        Raises:
+            DataError: If no row has a label.
+        """
+        predicted, labels = self.predict(X), column_or_1d(y)
+        check_consistent_length(predicted, labels)
+        known = ~_is_unlabeled(labels)
+        if not known.any():
+            raise DataError(
+                "SSDAClassifier.score: y must have labelled rows, got none. Where a search holds rows out, its splits "
+                "must hold out labelled ones."
+            )
+        weights = None if sample_weight is None else column_or_1d(sample_weight)[known]
+        return float(accuracy_score(labels[known], predicted[known], sample_weight=weights))
+
     def _config(self, *, has_unlabeled: bool) -> RunConfig:
         given = self.random_state
         seed = int(given) if isinstance(given, Integral) else int(check_random_state(given).randint(2**31))
@@ -191,6 +223,14 @@ def _refuse_negative(labels: NDArray[Any]) -> None:
 
 def _is_target(sample_domain: ArrayLike | None, known: Mask) -> Mask:
     if sample_domain is None:
+        if not known.all():
+            warnings.warn(
+                f"SSDAClassifier.fit: sample_domain is not given, so all {int(known.sum())} labelled rows count as "
+                "source. Pass it, negative for the target, if some of them are of the target; a Pipeline or a search "
+                "passes it on after sklearn.set_config(enable_metadata_routing=True).",
+                DataWarning,
+                stacklevel=3,
+            )
         return ~known
     domains = column_or_1d(sample_domain)
     check_consistent_length(domains, known)

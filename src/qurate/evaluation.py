@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -32,6 +33,7 @@ class Metrics:
         auroc: Of right against wrong predictions by their probability; None where all are right, or all wrong.
         auroc_unknown: Of images of a class against images of none; None where there are no images of no class.
         unknown: How many images of no class there are; nothing else counts them.
+        classes: Names of the K classes; their numbers unless given.
     """
 
     accuracy: float
@@ -44,6 +46,20 @@ class Metrics:
     auroc: float | None = None
     auroc_unknown: float | None = None
     unknown: int = 0
+    classes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each class with images: class, images, right, accuracy, and what the others were mistaken for."""
+        names = self.classes or tuple(map(str, range(len(self.confusion))))
+        rows = []
+        for label, counts in enumerate(self.confusion.tolist()):
+            if images := sum(counts):
+                right, counts[label] = counts[label], 0
+                worst = sorted((-count, k) for k, count in enumerate(counts) if count)[:3]
+                mistaken = ", ".join(f"{names[k]} ({-count})" for count, k in worst)
+                rows.append((names[label], images, right, right / images, mistaken))
+        return pd.DataFrame(rows, columns=["class", "images", "right", "accuracy", "mistaken_for"])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Metrics) and self._key() == other._key()

@@ -1,13 +1,15 @@
-"""Which of the models of a run is its result: named rules, of which only 'oracle' sees test labels."""
+"""Which of the models of a run is its result: named rules, of which only 'oracle' sees test labels.
+
+Loads no torch before a rule is applied: reports name the rules.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from qurate.losses import entropy
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TEMPERATURE = 0.05
 """Of the softmax over neighbours in `soft_neighborhood_density`. Saito et al. (2021): 0.05."""
@@ -22,6 +24,8 @@ def certainty(probabilities: Tensor) -> float:
     Args:
         probabilities: (N, K).
     """
+    from qurate.losses import entropy
+
     return -float(entropy(probabilities.double()).mean())
 
 
@@ -35,6 +39,8 @@ def information(probabilities: Tensor) -> float:
     Args:
         probabilities: (N, K).
     """
+    from qurate.losses import entropy
+
     of_mean = entropy(probabilities.double().mean(dim=0, keepdim=True))
     return float(of_mean.mean() - entropy(probabilities.double()).mean())
 
@@ -51,6 +57,10 @@ def soft_neighborhood_density(probabilities: Tensor, temperature: float = TEMPER
         probabilities: (N, K), N at least 2.
         temperature: Of the softmax.
     """
+    import torch
+
+    from qurate.losses import entropy
+
     directions = torch.nn.functional.normalize(probabilities.double(), dim=1)
     total = 0.0
     for start in range(0, len(directions), _ROWS):

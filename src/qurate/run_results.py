@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import pandas as pd
@@ -58,6 +59,35 @@ class BaselineComparison:
     wanted: float | None = None
     more: int | None = None
 
+    def stored(self) -> dict[str, Any]:
+        """For a JSON file, which has no infinity."""
+        stored = asdict(self)
+        return {**stored, "gain": {name: x if math.isfinite(x) else None for name, x in stored["gain"].items()}}
+
+    @classmethod
+    def of(cls, stored: Any) -> BaselineComparison:
+        """The comparison that was stored.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        gain = stored.get("gain") if isinstance(stored, dict) else None
+        names = [{field.name for field in fields(kind)} for kind in (cls, Gain)]
+        if not isinstance(gain, dict) or [{*stored}, {*gain}] != names:
+            raise ValueError("comparison must be a table of all that was compared")
+        shares = {name: stored[name] for name in ("adapted", "baseline", "disagreement", "moved")} | gain
+        shares["smallest"] = gain["smallest"] if gain["smallest"] is not None else 1.0
+        if stored["wanted"] is not None:
+            shares["wanted"] = stored["wanted"]
+        counts = [stored["images"], 0 if stored["more"] is None else stored["more"]]
+        is_sound = all(type(x) in (int, float) and -1 <= x <= 1 for x in shares.values())
+        if not is_sound or any(type(x) is not int or not 0 <= x <= 10**9 for x in counts):
+            raise ValueError("a number of comparison is not one, or out of range")
+        if stored["verdict"] not in ("helps", "unclear", "harms") or not isinstance(stored["how"], str):
+            raise ValueError("comparison.verdict must be helps, unclear or harms")
+        smallest = math.inf if gain["smallest"] is None else gain["smallest"]
+        return cls(**{**stored, "gain": Gain(**{**gain, "smallest": smallest})})
+
 
 @dataclass(frozen=True, eq=False)
 class Corrections:
@@ -81,6 +111,25 @@ class Corrections:
     changed: int
 
 
+@dataclass(frozen=True)
+class Improvement:
+    """A run that learned from answers against the run before, on images with an answer that were drawn at random.
+
+    Args:
+        images: How many.
+        before: Share of them on which the model before is right.
+        now: The same for models like the new one that had not learned from that image.
+        low: Lower end of the 95 % interval of `now` - `before`.
+        high: Upper end.
+    """
+
+    images: int
+    before: float
+    now: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, eq=False)
 class RunAnswers:
     """The answers that a run learned from.
@@ -99,6 +148,8 @@ class RunAnswers:
         random_high: Upper end.
         confusions: Predicted class, true class and count; the most frequent first.
         corrections: What changed since the previous run; None where there is no previous run.
+        improvement: Whether it is better than that; None where it is not known.
+        not_measured: Why that is not known, as a sentence; empty where there is no previous run.
     """
 
     labeled: int
@@ -114,6 +165,8 @@ class RunAnswers:
     random_high: float
     confusions: tuple[tuple[str, str, int], ...]
     corrections: Corrections | None = None
+    improvement: Improvement | None = None
+    not_measured: str = ""
 
     @property
     def total(self) -> int:
@@ -165,6 +218,7 @@ class RunRecord:
         held_out: Predictions for labelled target images by models that were not trained on them; columns `HELD_OUT`.
         answers: The answers that the run learned from; None where there are none.
         flagged: Images that fit none of the classes; None where that was not looked for.
+        suggested: What to label next, the most useful first, as `qurate suggest` writes it; empty where there is none.
     """
 
     title: str
@@ -184,3 +238,4 @@ class RunRecord:
     held_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_OUT))
     answers: RunAnswers | None = None
     flagged: FlaggedImages | None = None
+    suggested: pd.DataFrame = field(default_factory=pd.DataFrame)

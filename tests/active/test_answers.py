@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from qurate.active.answers import (
     Kind,
     count_right,
     estimate_accuracy,
+    paired_interval,
     parse_answers,
     read_answers,
     wilson_interval,
@@ -354,3 +356,18 @@ def test_the_name_of_a_new_class_is_read_as_it_was_written(tmp_path: Path, name:
     log = AnswerLog(tmp_path / "labels.csv")
     log.add([{"file": "a.png", "answer": "label", "label": name, "predicted": "b", "asked": "border"}])
     assert read_answers(tmp_path / "labels.csv").current["a.png"].label == name
+
+
+@pytest.mark.parametrize(
+    ("n", "both", "first", "second"), [(10, 0.6, 0.2, 0.1), (40, 0.7, 0.15, 0.05), (200, 0.8, 0.1, 0.1)]
+)
+def test_the_paired_interval_holds_the_difference_in_about_95_of_100(
+    n: int, both: float, first: float, second: float
+) -> None:
+    drawn = np.random.default_rng(0).multinomial(
+        n, [both, first, second, max(0.0, 1 - both - first - second)], size=2000
+    )
+    ends = [paired_interval(int(gained), int(lost), n) for _, gained, lost, _ in drawn]
+    held = np.mean([low <= first - second <= high for low, high in ends])
+    assert 0.93 <= held <= 0.99
+    assert paired_interval(0, 0, 5)[0] == -paired_interval(0, 0, 5)[1] < 0

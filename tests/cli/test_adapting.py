@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.cli.test_cli import run as run_apart
 from tests.cli.test_own_images import ADAPT, command
 from tests.cli.test_own_images import place as place
+from tests.report.run_pages import Page
+from tests.runs.written import write_run
 
 import qurate
 from qurate.active.answers import AnswerLog
 from qurate.runs.suggestions import make_inquiry, read_run_images
+from qurate.runtime.tables import to_csv
 
 
 def test_suggest_answer_and_go_on(
@@ -51,6 +55,55 @@ def test_suggest_answer_and_go_on(
     assert "--force" in capsys.readouterr().err
     assert command(place, monkeypatch, "adapt", "--from", better, "--out", better, "--force") == 2
     assert "--out must be another folder than --from" in capsys.readouterr().err
+
+
+def test_the_page_and_suggest_have_one_list_and_suggest_needs_no_torch(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "my run"
+    assert command(place, monkeypatch, *ADAPT, "--out", str(run)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == [
+        f"Next, to label the images that help most, on a page: qurate review '{run}'",
+        f"Next, to use the model on other images: qurate predict '{run}' IMAGES --out predictions.csv",
+    ]
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    shown = [image["alt"].split(",")[0] for image in page.all("img") if ", perhaps " in image["alt"]]
+    out = tmp_path / "to label.csv"
+    code, lines, _, loaded = run_apart("suggest", str(run), "--count", "12", "--out", str(out))
+    assert (code, "torch" in loaded) == (0, False)
+    assert f"qurate adapt --from '{run}' --labels '{out}' --out '{run}-2'" in lines
+    table = pd.read_csv(out)
+    assert [Path(file).name for file in table["file"]] == shown[:12]
+    (run / "suggestions.csv").unlink()
+    live = qurate.load(run).suggest(12)
+    assert live["file"].tolist() == table["file"].tolist()
+    assert live["why"].tolist() == table["why"].tolist()
+    answer = {"file": table["file"][0], "answer": "none", "label": "", "predicted": "blue", "asked": "density"}
+    AnswerLog(run / "labels.csv").add([answer])
+    better = tmp_path / "better"
+    assert command(place, monkeypatch, "adapt", "--from", str(run), "--out", str(better)) == 0
+    kept = pd.read_csv(better / "suggestions.csv")
+    assert table["file"][0] not in set(kept["file"])
+    (better / "suggestions.csv").unlink()
+    assert qurate.load(better).suggest(12)["file"].tolist() == kept["file"][:12].tolist()
+
+
+def test_a_new_answer_changes_what_is_asked_next(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    model = qurate.load(run)
+    asked = model.suggest(18)
+    (run / "suggestions.csv").write_bytes(to_csv(asked.iloc[::-1]))  # another order, to tell it from one just made
+    assert model.suggest(3)["file"].tolist() == asked["file"][::-1][:3].tolist()
+    assert model.suggest(3, random_share=0.5)["asker"].tolist().count("random") == 2
+    answer = {"file": asked["file"][0], "answer": "none", "label": "", "predicted": "blue", "asked": "density"}
+    AnswerLog(run / "labels.csv").add([answer])
+    after = model.suggest(18)["file"].tolist()
+    assert sorted(after) == sorted(asked["file"][1:])
+    assert after != asked["file"][:0:-1].tolist()
+    (run / "labels.csv").unlink()
+    (run / "suggestions.csv").write_text("file\n")  # of another version, or damaged
+    assert model.suggest(3)["file"].tolist() == asked["file"][:3].tolist()
 
 
 def test_a_run_with_relative_paths_can_be_used_from_any_folder(

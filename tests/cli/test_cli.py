@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.own_images import paint
+from tests.report.grids import in_rounds, rows, write_grid
 from tests.test_public_surface import HEAVY
 
 from qurate.cli import VERBS
@@ -86,12 +87,24 @@ def test_a_wrong_word_is_found_before_anything_heavy_is_loaded(words: tuple[str,
     assert "loading" not in err
 
 
-def test_a_line_appears_before_pytorch_is_loaded(tmp_path: Path) -> None:
+def test_what_is_about_to_be_done_is_said_before_pytorch_is_loaded(tmp_path: Path) -> None:
     code, _, err, loaded = run("embed", str(tmp_path))
     assert code == 2
     assert "torch" in loaded
-    assert err.splitlines()[0] == "qurate: loading PyTorch ..."
+    assert err.splitlines()[0] == f"qurate: embedding '{tmp_path}'; loading PyTorch ..."
     assert "images must be a folder" in err.splitlines()[1]
+
+
+def test_a_report_needs_no_pytorch(tmp_path: Path) -> None:
+    results = rows("A to B", "tml", "none", 0.5, 0.6) + rows("A to B", "tml", "adaptive", 0.6, 0.7)
+    folder = write_grid(tmp_path / "grid", results, in_rounds("A to B", "adaptive", 0, 0.5, 0.6))
+    code, out, err, loaded = run("report", str(folder))
+    assert (code, "torch" in loaded) == (0, False), err
+    assert err.startswith(f"qurate: making tables and figures of {folder}; loading pandas and Matplotlib ...")
+    assert (
+        out.splitlines()[-1]
+        == f"Open {folder / 'report' / 'tables.html'} in a browser to see tables and figures together."
+    )
 
 
 def test_the_help_lists_the_registries() -> None:

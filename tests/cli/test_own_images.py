@@ -91,7 +91,8 @@ def test_adapt_then_predict_evaluate_and_check(
     assert command(place, monkeypatch, "check", *ADAPT[1:7]) == 0
     out = capsys.readouterr().out
     assert "checking images: " in out
-    assert "labeled" in out
+    folders = " ".join(f"--{part} {place / part}" for part in ("source", "labeled", "unlabeled"))
+    assert out.splitlines()[-1] == f"Next, to adapt to these images: qurate adapt {folders} --out run"
 
 
 @pytest.mark.filterwarnings("default::qurate.data.domains.DataWarning")  # told, not raised, as it is for a user

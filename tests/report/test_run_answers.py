@@ -41,7 +41,9 @@ def test_the_page_says_what_was_answered_and_what_it_is_worth(tmp_path: Path) ->
     ):
         assert words in said
     assert '<tr><th scope="row">pen</th><td>mug</td><td>2</td></tr>' in page.html
-    assert page.said("outcome").startswith(f"The model has learned from 8 answers {WENT_ON}")
+    said = page.said("outcome")
+    assert said.startswith("The model has learned from 8 answers; whether it is better is not clear")
+    assert WENT_ON in said
     assert page.all("a", href="#answers")
 
 

@@ -19,7 +19,7 @@ from qurate.calibration import Calibration
 from qurate.report.run_figures import reliability_figure
 from qurate.report.run_page import GALLERY, SIDE, write_run_page
 from qurate.report.run_text import outcome
-from qurate.run_results import BaselineComparison, Gain
+from qurate.run_results import BaselineComparison, FlaggedImages, Gain
 
 
 def test_it_has_its_parts_in_order_and_its_landmarks(tmp_path: Path) -> None:
@@ -146,13 +146,39 @@ def test_the_gallery_starts_with_the_most_doubtful_and_is_bounded(tmp_path: Path
     assert len(shown) == 2 * GALLERY
 
 
-def test_what_to_label_next_is_least_certain_and_not_chosen_already(tmp_path: Path) -> None:
+def test_what_to_label_next_is_the_list_of_suggest_in_its_order(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    page = written(record, tmp_path)
-    left = record.predictions[~record.predictions["file"].isin(record.positives["file"])]
-    expected = left.sort_values("probability")["file"]
-    listed = [line for line in page.text["next"].splitlines() if line.startswith(str(tmp_path))]
-    assert listed == expected.tolist()
+    asked = record.predictions.sample(30, random_state=0).assign(runner_up="pen", predicted="mug")
+    page = written(dataclasses.replace(record, suggested=asked), tmp_path)
+    shown = [image["alt"].split(",")[0] for image in page.all("img") if "perhaps mug" in image["alt"]]
+    assert shown == [Path(file).name for file in asked["file"][:GALLERY]]
+    assert f"qurate suggest {tmp_path / 'run'} --count 24 --out to_label.csv" in page.text["next"]
+    assert "no unlabelled images left" in written(record, tmp_path).said("next")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "commands"),
+    [
+        (HELPS, ["predict RUN IMAGES --out predictions.csv", "export RUN --format onnx"]),
+        (UNCLEAR, ["review RUN", "predict RUN IMAGES --out predictions.csv"]),
+        (HARMS, ["review RUN", "predict RUN/baseline IMAGES --out predictions.csv"]),
+        (None, ["review RUN", "predict RUN IMAGES --out predictions.csv"]),
+    ],
+)
+def test_the_page_ends_with_the_commands_that_make_sense_now(
+    comparison: BaselineComparison | None, commands: list[str], tmp_path: Path
+) -> None:
+    page = written(finished_run(tmp_path, comparison=comparison), tmp_path / "my folder")
+    run = tmp_path / "my folder" / "run"
+    said = [line for line in page.text["steps"].splitlines() if line.startswith("qurate ")]
+    expected = [" ".join(["qurate", *command.split()]) for command in commands]
+    assert [line.replace(f"'{run}'", "RUN").replace(f"'{run}/baseline'", "RUN/baseline") for line in said] == expected
+
+
+def test_images_that_fit_no_class_are_worth_asking_about(tmp_path: Path) -> None:
+    strange = FlaggedImages(3, 0.1, 20, 0.9)
+    page = written(finished_run(tmp_path, comparison=HELPS, flagged=strange), tmp_path)
+    assert f"qurate review {tmp_path / 'run'}" in page.text["steps"]
 
 
 def test_the_table_counts_each_class(tmp_path: Path) -> None:
@@ -224,7 +250,8 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_file_names_that_are_not_unicode_do_not_stop_it(tmp_path: Path) -> None:
     record = finished_run(tmp_path)
-    record.predictions.loc[:, "file"] = "caf\udce9.jpg"
+    asked = record.predictions.head(1).assign(file="caf\udce9.jpg", predicted="mug", runner_up="pen")
+    record = dataclasses.replace(record, suggested=asked)
     assert "caf\\udce9.jpg" in written(record, tmp_path).said("next")
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.report.run_pages import PARTS, Page, written
+from tests.report.run_pages import PARTS, written
 from tests.report.run_runs import cluttered_run, finished_run
 from tests.report.test_run_page import page_rows
 
@@ -259,15 +259,6 @@ def test_the_table_of_classes_has_plain_training_and_marks_what_moved(tmp_path: 
     assert "'mug' fell from 10 to 1 prediction by adaptation" in page.said("classes")
     assert "1 class fell or grew by more than chance explains" in page.said("outcome")
     assert page.all("span", role="img", **{"aria-label": "fell"})
-
-
-def test_what_to_label_next_has_flagged_images_last(tmp_path: Path) -> None:
-    record = cluttered_run(tmp_path)
-    page: Page = written(record, tmp_path)
-    listed = [line for line in page.text["next"].splitlines() if line.startswith(str(tmp_path))]
-    is_flagged = record.predictions.set_index("file")["flagged"][listed].tolist()
-    assert is_flagged == sorted(is_flagged)
-    assert any(is_flagged)
 
 
 def test_flagged_images_are_in_the_metrics(tmp_path: Path) -> None:

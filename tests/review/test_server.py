@@ -33,7 +33,10 @@ def test_it_stops_by_a_signal_with_one_line_and_all_answers_saved(tmp_path: Path
     server.process.send_signal(signal.SIGTERM)
     said = server.end()
     assert server.process.returncode == 143
-    assert said.rstrip().endswith(f"stopped. All answers are saved in {run / 'labels.csv'}.")
+    learn = f"qurate adapt --from {run} --out {run}-2"
+    assert started["command"] == learn
+    saved = f"stopped. All answers are saved in {run / 'labels.csv'}."
+    assert said.rstrip().endswith(f"{saved} Next, to learn from the answers: {learn}")
     assert [answer.label for answer in AnswerLog(run / "labels.csv").current().values()] == ["été"]
 
 

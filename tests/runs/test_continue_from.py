@@ -13,16 +13,20 @@ import pytest
 import torch
 from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights, small_config
 from tests.reliability.world import snapshot
+from torch import Tensor
 
 import qurate
 from qurate.active.answers import Answer, AnswerLog, wilson_interval
 from qurate.config import NetworkConfig, RunConfig
+from qurate.data.samples import Split
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.heads import build_network
+from qurate.runs import comparison
 from qurate.runs.adapt import run_adaptation
 from qurate.runs.continue_from import AppliedAnswers, PreviousRun, summarize_answers
 from qurate.runs.setup import RunOutcome
 from qurate.runtime.tables import read_csv, to_csv
+from qurate.selection.crossfit import Fold, fit_fold
 
 NAMES = list(COLORS)
 NAMES_SORTED = sorted(NAMES)
@@ -160,6 +164,57 @@ def test_it_is_as_sure_as_the_run_before_whose_verdict_is_named(world: Path, run
     go_on(world, tmp_path / "next", tmp_path / "third", reporter=watcher)
     lines = [line for line in watcher.lines if line.startswith("No comparison was made")]
     assert f"{run / 'report.html'} says" in lines[-1], "the comparison is still that of the first run"
+
+
+def test_random_answers_say_whether_it_is_better_than_the_run_before(
+    world: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_of(run)
+    held_out: list[Tensor] = []
+    answer(run, {files[0]: truth_of(files[0]), files[1]: "none"})
+    answer(run, {file: truth_of(file) for file in files[2:8]}, asked="random")
+    answer(run, {files[8]: "none"}, asked="random")
+
+    def fit_spied(split: Split, config: RunConfig, images: Tensor, *rest: Any, **named: Any) -> Fold:
+        held_out.append(images)
+        return fit_fold(split, config, images, *rest, **named)
+
+    monkeypatch.setattr(comparison, "fit_fold", fit_spied)
+    watcher = Watcher()
+    record = go_on(world, run, tmp_path / "next", reporter=watcher).record
+    assert record is not None
+    assert record.answers is not None
+    found = record.answers.improvement
+    assert found is not None
+    assert found.images == 6
+    said = predictions_of(run)["label"]
+    assert found.before == sum(said[file] == truth_of(file) for file in files[2:8]) / 6
+    assert found.low <= found.now - found.before <= found.high
+    places = sorted(torch.cat(held_out).tolist())
+    assert places == [10, 11, 12, 13, 14, 15], "9 labels, one answer, then those drawn at random"
+    assert record.labeled["file"].iloc[places].tolist() == files[2:8]
+    assert any(line.startswith("On 6 images with an answer that were drawn at random") for line in watcher.lines)
+    metrics = pd.read_csv(tmp_path / "next" / "metrics.csv").set_index("what")["value"]
+    assert (metrics["improvement_images"], metrics["improvement_now"]) == (6, pytest.approx(found.now))
+    page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
+    assert f"between {found.low * 100:+.1f}".replace("-", "\u2212") in page
+    off, quiet = Watcher(), tmp_path / "quiet"
+    go_on(world, run, quiet, reporter=off, compare=False)
+    assert "is not known. The comparison was switched off." in " ".join(off.lines)
+    assert not any(phase.startswith("check against") for phase in off.phases)
+    assert (quiet / "model.safetensors").read_bytes() == (tmp_path / "next" / "model.safetensors").read_bytes()
+
+
+def test_without_random_answers_it_is_said_that_nobody_knows(world: Path, run: Path, tmp_path: Path) -> None:
+    answer(run, {file: truth_of(file) for file in files_of(run)[:6]})
+    watcher = Watcher()
+    go_on(world, run, tmp_path / "next", reporter=watcher)
+    said = " ".join(watcher.lines)
+    assert "better than the run before is not known. None of the new answers with a class was drawn at random" in said
+    assert f"qurate evaluate '{tmp_path / 'next'}' --labeled DIR".replace("'", "") in watcher.lines[-2]
+    assert watcher.lines[-1].endswith(f"qurate review {tmp_path / 'next'}")
+    page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
+    assert "; whether it is better is not clear" in page
 
 
 def test_only_new_answers_are_counted_when_a_run_goes_on_twice(world: Path, run: Path, tmp_path: Path) -> None:

@@ -58,15 +58,19 @@ def run(place: dict[str, Any], out: Path, reporter: Reporter | None = None, **ar
 def contents(folder: Path) -> dict[str, bytes]:
     """All that must be the same; times and the page, which shows them, may differ."""
     kept = [file for file in (*folder.iterdir(), *folder.glob("baseline/*")) if file.is_file()]
-    files = {str(file.relative_to(folder)): file.read_bytes() for file in kept if file.name != "report.html"}
+    named = ("report.html", "README.md")  # they name the folder, and the time that it took
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in kept if file.name not in named}
     lines = files["metrics.csv"].splitlines()
     return {**files, "metrics.csv": b"\n".join(line for line in lines if not line.startswith(b"seconds"))}
 
 
 def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path: Path) -> None:
     watcher = Watcher()
-    run(place, tmp_path / "whole", watcher)
+    done = run(place, tmp_path / "whole", watcher)
+    assert done.record is not None
+    assert done.model.comparison == done.record.comparison == qurate.load(tmp_path / "whole").comparison is not None
     names = [
+        "README.md",
         "config.json",
         "examples.csv",
         "metrics.csv",
@@ -74,6 +78,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
         "model.safetensors",
         "positives.csv",
         "predictions.csv",
+        "suggestions.csv",
     ]
     left = {file.name for file in (tmp_path / "whole").iterdir()}
     assert left - {CURVES_FOLDER} == {*names, "report.html", "baseline"}  # the curves are an extra
@@ -153,6 +158,7 @@ def test_a_finished_model_does_not_wait_for_the_comparison(place: dict[str, Any]
     assert "switched off" in done.record.no_comparison
     assert (tmp_path / "r" / "model.safetensors").read_bytes() == model
     assert not RunFolder(tmp_path / "r").pending
+    assert "was switched off" in qurate.load(tmp_path / "r").no_comparison
     assert "was switched off" in (tmp_path / "r" / "report.html").read_text()
 
 

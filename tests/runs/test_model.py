@@ -6,19 +6,25 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from tests.own_images import BACKBONE, paint
 
 import qurate
 from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
+from qurate.errors import ConfigError, DataError
 from qurate.networks.heads import build_network
 from qurate.novelty import Novelty
+from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ModelError, ModelWarning
 from qurate.runtime.tensors import tensor_digest
@@ -236,3 +242,85 @@ def test_images_without_classes_cannot_be_measured(saved: Path, tmp_path: Path) 
     (tmp_path / "list.txt").write_text("a.png -1\n")
     with pytest.raises(qurate.DataError, match=r"list.txt: no image has a class"):
         qurate.load(saved).evaluate(tmp_path / "list.txt")
+
+
+def test_probabilities_have_the_names_of_the_classes_and_the_files(saved: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "photos" / f"{i}.png" for i in range(3)]
+    for number, file in enumerate(files):
+        paint(file, (60, 60, 200), seed=number)
+    (tmp_path / "photos" / "3.png").write_bytes(b"no image")
+    model = qurate.load(saved)
+    table, said = model.predict_proba(tmp_path / "photos"), model.predict(tmp_path / "photos")
+    assert list(table.columns) == list(CLASSES)
+    assert table.index.tolist() == said["file"].tolist()
+    assert table.iloc[:3].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
+    assert table.iloc[:3].idxmax(axis=1).tolist() == said["label"][:3].tolist()
+    assert table.iloc[:3].max(axis=1).tolist() == said["probability"][:3].tolist()
+    assert bool(table.iloc[3].isna().all())
+    best = model.predict_proba(tmp_path / "photos", top_k=2)
+    assert list(best.columns) == ["label_1", "probability_1", "label_2", "probability_2"]
+    assert best["label_1"].tolist()[:3] == said["label"].tolist()[:3]
+    assert bool((best["probability_1"][:3] >= best["probability_2"][:3]).all())
+    assert bool(best.iloc[3].isna().all())
+    for wrong in (0, 4, True, "2"):
+        with pytest.raises(ConfigError, match="top_k must be an integer between 1 and 3"):
+            model.predict_proba(files, top_k=wrong)  # type: ignore[arg-type]
+
+
+def test_images_in_memory_are_seen_as_their_files_are(saved: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(3)]
+    for number, file in enumerate(files):
+        paint(file, (60, 200, 60), seed=number)
+    model = qurate.load(saved)
+    wanted = model.predict_proba(files).to_numpy()
+    images = [Image.open(file).convert("RGB") for file in files]
+    arrays = [np.asarray(image) for image in images]
+    for given in (images, arrays, np.stack(arrays), tuple(images)):
+        found = model.predict_proba(given)
+        assert found.index.tolist() == ["image 0", "image 1", "image 2"]
+        assert found.to_numpy() == pytest.approx(wanted, abs=1e-6)
+    one = model.predict(images[1])
+    assert (one["file"].tolist(), len(model.predict(arrays[0]))) == (["image 0"], 1)
+    assert one["label"][0] == CLASSES[int(wanted[1].argmax())]
+    assert len(model.predict([images[0].convert("CMYK"), arrays[0][:, :, 0]])) == 2
+    for strange in (arrays[0] / 255, np.zeros((4, 4, 5), np.uint8), [images[0], str(files[0])]):
+        with pytest.raises(DataError, match="in memory"):
+            model.predict(strange)  # type: ignore[arg-type]
+
+
+def test_a_table_in_memory_is_measured_class_by_class(saved: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(4)]
+    for number, file in enumerate(files):
+        paint(file, (200, 60, 60), seed=number)
+    model = qurate.load(saved)
+    said = model.predict(files)["label"]
+    wrong = next(name for name in CLASSES if name != said[3])
+    found = model.evaluate(pd.DataFrame({"file": files, "label": [*said[:3], wrong]}))
+    assert found.accuracy == 0.75
+    table = found.table.set_index("class")
+    assert table["images"].sum() == 4
+    assert table["right"].sum() == 3
+    assert f"{said[3]} (1)" in table.loc[wrong, "mistaken_for"]
+    assert found.classes == CLASSES
+    with pytest.raises(DataError, match=r"must have the columns 'file' .* and 'label', got 'image'"):
+        model.evaluate(pd.DataFrame({"image": files}))
+    with pytest.raises(DataError, match="labeled"):
+        model.evaluate(pd.DataFrame({"file": [tmp_path / "gone.png"], "label": ["blue"]}))
+
+
+def test_the_comparison_is_kept_with_the_model_or_why_there_is_none(saved: Path) -> None:
+    compared = BaselineComparison(
+        0.7, 0.6, 9, "k-fold over the labelled images", 0.2, 0.1, Gain(0.02, -0.1, 0.1, math.inf), "unclear", 0.03, 4
+    )
+    replace(qurate.load(saved), comparison=compared).save(saved)
+    assert qurate.load(saved).comparison == compared
+    stored = json.loads((saved / "model.json").read_text())["comparison"]
+    for damage in ({"verdict": "good"}, {"images": -1}, {"adapted": 3}, {"gain": {}}, {"more": 0.5}):
+        change(saved, comparison={**stored, **damage})
+        with pytest.raises(ModelError, match="comparison"):
+            qurate.load(saved)
+    change(saved, comparison=None, no_comparison=None)  # as in models of version 0.2
+    assert qurate.load(saved).comparison is None
+    assert "the page of the run does" in qurate.load(saved).no_comparison
+    change(saved, no_comparison="It was switched off.")
+    assert qurate.load(saved).no_comparison == "It was switched off."

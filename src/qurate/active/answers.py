@@ -412,3 +412,21 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
     middle = (share + square / 2) / (1 + square)
     half = _Z / (1 + square) * math.sqrt(share * (1 - share) / total + square / (4 * total))
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # but for rounding
+
+
+def paired_interval(gained: int, lost: int, total: int) -> tuple[float, float]:
+    """95 % interval of the difference of two accuracies on the same images, after Bonett and Price (2012).
+
+    Args:
+        gained: Images on which only the first model is right.
+        lost: Images on which only the second is.
+        total: All of them.
+
+    Example:
+        >>> [round(end, 3) for end in paired_interval(8, 1, 40)]
+        [0.02, 0.313]
+    """
+    first, second = (gained + 1) / (total + 2), (lost + 1) / (total + 2)
+    middle = first - second
+    half = _Z * math.sqrt((first + second - middle**2) / (total + 2))
+    return max(-1.0, middle - half), min(1.0, middle + half)

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.benchmark.results import BenchmarkError, RoundRow, Row
+from qurate.benchmark.results import BenchmarkError, RoundRow, Row, label_counts
 from qurate.calibration import Calibration, combine, fit_combination, fit_temperature
 from qurate.config import RunConfig, fingerprint, fingerprint_fields
 from qurate.data.samples import Split
@@ -344,11 +344,6 @@ class Cell:
         asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
         pair = f"{self.config.method.name} {self.selector}"
         return f"{self.scenario} {self.shots}-shot{changed} {pair}{asking} seed {self.config.seed}"
-
-
-def label_counts(ask: int, rounds: int) -> tuple[int, ...]:
-    """How many labels were asked for before the first round and after each; 0 alone where there are no rounds."""
-    return (0, *(ask * done // rounds for done in range(1, rounds + 1)))
 
 
 @dataclass(frozen=True, eq=False)

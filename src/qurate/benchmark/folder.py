@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from qurate.benchmark.cell import Cell, CellResult
 from qurate.benchmark.results import (
     COLUMNS,
     ROUND_COLUMNS,
@@ -27,6 +27,9 @@ from qurate.registry import PLAIN
 from qurate.runtime.files import file_lock, why_not_writable
 from qurate.runtime.paths import shorten
 from qurate.runtime.tables import TableError, read_csv, to_csv
+
+if TYPE_CHECKING:  # they load torch
+    from qurate.benchmark.cell import Cell, CellResult
 
 PACKAGE = Path(__file__).resolve().parents[1]
 

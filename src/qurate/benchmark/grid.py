@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qurate.benchmark.cell import Cell
-from qurate.benchmark.options import NOBODY, GridOptions
+from qurate.benchmark.options import GridOptions
 from qurate.benchmark.results import BenchmarkError
 from qurate.config import ExecutionConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import check_shots
@@ -23,7 +23,6 @@ from qurate.registry import (
     ORACLE,
     PLAIN,
     PRINTED,
-    QUERY_STRATEGIES,
     SELECTOR_ORDER,
     SELECTORS,
     resolve_pair,
@@ -34,8 +33,6 @@ DIGITS = NetworkConfig(backbone="digits", bottleneck="normalized", features=64)
 """The network of the digits pair: a small CNN from random weights."""
 DIGITS_ROUNDS = 4
 """Rounds on the digits pair, each a quarter of its steps."""
-QUERY_STRATEGY_ORDER = (NOBODY, *QUERY_STRATEGIES)
-"""Query strategies in the order of the tables."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ _LEAST = {"shots": 1, "seeds": 0, "imbalance": 1, "unknown": 0, "missing_classes
 """The least that the numbers of a list may be."""
 NOBODY = "none"
 """The control of query strategies: a short run without answers, the same in every round."""
+QUERY_STRATEGY_ORDER = (NOBODY, *QUERY_STRATEGIES)
+"""Query strategies in the order of the tables."""
 Protocol = Literal["mme", "clean", "drawn"]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from qurate.benchmark.cell import label_counts
 from qurate.benchmark.folder import (
     ASKED,
     ASKED_AT,
@@ -22,7 +21,7 @@ from qurate.benchmark.folder import (
     read_queries,
     right_at,
 )
-from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results
+from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, label_counts, read_results
 from qurate.errors import QurateError
 from qurate.registry import LONG, row_rank, row_title
 from qurate.runtime.paths import is_file

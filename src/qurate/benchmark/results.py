@@ -225,3 +225,8 @@ _KINDS = {
     "imbalance": _Kind("a whole number from 1 on, or empty", "int64", least=1, empty=1),
     **dict.fromkeys(("asked", "unknown", "missing_classes"), _COUNT_OR_ZERO),
 }
+
+
+def label_counts(ask: int, rounds: int) -> tuple[int, ...]:
+    """How many labels were asked for before the first round and after each; 0 alone where there are no rounds."""
+    return (0, *(ask * done // rounds for done in range(1, rounds + 1)))

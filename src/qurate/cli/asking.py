@@ -12,12 +12,14 @@ from rich.console import Console
 
 from qurate.cli import options
 from qurate.cli.options import check_output, write_output
-from qurate.cli.terminal import load_torch, on_stop, print_line, print_message
+from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_line, print_message, print_next
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model_json import read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
+from qurate.runtime.commands import learn_from
 from qurate.runtime.options import between
+from qurate.runtime.paths import is_file
 
 if TYPE_CHECKING:
     from qurate.runs.suggestions import Inquiry, RunImages
@@ -52,24 +54,30 @@ def suggest(
     check_output(out, "--out", force=force)
     read_about(run)
     on_stop(lambda: "Nothing was written. Re-run the command to start again.")
-    load_torch()
+    announce_loading(f"choosing {count} images of {run} to label", "pandas", "pandas")
     from qurate.active.answers import LABELS_FILE, AnswerLog
-    from qurate.runs.suggestions import read_run_images
+    from qurate.runs.files import PREDICTIONS_FILE
+    from qurate.runs.suggested import read_run_table, read_suggested
     from qurate.runtime.tables import to_csv
 
     if out.resolve() == (run / LABELS_FILE).resolve():
         raise ConfigError(f"--out cannot be {out}, for 'qurate review' adds answers to it. Choose another --out.")
-    inquiry = look_at(run, read_run_images(run))
     answers = AnswerLog(run / LABELS_FILE).current()
-    questions = inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers)
-    if not questions:
+    table = read_suggested(run, count, asker, random_share, answers)
+    if table is None:
+        load_torch("there is no ready list for that, so the model looks at the images")
+        from qurate.runs.suggestions import read_run_images
+
+        inquiry = look_at(run, read_run_images(run))
+        table = inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))
+    if table.empty:
         raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
-    write_output(out, to_csv(inquiry.table(questions)), "--out")
-    honest = sum(question.asker == "random" for question in questions)
-    print_line(
-        f"{len(questions)} of {len(inquiry.files)} images to label, {honest} of them drawn at random. Table: {out}"
-    )
-    print_line(f"Next: fill in its column label, then qurate adapt --from {run} --labels {out} --out NEW_RUN.")
+    write_output(out, to_csv(table), "--out")
+    images = int((read_run_table(run, PREDICTIONS_FILE, "file", "problem")["problem"] == "").sum())
+    honest = int((table["asker"] == "random").sum())
+    print_line(f"{len(table)} of {images} images to label, {honest} of them drawn at random. Table: {out}")
+    print_line("Fill in its column label.")
+    print_next(learn_from(run, "--labels", str(out)))
 
 
 def review(
@@ -96,8 +104,8 @@ def review(
     read_about(run)
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise ConfigError("review needs the extra 'review': pip install 'qurate[review]'.")
-    on_stop(lambda: f"All answers are saved in {run / 'labels.csv'}.")
-    load_torch()
+    on_stop(functools.partial(_after_review, run))
+    load_torch(f"opening {run} for questions")
     from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.review.app import PATIENCE, ReviewPage
     from qurate.review.server import listen, read_examples, serve
@@ -114,11 +122,16 @@ def review(
         serve(ReviewPage(title, session, examples), own, show=browser, say=print_line)
 
 
+def _after_review(run: Path) -> str:
+    labels = run / "labels.csv"
+    return f"All answers are saved in {labels}. {learn_from(run).line if is_file(labels) else ''}".rstrip()
+
+
 def look_at(run: Path, images: RunImages) -> Inquiry:
     """The images of a run as its model sees them; says how many cannot be read."""
-    from qurate.data.domains import list_some
     from qurate.runs.model import load
     from qurate.runs.suggestions import make_inquiry
+    from qurate.runtime.paths import list_some
     from qurate.runtime.progress import PhaseBars
 
     with PhaseBars(Console()) as bars:

@@ -18,8 +18,9 @@ from tyro.conf import OmitArgPrefixes
 from qurate.benchmark.options import ExecutionOptions, GridOptions
 from qurate.cli import options
 from qurate.cli.options import check_folder
-from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_line
+from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_line, print_next
 from qurate.errors import ConfigError
+from qurate.runtime.commands import NextStep, free_name
 from qurate.runtime.options import option
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def demo(
     if results.exists() and not force:
         raise ConfigError(f"{results} exists. Choose another `out`, or pass `force=True` to overwrite it.")
     on_stop(lambda: "Re-run the command with --force.")
-    load_torch()
+    load_torch("comparing seven methods on digits")
     from qurate.benchmark.cell import Pretrained, run_cell
     from qurate.benchmark.grid import Grid
     from qurate.benchmark.results import Row, rows_to_csv, write_file
@@ -87,6 +88,8 @@ def demo(
     columns = ("method", "accuracy", "balanced", "positives", "share correct", "seconds")
     console.print(make_table(f"typeset to handwritten, 3 labels per class, seed {seed}", columns, lines))
     console.print(f"Accuracy is measured on the hidden labels of the unlabelled target. Results: {results}")
+    words = ("benchmark", "--suite", "digits", "--out", free_name("digits"))
+    print_next(NextStep("compare more methods with more seeds", words))
 
 
 def report(
@@ -104,12 +107,14 @@ def report(
     if out is not None:
         check_folder("out", out)
     on_stop(lambda: "Re-run the command.")
-    announce_loading("pandas and Matplotlib", "matplotlib")
+    announce_loading(f"making tables and figures of {folder}", "pandas and Matplotlib", "matplotlib")
     from qurate.report.benchmark_report import print_report, write_report
 
     made, files = write_report(folder, out, reference=reference)
     print_report(made, Console())
     print_line(f"Written to {files[0].parent}: {', '.join(file.name for file in files)}")
+    page = next(file for file in files if file.suffix == ".html")
+    print_line(f"Open {page} in a browser to see tables and figures together.")
 
 
 def benchmark(grid: OmitArgPrefixes[GridOptions], execution: OmitArgPrefixes[ExecutionOptions]) -> None:
@@ -122,7 +127,7 @@ def benchmark(grid: OmitArgPrefixes[GridOptions], execution: OmitArgPrefixes[Exe
     grid.check()
     execution.check()
     on_stop(lambda: "Re-run the command to resume.")
-    load_torch()
+    load_torch(f"running {grid.suite}; results will be in {execution.out}")
     from qurate.benchmark.executors import CellRunner
     from qurate.benchmark.folder import BenchmarkFolder
     from qurate.distributed import external_world_size
@@ -196,10 +201,11 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
     finally:
         if uses_ray:
             stop_ray()
-    print_line(f"Results: {folder.path / 'results.csv'}. For tables and figures: qurate report {folder.path}")
+    print_line(f"Results: {folder.path / 'results.csv'}")
     for cell in failed:
         where = folder.path / "cells" / cell.name / "error.txt"
         print_line(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
+    print_next(NextStep("make tables and figures", ("report", str(folder.path))))
     if failed:
         print_line(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
         sys.exit(1)

@@ -15,11 +15,11 @@ from tyro.conf import OmitArgPrefixes
 
 from qurate.cli import options
 from qurate.cli.options import check_output, write_output
-from qurate.cli.terminal import load_torch, on_stop, print_line, print_message, print_metrics
+from qurate.cli.terminal import load_torch, on_stop, print_line, print_message, print_metrics, print_next
 from qurate.config import Device
 from qurate.errors import ConfigError, DataError
 from qurate.runs.files import EXPORT_FILE
-from qurate.runs.model_json import read_about
+from qurate.runs.model_json import ABOUT_FILE, read_about
 from qurate.runs.options import (
     BACKBONE,
     AdaptOptions,
@@ -32,8 +32,9 @@ from qurate.runs.options import (
     check_options,
     flags_off,
 )
+from qurate.runtime.commands import NextStep, free_name, predict_with, review_of
 from qurate.runtime.options import option
-from qurate.runtime.paths import LABELED, existing, is_file
+from qurate.runtime.paths import LABELED, existing, is_file, list_some
 
 
 def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, data: options.AnyFolder = None) -> None:
@@ -47,7 +48,8 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if len(images) != (3 if suite is None else 0) or (suite is None and data is not None):
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
-    load_torch()
+    parts = ", ".join(str(place) for place in images.values())
+    load_torch(f"checking {parts if suite is None else f'the images of {suite}'}")
     from qurate.data.checks import check_data, check_suite
     from qurate.data.suites import load_suite
     from qurate.runtime.progress import PhaseBars
@@ -62,7 +64,8 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if not report.ok:
         sys.exit(1)
     if suite is None:
-        print_line("Next: qurate adapt with the same folders, and --out RUN.")
+        places = [word for name, place in images.items() for word in (f"--{name}", str(place))]
+        print_next(NextStep("adapt to these images", ("adapt", *places, "--out", free_name("run"))))
 
 
 def adapt(
@@ -81,7 +84,7 @@ def adapt(
         raise ConfigError("adapt needs --out, the folder for the run.")
     check_options(given)
     on_stop(functools.partial(_standing, Path(given["out"])))
-    load_torch()
+    load_torch(f"adapting; the run will be in {given['out']}")
     import qurate
 
     qurate.adapt(**given)
@@ -115,8 +118,7 @@ def predict(
     check_output(out, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
-    load_torch()
-    from qurate.data.domains import list_some
+    load_torch(f"predicting the classes of {images} with {run}")
     from qurate.novelty import NO_FIT
     from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
@@ -141,6 +143,7 @@ def predict(
         accepted = int((table["label"] != "").sum())
         print_line(f"{accepted} of {len(table)} images have a label: about {precision:.0%} of these are right.")
     print_line(f"The probabilities are {model.calibration}.")
+    print_next(NextStep("measure it on labelled images", ("evaluate", str(run), "--labeled", "DIR")))
 
 
 def _nothing_written() -> str:
@@ -163,7 +166,7 @@ def evaluate(
     existing(labeled, "--labeled", LABELED)
     read_about(run)
     on_stop(_nothing_written)
-    load_torch()
+    load_torch(f"measuring {run} on {labeled}")
     import pandas as pd
 
     from qurate.runs.model import load
@@ -173,13 +176,14 @@ def evaluate(
     model = load(run)
     with PhaseBars(Console()) as bars:
         found = model.evaluate(labeled, functools.partial(bars.show, "predicting"))
-    print_metrics(found, model.classes)
+    print_metrics(found)
     print_line(f"The probabilities are {model.calibration}.")
     if confusion is not None:
         counted = pd.DataFrame(found.confusion.numpy(), columns=list(model.classes))
         counted.insert(0, "true class", model.classes, allow_duplicates=True)
         write_output(confusion, to_csv(counted), "--confusion")
         print_line(f"Confusion table: {confusion}")
+    print_next(review_of(run), predict_with(run))
 
 
 def export(
@@ -197,13 +201,14 @@ def export(
     check_output(path, "--out", force=force)
     read_about(run)
     on_stop(_nothing_written)
-    load_torch()
+    load_torch(f"writing the model of {run} to {path}")
     from qurate.runs.export import check_possible
     from qurate.runs.model import load
 
     check_possible(path, force)
     load(run).export(path, force=force)
     print_line(f"Model: {path} (its predictions agree with the run's)")
+    print_line(f"How to prepare images for it, and the order of its classes, are in it and in {run / ABOUT_FILE}.")
 
 
 def embed(
@@ -227,8 +232,7 @@ def embed(
     if cache is not None and is_file(cache):
         raise ConfigError(f"--cache must be a folder, got {cache} (a file).")
     on_stop(lambda: "What was embedded is kept in the cache. Re-run the command to continue.")
-    load_torch()
-    from qurate.data.domains import list_some
+    load_torch(f"embedding {list_some(images, 3)}")
     from qurate.data.own_images import find_images
     from qurate.embedding.backbone import choose_device, freeze_backbones
     from qurate.embedding.cache import default_cache
@@ -264,6 +268,9 @@ def embed(
         print_message(f"{lost}: {list_some(done.unreadable, 3)}.", "yellow")
     rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} per second)" if done.made else ""
     print_line(f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
+    given = [word for name, value in model.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    folders = ("--source", "DIR", "--labeled", "DIR", "--unlabeled", "DIR", "--out", free_name("run"))
+    print_next(NextStep("adapt with these embeddings", ("adapt", *folders, *given)))
 
 
 @contextmanager
@@ -284,7 +291,7 @@ def _on_ray(address: str | None) -> Iterator[Mapping[str, float] | None]:
 def backbones() -> None:
     """List the backbones that we would take, what they cost, and which are ready to use here."""
     on_stop(lambda: "Nothing was changed.")
-    load_torch()
+    load_torch("listing backbones")
     from qurate.networks.backbone_names import (
         AUTO_MEGABYTES,
         AUTO_SECONDS,

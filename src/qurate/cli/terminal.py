@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from qurate.runtime.commands import NextStep
+
 if TYPE_CHECKING:
     from qurate.evaluation import Metrics
 
@@ -22,6 +24,12 @@ _ARGUMENT = re.compile(r"`([a-z][a-z_]*)(?:=([^`]*))?`")
 def print_line(line: str) -> None:
     """Print a line to standard output as it is: a file name may hold brackets, and a line may be long."""
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_next(*steps: NextStep) -> None:
+    """Print the commands that make sense now."""
+    for step in steps:
+        print_line(step.line)
 
 
 def print_message(message: str, style: str = "") -> None:
@@ -48,18 +56,22 @@ def name_options(message: str) -> str:
     return _ARGUMENT.sub(option, message)
 
 
-def load_torch() -> None:
-    """Print that PyTorch is being loaded, which takes seconds, and set this process up for work with it."""
-    announce_loading("PyTorch", "torch")
+def load_torch(doing: str) -> None:
+    """Print what is about to be done, before PyTorch is loaded, which takes seconds, and set this process up for it.
+
+    Args:
+        doing: What is done, such as 'predicting the classes of photos with run'.
+    """
+    announce_loading(doing, "PyTorch", "torch")
     from qurate.runtime.machine import keep_freed_memory
 
     keep_freed_memory()
 
 
-def announce_loading(title: str, module: str) -> None:
-    """Print that a part is being loaded, unless it is loaded already."""
+def announce_loading(doing: str, title: str, module: str) -> None:
+    """Print what is about to be done and that a part is loaded for it, unless that is loaded already."""
     if module not in sys.modules:
-        print_message(f"loading {title} ...", "dim")
+        print_message(f"{doing}; loading {title} ...", "dim")
 
 
 _advice: list[Callable[[], str]] = []
@@ -75,15 +87,13 @@ def stop_advice() -> str:
     return _advice[0]() if _advice else ""
 
 
-def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
+def print_metrics(found: Metrics) -> None:
     """Accuracy, and a table of the classes."""
     from qurate.data.samples import NO_CLASS
     from qurate.runtime.progress import make_table
 
-    counts = found.confusion.sum(dim=1).tolist()
-    print_line(
-        f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {sum(counts)} images."
-    )
+    images = int(found.confusion.sum())
+    print_line(f"Accuracy {found.accuracy:.1%}, balanced accuracy {found.balanced_accuracy:.1%} on {images} images.")
     if found.confidence is not None and found.calibration_error is not None and found.uncalibrated_error is not None:
         print_line(
             f"Mean confidence {found.confidence:.1%}, expected calibration error "
@@ -98,11 +108,8 @@ def print_metrics(found: Metrics, classes: tuple[str, ...]) -> None:
             f"{found.unknown} more images are of no class ('{NO_CLASS}'). An image of a class has a higher probability "
             f"than one of none in {found.auroc_unknown:.1%} of pairs (AUROC)."
         )
-    rows = []
-    for label, (name, count) in enumerate(zip(classes, counts, strict=True)):
-        if count:
-            row = found.confusion[label].clone()
-            right, row[label] = int(row[label]), 0
-            taken_for = [f"{classes[k]} ({int(row[k])})" for k in row.argsort(descending=True)[:3] if row[k]]
-            rows.append((name, str(count), str(right), f"{right / count:.1%}", ", ".join(taken_for)))
+    rows = [
+        (name, str(images), str(right), f"{accuracy:.1%}", mistaken)
+        for name, images, right, accuracy, mistaken in found.table.itertuples(index=False, name=None)
+    ]
     Console().print(make_table("Per class", ("class", "images", "right", "accuracy", "mistaken for"), rows))

@@ -14,13 +14,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, leave_out, list_some, read_folder
+from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, leave_out, read_folder
 from qurate.data.images import ImageFiles, OnProgress, read_image, try_all
 from qurate.data.lists import move_rows, parse_list
 from qurate.data.own_images import StrPath, match_parts, paths_of, read_labeled, read_unlabeled
 from qurate.data.samples import DataError, Split
 from qurate.data.suites import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
 from qurate.embedding.cache import hash_files
+from qurate.runtime.paths import list_some
 
 FEW_LABELS = 3
 """Fewer labels per class than this are too few to count on; the paper has 1 or 3."""

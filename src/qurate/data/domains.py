@@ -22,7 +22,7 @@ from torch import Tensor
 
 from qurate.data.images import ImageFiles
 from qurate.data.samples import NO_CLASS, DataError, Inputs, describe, take
-from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, is_folder, shorten
+from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, is_folder, list_some, shorten
 from qurate.runtime.tables import is_text
 from qurate.runtime.validation import show
 
@@ -111,13 +111,6 @@ class Domain:
     def keep(self, indices: Tensor) -> Domain:
         """The samples at these positions, in this order."""
         return replace(self, inputs=take(self.inputs, indices), labels=self.labels[indices])
-
-
-def list_some(names: Iterable[object], limit: int = 8) -> str:
-    """Names for a message: the first few quoted, the rest counted."""
-    quoted = [f"'{shorten(name)}'" for name in names]
-    rest = len(quoted) - limit
-    return ", ".join(quoted[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def compose_name(name: str) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from qurate.errors import ConfigError, QurateError
+from qurate.errors import ConfigError, DataError, QurateError
 from qurate.runtime.machine import available_cores
+from qurate.runtime.paths import StrPath
 
 OnProgress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
@@ -242,3 +244,41 @@ class ImageDataset(torch.utils.data.Dataset[Tensor]):
         if draw < 0:
             return self.transform.for_testing(image)
         return self.transform.for_training(image, torch.Generator().manual_seed(draw))
+
+
+Images: TypeAlias = StrPath | Image.Image | NDArray[Any] | Sequence[StrPath | Image.Image | NDArray[Any]]
+"""What a model can look at: files by where they are, or images in memory."""
+
+
+def images_in_memory(given: object) -> list[Image.Image] | None:
+    """PIL images, and arrays (H, W), (H, W, 3), (H, W, 4) of uint8 as such, one or several; None for paths.
+
+    Raises:
+        DataError: If an array is no image, or there is no image, or only some are in memory.
+    """
+    if isinstance(given, Image.Image) or (isinstance(given, np.ndarray) and given.dtype.kind not in "UO"):
+        images: list[Any] = list(given) if isinstance(given, np.ndarray) and given.ndim == 4 else [given]
+    elif isinstance(given, Sequence) and any(isinstance(one, Image.Image | np.ndarray) for one in given):
+        images = list(given)
+    else:
+        return None
+    return [_as_image(image) for image in images]
+
+
+def _as_image(image: object) -> Image.Image:
+    if isinstance(image, Image.Image):
+        return image if image.mode in _PNG_MODES else image.convert("RGB")
+    if not isinstance(image, np.ndarray):
+        raise DataError(
+            f"images must be all paths or all in memory, got {type(image).__name__} among images in memory."
+        )
+    is_color = image.ndim == 3 and image.shape[2] in (3, 4)
+    if image.dtype != np.uint8 or not (is_color or image.ndim == 2) or not image.size:
+        raise DataError(
+            "an image in memory must be an array (H, W, 3), (H, W, 4) or (H, W) of uint8, got "
+            f"{image.shape} of {image.dtype}. Multiply by 255 where numbers are between 0 and 1."
+        )
+    return Image.fromarray(image)
+
+
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")

@@ -8,15 +8,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_name, list_some
+from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_name
 from qurate.data.images import ImageFiles
 from qurate.errors import DataError
-from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, shorten
+from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, list_some, shorten
 from qurate.runtime.tables import TableError, decode_text, is_text, read_csv
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 """A class by number; a longer word of digits is a name."""
@@ -71,6 +75,23 @@ def read_table(
         DataError: If the table, a column or a listed file is missing.
     """
     return _from_rows(_parse_table(path, path_column, label_column), path, root, name)
+
+
+def read_frame(table: pd.DataFrame, name: str) -> Domain:
+    """A domain from a table in memory: column 'file' or 'path', from the current folder, and column 'label'.
+
+    Raises:
+        DataError: If a column or a file is missing.
+    """
+    column = next((column for column in ("file", "path") if column in table), None)
+    if column is None or "label" not in table:
+        raise DataError(
+            f"{name}: a table must have the columns 'file' (or 'path') and 'label', got {list_some(table.columns)}."
+        )
+    labels = table["label"].fillna("").astype(str)
+    rows = zip(table[column].astype(str), labels, strict=True)
+    listed = [ListedFile(f"row {number}", file, label) for number, (file, label) in enumerate(rows, 1)]
+    return _from_rows(listed, name, Path(), name)
 
 
 def read_unlabeled_list(path: Path | str, root: Path | str) -> Domain:

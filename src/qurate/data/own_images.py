@@ -23,7 +23,6 @@ from qurate.data.domains import (
     Domain,
     leave_out,
     list_folder,
-    list_some,
     match_classes,
     read_folder,
     read_unlabeled_folder,
@@ -35,7 +34,17 @@ from qurate.data.splits import split_parts
 from qurate.embedding.cache import HashedFile, digest_index, hash_files, with_copies
 from qurate.errors import DataError
 from qurate.runtime.files import write_atomically
-from qurate.runtime.paths import IMAGE_SUFFIXES, LABELED, UNLABELED, as_path, existing, is_file, is_folder, shorten
+from qurate.runtime.paths import (
+    IMAGE_SUFFIXES,
+    LABELED,
+    UNLABELED,
+    as_path,
+    existing,
+    is_file,
+    is_folder,
+    list_some,
+    shorten,
+)
 from qurate.runtime.paths import StrPath as StrPath
 
 Missing = Literal["error", "drop"]

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qurate.data.domains import DataWarning, Domain, list_some, match_classes
+from qurate.data.domains import DataWarning, Domain, match_classes
 from qurate.data.images import ImageFiles
 from qurate.data.lists import ListedFile, domain_of, move_rows, parse_list
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, check_integer, describe
+from qurate.runtime.paths import list_some
 
 
 def split_target(source: Domain, target: Domain, *, shots: int, seed: int, validation_shots: int = 0) -> Split:

@@ -16,13 +16,13 @@ from torch import Tensor
 from qurate.config import Bottleneck
 from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
-from qurate.data.domains import list_some, read_folder
+from qurate.data.domains import read_folder
 from qurate.data.lists import domain_of, move_rows, parse_list
 from qurate.data.samples import UNKNOWN, DataError, Labeled, SealedLabels, Split, Unlabeled, check_integer, take
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
 from qurate.networks.backbones import check_backbone
-from qurate.runtime.paths import is_file
+from qurate.runtime.paths import is_file, list_some
 from qurate.runtime.validation import AT_MOST, Allowed, Checked, Count, Positive, StepsOrDefault, show
 
 _STREAM, _HIDING = 0x7A11, 0x41DE  # random streams of their own: they move no other draw of the same seed

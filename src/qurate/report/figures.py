@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qurate.benchmark.grid import QUERY_STRATEGY_ORDER
+from qurate.benchmark.options import QUERY_STRATEGY_ORDER
 from qurate.benchmark.outcome import DATA, NATURAL
 from qurate.registry import PLAIN
 from qurate.report.page import count

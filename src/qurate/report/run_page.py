@@ -20,6 +20,7 @@ from qurate.config import RunConfig, to_dict
 from qurate.data.images import ImageFiles, UnreadableImageError, read_image
 from qurate.data.samples import Inputs, Split
 from qurate.methods import Method
+from qurate.report.next_steps import steps_after
 from qurate.report.page import data_uri, percent, render_page
 from qurate.report.run_figures import (
     MOST_LABELS,
@@ -42,6 +43,7 @@ from qurate.report.run_text import (
     witnesses,
 )
 from qurate.run_results import RunRecord
+from qurate.runtime.commands import suggest_from
 from qurate.runtime.files import write_atomically
 from qurate.selection.algorithm import Adaptation
 from qurate.selection.pseudo_labels import view
@@ -127,6 +129,8 @@ def metrics_table(record: RunRecord) -> pd.DataFrame:
         names = ["labeled", "none", "wrong", "judged", "right", "right_now", "random", "random_right"]
         names += ["random_low", "random_high"] if answers.random else []
         values |= {f"answers_{name}": getattr(answers, name) for name in names}
+        if (better := answers.improvement) is not None:
+            values |= {f"improvement_{name}": value for name, value in dataclasses.asdict(better).items()}
         if answers.corrections is not None:
             values["answers_rejected"] = len(answers.corrections.left)
             values["answers_changed"] = answers.corrections.changed
@@ -218,19 +222,21 @@ class Thumbnails:
         return Card(self.of(path, f"{path.name}, {relation}"), label, path.name, lines)
 
 
-def write_run_page(record: RunRecord, path: Path) -> None:
+def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> None:
     """Write the page of a run, whole or not at all.
 
     Args:
         record: What the run left.
         path: Where to; usually RUN/report.html.
+        run: Its folder, as commands are to name it; that of the page unless given.
     """
+    run = path.parent if run is None else run
     thumbnails = Thumbnails()
-    pairs, uncertain = _pairs(record, thumbnails), _least_certain(record)
+    pairs, asked = _pairs(record, thumbnails), record.suggested.head(GALLERY)
     witness, short_witness = witnesses((record.config.get("selection") or {}).get("reward") or {})
     guesses = [
-        thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure")
-        for file, label, probability in _rows(uncertain, "file", "label", "probability")
+        thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure", f"or {other}")
+        for file, label, probability, other in _rows(asked, "file", "predicted", "probability", "runner_up")
     ]
     perhaps = "" if record.flagged is None or record.flagged.flagged else "perhaps "
     strange = [
@@ -261,8 +267,9 @@ def write_run_page(record: RunRecord, path: Path) -> None:
         perhaps_unknown=count_unknown(record)[0],
         interval=interval_figure(record.comparison) if record.comparison else None,
         pairs=pairs,
-        uncertain=guesses,
-        uncertain_files=uncertain["file"],
+        suggested=guesses,
+        suggest=suggest_from(run, GALLERY).command,
+        steps=steps_after(record, run),
         witness=witness,
         doubtful=doubtful,
         exemplary=exemplary,
@@ -304,13 +311,6 @@ def _gallery(positives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return doubtful, rest.assign(turn=turn).sort_values(["turn", "label"], kind="stable").head(GALLERY)
 
 
-def _least_certain(record: RunRecord) -> pd.DataFrame:
-    """Predictions of lowest probability that were not chosen as pseudo-labels; flagged images come last."""
-    table = predicted(record).dropna(subset=["label", "probability"])
-    table = table[~table["file"].isin(record.positives["file"])]
-    return table.sort_values(["flagged", "probability"], kind="stable").head(GALLERY)
-
-
 def _worst(record: RunRecord) -> pd.DataFrame:
     """Flagged images, or all where it is only known that some fit no class; those that fit the classes worst first."""
     table = predicted(record)
@@ -332,4 +332,6 @@ def _rejected(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
 
 
 def _rows(table: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, ...]]:
+    if table.empty:  # perhaps without these columns
+        return iter(())
     return zip(*(table[column] for column in columns), strict=True)

@@ -49,7 +49,8 @@ def outcome(
     if comparison is None:
         if answers is not None and answers.corrections is not None:
             headline = f"The model has learned from {count(answers.total, 'answer')}"
-            return PageOutcome("open", headline, (no_comparison,))
+            tone, better = _is_better(answers)
+            return PageOutcome(tone, f"{headline}{better}", (improvement_in_words(answers), no_comparison))
         if no_comparison:
             return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
         return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
@@ -246,6 +247,34 @@ def answers_in_words(found: RunAnswers) -> tuple[str, ...]:
                 f"({percent(corrections.changed / corrections.open)})."
             )
     return tuple(sentences)
+
+
+def _is_better(found: RunAnswers) -> tuple[str, str]:
+    """Tone and end of the headline, by whether the model is better than that of the run before."""
+    if (better := found.improvement) is None or better.low <= 0 <= better.high:
+        return "open", "; whether it is better is not clear"
+    return ("good", " and is better") if better.low > 0 else ("bad", " and is worse")
+
+
+def improvement_in_words(found: RunAnswers) -> str:
+    """Whether the model is better than that of the run before, by how much, how sure that is, and what to do."""
+    if (better := found.improvement) is None:
+        return (
+            f"Whether the new model is better than the run before is not known. {found.not_measured} Labelled images "
+            "that no run was given would tell: `qurate evaluate` measures each run on them."
+        )
+    low, high = signed(better.low * 100, 1), signed(better.high * 100, 1)
+    measured = (
+        f"On {count(better.images, 'image')} with an answer that were drawn at random, models like the new one that "
+        f"had not learned from them are right on {percent(better.now, 1)}, and the run before on "
+        f"{percent(better.before, 1)}: {signed((better.now - better.before) * 100, 1)} points (95 % interval: between "
+        f"{low} and {high})."
+    )
+    if better.low > 0:
+        return f"{measured} The whole interval is above zero, so use the new model."
+    if better.high < 0:
+        return f"{measured} The whole interval is below zero, so stay with the run before."
+    return f"{measured} The interval includes zero, so this may be chance. More answers would tell."
 
 
 def _kinds(found: RunAnswers) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from qurate.benchmark.grid import QUERY_STRATEGY_ORDER
+from qurate.benchmark.options import QUERY_STRATEGY_ORDER
 from qurate.benchmark.outcome import DATA, NATURAL, UNASKED, Outcome, ReportError
 from qurate.model_selection import RULES
 from qurate.registry import PLAIN

@@ -24,6 +24,7 @@ from qurate.data.images import UnreadableImageError, read_image
 from qurate.errors import QurateError
 from qurate.review.guard import MOST_BYTES, Guard
 from qurate.review.session import Session
+from qurate.runtime.commands import learn_from
 from qurate.runtime.files import call_within
 
 SIDES = {"small": 192, "large": 1024}
@@ -94,8 +95,9 @@ class ReviewPage:
         for number, example in enumerate(self._examples):
             if example.label in examples:
                 examples[example.label].append({"number": number, "part": example.part})
+        command = learn_from(self._session.log.path.parent).command
         return await self._respond(
-            lambda: {"title": self._title, "classes": list(names), "examples": [*examples.values()]}
+            lambda: {"title": self._title, "classes": list(names), "examples": [*examples.values()], "command": command}
         )
 
     async def question(self, request: Request) -> Response:

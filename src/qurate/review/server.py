@@ -11,12 +11,12 @@ from pathlib import Path
 
 import uvicorn
 
-from qurate.data.domains import list_some
 from qurate.errors import ConfigError
 from qurate.review.app import Example, ReviewPage
 from qurate.runs.files import EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model_json import file_of
+from qurate.runtime.paths import list_some
 from qurate.runtime.tables import TableError, read_csv
 
 HOST = "127.0.0.1"

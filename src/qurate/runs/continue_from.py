@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right, is_conclusive
 from qurate.config import RunConfig, TrainingConfig
-from qurate.data.domains import check_class_name, list_some
+from qurate.data.domains import check_class_name
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Inputs, Split, take
 from qurate.embedding.backbone import Frozen, transforms_of
@@ -33,8 +33,8 @@ from qurate.runs.image_sources import read_settings_of, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
-from qurate.runs.suggestions import read_run_table
-from qurate.runtime.paths import StrPath, shorten
+from qurate.runs.suggested import read_run_table
+from qurate.runtime.paths import StrPath, list_some, shorten
 from qurate.runtime.tables import is_text, to_csv
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer

@@ -22,13 +22,14 @@ FULL_FILE, FULL_FOLDS_FILE = "full.safetensors", "full_folds.safetensors"
 """Checkpoint of training all layers, and predictions of its folds."""
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
-EXAMPLES_FILE = "examples.csv"
+EXAMPLES_FILE, SUGGESTIONS_FILE = "examples.csv", "suggestions.csv"
 IMAGES_FILE = "images.csv"
 """Which images an unfinished run was started with."""
 CURVES_FOLDER = "tensorboard"
 BASELINE_FOLDER = "baseline"
 """S+T of the run: its model and its predictions."""
 EXPORT_FILE = "model.onnx"
+CARD_FILE, CARD_MARK = "README.md", "<!-- The model card, written by qurate. Remove this line to keep your changes. -->"
 _FILES = (
     CONFIG_FILE,  # moved first: while it is in the replacement, nothing was moved
     IMAGES_FILE,
@@ -42,7 +43,9 @@ _FILES = (
     POSITIVES_FILE,
     METRICS_FILE,
     EXAMPLES_FILE,
+    SUGGESTIONS_FILE,
     REPORT_FILE,
+    CARD_FILE,
     WEIGHTS_FILE,
     ABOUT_FILE,  # moved last
 )
@@ -76,9 +79,11 @@ class Replacement:
 
     def move_into_place(self) -> None:
         """Replace the files of the other run, in an order that can be continued after a kill; other files stay."""
+        if not is_our_card(self.run / CARD_FILE):
+            (self.path / CARD_FILE).unlink(missing_ok=True)
         if is_file(self.path / CONFIG_FILE):
             for name in _FILES:
-                if not is_file(self.path / name):
+                if not is_file(self.path / name) and (name != CARD_FILE or is_our_card(self.run / name)):
                     (self.run / name).unlink(missing_ok=True)
             for name in (BASELINE_FOLDER, CURVES_FOLDER):
                 if name == BASELINE_FOLDER or is_folder(self.path / name):
@@ -89,6 +94,16 @@ class Replacement:
             if is_file(self.path / name):
                 (self.path / name).replace(self.run / name)
         self.remove()
+
+
+def is_our_card(path: Path) -> bool:
+    """Whether a README.md may be written: there is none, or one that qurate wrote and nobody has taken over."""
+    try:
+        return CARD_MARK in path.read_text(encoding="utf-8", errors="replace")[:1000]
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def holds_run(folder: Path) -> bool:

@@ -16,13 +16,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
-from qurate.data.domains import list_some
 from qurate.data.samples import Split
 from qurate.errors import RunError
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Folds, Model, pack_folds, unpack_folds
 from qurate.runs.files import (
     BASELINE_FOLDER,
+    CARD_FILE,
     CHECKPOINT_BEFORE,
     CHECKPOINT_FILE,
     COMPARISON_FILE,
@@ -35,15 +35,17 @@ from qurate.runs.files import (
     POSITIVES_FILE,
     PREDICTIONS_FILE,
     REPORT_FILE,
+    SUGGESTIONS_FILE,
     Replacement,
     disk_errors,
     holds_run,
+    is_our_card,
     lock_run,
 )
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ABOUT_FILE
 from qurate.runtime.files import write_atomically
-from qurate.runtime.paths import is_file
+from qurate.runtime.paths import is_file, list_some
 from qurate.runtime.tables import TableError, read_csv, to_csv
 from qurate.runtime.tensors import not_finite, pack_tensors, read_tensors
 from qurate.selection.crossfit import Fold
@@ -318,7 +320,7 @@ class RunFolder:
         self._write(PREDICTIONS_FILE, to_csv(predictions))
         self._write(POSITIVES_FILE, to_csv(record.positives))
         self._write(EXAMPLES_FILE, to_csv(_choose_examples(record)))
-        self.write_page(record)
+        self.write_page(record, model)
         AnswerLog(self.path / LABELS_FILE).keep(answers)
         with disk_errors(self.path):
             model.write(self.work)
@@ -329,7 +331,7 @@ class RunFolder:
     def write_compared(self, model: AdaptedModel, record: RunRecord, predictions: pd.DataFrame) -> None:
         """Write again what the comparison changes: predictions, metrics, the page, and how to use the model."""
         self._write(PREDICTIONS_FILE, to_csv(predictions))
-        self.write_page(record)
+        self.write_page(record, model)
         with disk_errors(self.path):
             model.write_about(self.work)
 
@@ -346,13 +348,18 @@ class RunFolder:
         with disk_errors(self.path):
             model.write(baseline.path)
 
-    def write_page(self, record: RunRecord) -> None:
-        """Write metrics.csv and the page."""
+    def write_page(self, record: RunRecord, model: AdaptedModel) -> None:
+        """Write metrics.csv, suggestions.csv, the page, and the model card unless a person has a README.md there."""
         from qurate.report.run_page import metrics_table, write_run_page
+        from qurate.runs.card import make_card
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
+        self._write(SUGGESTIONS_FILE, to_csv(record.suggested))
         with disk_errors(self.path):
-            write_run_page(record, self.work / REPORT_FILE)
+            write_run_page(record, self.work / REPORT_FILE, self.path.absolute())
+        if is_our_card(self.work / CARD_FILE):
+            card = make_card(record, model.about(), self.path.absolute())
+            self._write(CARD_FILE, card.encode("utf-8", errors="backslashreplace"))
 
     def forget(self) -> None:
         """Remove the checkpoints of a finished run; first the file that marks it as unfinished."""

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, get_args
 
 import pandas as pd
@@ -19,22 +20,25 @@ from qurate.active.strategies import QueryStrategy
 from qurate.calibration import Calibration, accept_at_precision
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import NetworkConfig
-from qurate.data.domains import leave_out, list_some
-from qurate.data.images import ImageFiles, Interpolation, OnProgress, Transform
+from qurate.data.domains import leave_out
+from qurate.data.images import ImageFiles, Images, Interpolation, OnProgress, Transform, images_in_memory
+from qurate.data.lists import read_frame
 from qurate.data.own_images import StrPath, find_images, read_labeled
 from qurate.data.samples import NO_CLASS, UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
+from qurate.errors import ConfigError
 from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, certainty, measure
 from qurate.networks.backbone_names import MOST_PIXELS
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import NO_FIT, Novelty, known_probability
+from qurate.run_results import BaselineComparison
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, ModelWarning, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
-from qurate.runtime.paths import as_path, shorten
+from qurate.runtime.paths import as_path, list_some, shorten
 from qurate.runtime.tensors import not_finite, tensor_digest
 from qurate.runtime.validation import show
 
@@ -258,6 +262,9 @@ class AdaptedModel:
         folder: The run that it comes from, if it was written.
         baseline: S+T on the same embeddings; None where the model has none.
         novelty: How well images fit the classes; None where that was not measured.
+        comparison: With plain training (S+T): its `verdict` ('helps', 'unclear' or 'harms') and its `gain` in accuracy,
+            with `estimate`, `low` and `high`; None where they were not compared.
+        no_comparison: Why not, as a sentence; empty where they were.
 
     Example:
         >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
@@ -273,6 +280,8 @@ class AdaptedModel:
     folder: Path | None = None
     baseline: Network | None = None
     novelty: Novelty | None = None
+    comparison: BaselineComparison | None = None
+    no_comparison: str = ""
 
     def __repr__(self) -> str:
         trained = "all layers trained" if self.origin.get("trained") == "full" else "head trained"
@@ -288,7 +297,7 @@ class AdaptedModel:
 
     def predict(
         self,
-        images: StrPath | Sequence[StrPath],
+        images: Images,
         on_progress: OnProgress | None = None,
         *,
         precision: float | None = None,
@@ -296,7 +305,8 @@ class AdaptedModel:
         """The most probable class of each image.
 
         Args:
-            images: A folder, a glob, a list file, one image or paths.
+            images: A folder, a glob, a list file, one image or paths; or PIL images, or arrays (H, W, 3) of uint8,
+                whose `file` is 'image 0' and so on.
             on_progress: Called with the number of images that are done, and of all.
             precision: Leave the label empty unless it is among the most probable ones of which this share can be
                 expected to be right, and the image fits a class; None gives a label to each.
@@ -306,8 +316,7 @@ class AdaptedModel:
             to 1; that it fits none is a problem in words. An unreadable image has an empty label, no numbers and its
             problem. Probabilities are calibrated where `calibration` says so.
         """
-        files = find_images(images)
-        seen = self.look(files, on_progress)
+        names, seen = self._look(images, on_progress)
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
@@ -324,26 +333,69 @@ class AdaptedModel:
         values = zip(named, sure.tolist(), seen.predicted.known.tolist(), problems, strict=True)
         found = dict(zip(seen.files, values, strict=True))
         found |= {file: ("", math.nan, math.nan, why) for file, why in seen.unreadable.items()}
-        rows = [(str(file), *found[file]) for file in files]
+        rows = [(name, *found[file]) for name, file in names]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "known", "problem"])
 
-    def evaluate(self, labeled: StrPath, on_progress: OnProgress | None = None) -> Metrics:
+    def predict_proba(
+        self, images: Images, on_progress: OnProgress | None = None, *, top_k: int | None = None
+    ) -> pd.DataFrame:
+        """The probability of each class for each image; calibrated where `calibration` says so.
+
+        Args:
+            images: See `predict`.
+            on_progress: Called with the number of images that are done, and of all.
+            top_k: Give the names and probabilities of so many classes, the most probable first, in place of all.
+
+        Returns:
+            A row for each image, by its file, and a column for each class; with `top_k` the columns label_1,
+            probability_1, label_2 and so on. The numbers of an unreadable image are NaN.
+        """
+        if top_k is not None and (type(top_k) is not int or not 1 <= top_k <= len(self.classes)):
+            raise ConfigError(f"top_k must be an integer between 1 and {len(self.classes)}, got {show(top_k)}.")
+        names, seen = self._look(images, on_progress)
+        place = {file: i for i, file in enumerate(seen.files)}
+        index = pd.Index([name for name, _ in names], name="file")
+        table = pd.DataFrame(seen.probabilities.numpy(), columns=list(self.classes))
+        if top_k is not None:
+            values, labels = seen.probabilities.topk(top_k, dim=1)
+            table = pd.DataFrame(index=range(len(seen.files)))
+            for rank in range(top_k):
+                table[f"label_{rank + 1}"] = [self.classes[k] for k in labels[:, rank].tolist()]
+                table[f"probability_{rank + 1}"] = values[:, rank].numpy()
+        return table.reindex([place.get(file, -1) for _, file in names]).set_axis(index)
+
+    def _look(self, images: Images, on_progress: OnProgress | None) -> tuple[list[tuple[str, Path]], Looked]:
+        """The name and the file of each image, and what the model sees; images in memory have a file for a moment."""
+        in_memory = images_in_memory(images)
+        if in_memory is None:
+            files = find_images(images)  # type: ignore[arg-type]  # paths, then
+            return [(str(file), file) for file in files], self.look(files, on_progress)
+        with TemporaryDirectory(prefix="qurate-") as folder:
+            files = [Path(folder) / f"{number}.png" for number in range(len(in_memory))]
+            for file, image in zip(files, in_memory, strict=True):
+                image.save(file, compress_level=1)
+            return [(f"image {file.stem}", file) for file in files], self.look(files, on_progress)
+
+    def evaluate(self, labeled: StrPath | pd.DataFrame, on_progress: OnProgress | None = None) -> Metrics:
         """Accuracy, balanced accuracy, per class, confusion, calibration error and AUROC on labelled images.
 
         Args:
-            labeled: Class folders, a list file or a CSV table; classes may be missing, but none may be new. Images of
-                class 'none', unless the model has one, are of no class: only `auroc_unknown` is about them. Unreadable
-                images are left out with a warning.
+            labeled: Class folders, a list file, a CSV table, or a table in memory with the columns file and label;
+                classes may be missing, but none may be new. Images of class 'none', unless the model has one, are of
+                no class: only `auroc_unknown` is about them. Unreadable images are left out with a warning.
             on_progress: Called with the number of images that are done, and of all.
         """
-        domain = read_labeled(labeled, "labeled")
+        if isinstance(labeled, pd.DataFrame):
+            domain, where = read_frame(labeled, "labeled"), "labeled"
+        else:
+            domain, where = read_labeled(labeled, "labeled"), str(labeled)
         if strange := [name for name in domain.classes if name not in (*self.classes, NO_CLASS)]:
             raise DataError(
                 f"labeled ('{domain.name}') may only have the model's classes ({list_some(self.classes)}), got also "
                 f"{list_some(strange)}. Rename or remove them, or call images of no class '{NO_CLASS}'."
             )
         if not set(domain.classes) & set(self.classes):
-            raise DataError(f"{labeled}: no image has a class, so there is nothing to measure. Label some of them.")
+            raise DataError(f"{where}: no image has a class, so there is nothing to measure. Label some of them.")
         assert isinstance(domain.inputs, ImageFiles)
         found = self._embed(domain.inputs.paths, on_progress)
         domain = leave_out(domain, found.unreadable)
@@ -362,6 +414,7 @@ class AdaptedModel:
             auroc=auroc_right(probabilities, labels),
             auroc_unknown=auroc_unknown(known, labels),
             unknown=int((labels == UNKNOWN).sum()),
+            classes=self.classes,
         )
 
     def suggest(
@@ -477,6 +530,8 @@ class AdaptedModel:
             "calibration": asdict(self.calibration),
             "baseline": self.baseline is not None,
             "novelty": score,
+            "comparison": None if self.comparison is None else self.comparison.stored(),
+            "no_comparison": self.no_comparison,
             "how to use": [
                 *describe_preparation(self.transforms),
                 "logits = scale * normalize(bottleneck(backbone(x))) @ normalize(classifier.weight).T; "
@@ -494,6 +549,9 @@ class AdaptedModel:
         found = embed_files(files, frozen, cache=self.cache, cached=shared, on_progress=on_progress)
         backbone.to("cpu")
         return found
+
+
+_OLDER = "Models of qurate 0.2 and before do not say; the page of the run does."
 
 
 def load(folder: StrPath) -> AdaptedModel:
@@ -526,6 +584,11 @@ def load(folder: StrPath) -> AdaptedModel:
         beside = {"n_classes": len(classes), "input_width": network.width, "seed": 0}
         baseline = build_network(head, **beside) if has_baseline else None
         numbers, tensors = read_novelty(about.get("novelty"), network.width)
+        compared = about.get("comparison")
+        comparison = None if compared is None else BaselineComparison.of(compared)
+        why_not = about.get("no_comparison", _OLDER) if comparison is None else ""
+        if not isinstance(why_not, str):
+            raise ValueError(f"no_comparison must be a sentence, got {shorten(repr(why_not))}")
     except ModelError:
         raise
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -545,4 +608,6 @@ def load(folder: StrPath) -> AdaptedModel:
         folder=path,
         baseline=None if baseline is None else baseline.eval(),
         novelty=make_novelty(numbers, found),
+        comparison=comparison,
+        no_comparison=why_not,
     )

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -29,9 +30,10 @@ from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
 from qurate.presets import baseline_of, is_baseline
+from qurate.report.next_steps import steps_after
 from qurate.report.run_page import gather_record
-from qurate.report.run_text import answers_in_words, class_warnings, flagged_in_words, outcome
-from qurate.run_results import RunRecord
+from qurate.report.run_text import answers_in_words, class_warnings, flagged_in_words, improvement_in_words, outcome
+from qurate.run_results import BaselineComparison, RunRecord
 from qurate.runs.callbacks import PhaseProgress, TensorBoardCurves
 from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
@@ -44,7 +46,8 @@ from qurate.runs.continue_from import (
 )
 from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
 from qurate.runs.full_training import train_all_layers
-from qurate.runs.model import AdaptedModel
+from qurate.runs.improvement import measure_improvement
+from qurate.runs.model import AdaptedModel, Looked
 from qurate.runs.predictions import (
     calibrate,
     calibrate_by_agreement,
@@ -56,6 +59,7 @@ from qurate.runs.predictions import (
     train_baseline,
 )
 from qurate.runs.setup import Run, RunOutcome, RunSetup
+from qurate.runs.suggestions import suggest_first
 from qurate.runtime.progress import Reporter
 from qurate.runtime.tables import is_text
 from qurate.selection.algorithm import Adaptation, fit
@@ -65,6 +69,7 @@ from qurate.selection.q_learning.memory import readable_size
 from qurate.training import memory_of_training
 
 TOO_FEW = "No class has two labelled target images, so none can be held out. Label a few more and adapt again."
+IS_BASELINE = "This run is plain training (S+T) itself, so there is nothing to compare it with."
 STILL_TO_COME = (
     "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
     "--resume to finish it, or with --resume --no-compare to do without."
@@ -215,7 +220,7 @@ def plan_folds(setup: RunSetup, parts: Parts) -> tuple[Plan, str]:
             "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
         )
     elif is_baseline(setup.config):
-        why_not = "This run is plain training (S+T) itself, so there is nothing to compare it with."
+        why_not = IS_BASELINE
     else:
         return plan, "" if plan.folds else TOO_FEW
     return Plan(plan.how, ()), why_not
@@ -389,8 +394,9 @@ def continue_with_all_layers(run: Run, head: Adaptation, baseline: Baseline) -> 
 def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, why_not: str) -> RunOutcome:
     """Predict, calibrate and write model, tables and page; a comparison is still to come where there are folds."""
     folder, data = run.setup.folder, run.data
-    run.reporter.show("writing the results", 0, 1)
     calibration = Calibration() if plan.folds else calibrate_without_labels(run, result, baseline)
+    improvement, not_measured = measure_improvement(run, baseline.network, baseline.flagged, calibration)
+    run.reporter.show("writing the results", 0, 1)
     record = make_record(run, result, STILL_TO_COME if plan.folds else why_not)
     model = combine_models(run, result, baseline, calibration)
     record = say_of_unlabeled(run, record, baseline, model)
@@ -398,13 +404,15 @@ def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, 
     if len(data.applied):
         named = predictions.set_index("file")["label"].loc[[row.file for row in data.applied.answers]].tolist()
         changed = summarize_answers(data.applied, named, record.predictions, run.setup.previous)
+        changed = dataclasses.replace(changed, improvement=improvement, not_measured=not_measured)
         record = dataclasses.replace(record, answers=changed)
-    adapted = make_model(run, model)
+    adapted = make_model(run, model, no_comparison=STILL_TO_COME if plan.folds else why_not)
+    record = suggest_next(run, record, adapted, predictions)
     if folder is not None and not folder.finished:
         answers = (*data.applied.answers, *data.applied.others)
         folder.write_results(adapted, record, predictions, answers, pending=bool(plan.folds))
     elif folder is not None and not plan.folds:
-        folder.write_page(record)
+        folder.write_compared(adapted, record, predictions)
     run.reporter.show("writing the results", 1, 1)
     return RunOutcome(adapted, record)
 
@@ -423,6 +431,26 @@ def say_of_unlabeled(run: Run, record: RunRecord, baseline: Baseline, model: Com
     if baseline.network is not None:
         by_baseline = log_probabilities(baseline.network, run.of_baseline.data.split.target_unlabeled.inputs)
     return predict_record(record, predicted, by_baseline, model)
+
+
+def suggest_next(run: Run, record: RunRecord, model: AdaptedModel, predictions: pd.DataFrame) -> RunRecord:
+    """The record with the images to label next, where it is written; see `suggest_first`."""
+    data = run.data
+    if run.setup.folder is None:
+        return record
+    files = [file for file, problem in zip(predictions["file"], predictions["problem"], strict=True) if not problem]
+    inputs, paths = data.whole.target_unlabeled.inputs, tuple(map(Path, files))
+    if not files:
+        return record
+    if isinstance(inputs, Tensor):
+        place = {str(path): i for i, path in enumerate(paths_of(data.parts.split.target_unlabeled))}
+        embeddings = inputs[[place[file] for file in files]]
+        seen = Looked(paths, embeddings, model.predict_embedded(embeddings), {})
+    else:
+        seen = model.look(paths, partial(run.reporter.show, "looking at the images"))
+    trusted = dict(zip(record.positives["file"], record.positives["label"], strict=True))
+    answers = {row.file: row for row in data.applied.answers}
+    return dataclasses.replace(record, suggested=suggest_first(model.classes, seen, trusted, answers))
 
 
 def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome) -> RunOutcome:
@@ -449,11 +477,14 @@ def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Ba
     found = compare(held_out.combined(calibration), plan.how, of_model, of_baseline)
     table = held_out_table(held_out, calibration)
     record = dataclasses.replace(record, comparison=found, no_comparison="", held_out=table)
-    adapted = make_model(run, model)
+    adapted, predictions = make_model(run, model, found), predict_all(record, data, model)
+    record = suggest_next(run, record, adapted, predictions)
     if folder is not None:
         alone = CombinedModel(baseline.network.cpu(), None, fitted, baseline.novelty)
-        folder.write_baseline(make_model(base, alone), predict_baseline(record, base.data, alone))
-        folder.write_compared(adapted, record, predict_all(record, data, model))
+        folder.write_baseline(
+            make_model(base, alone, no_comparison=IS_BASELINE), predict_baseline(record, base.data, alone)
+        )
+        folder.write_compared(adapted, record, predictions)
     return RunOutcome(adapted, record)
 
 
@@ -472,7 +503,9 @@ def calibrate_without_labels(run: Run, result: Adaptation, baseline: Baseline) -
     return calibrate_by_agreement(adapted, log_probabilities(plain, base.target_unlabeled.inputs))
 
 
-def make_model(run: Run, model: CombinedModel) -> AdaptedModel:
+def make_model(
+    run: Run, model: CombinedModel, comparison: BaselineComparison | None = None, no_comparison: str = ""
+) -> AdaptedModel:
     """The whole network, from image to class, with what it is made of."""
     setup, frozen, network = run.setup, run.frozen, model.network.to("cpu")
     if setup.train == "head":
@@ -501,6 +534,8 @@ def make_model(run: Run, model: CombinedModel) -> AdaptedModel:
         folder,
         None if model.baseline is None else model.baseline.cpu().eval(),
         model.novelty,
+        comparison,
+        no_comparison,
     )
 
 
@@ -530,7 +565,7 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
 
 
 def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
-    """What came of a run, in sentences: whether adaptation helped, what answers changed, where the files are."""
+    """What came of a run, in sentences: did it help, what did answers change, where are the files, what is next."""
     lines: list[str] = []
     if record is not None and record.comparison is not None:
         page = outcome(record.comparison)
@@ -539,7 +574,9 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
         lines += [*flagged_in_words(record), *class_warnings(record)]
     if record is not None and record.answers is not None:
         lines += answers_in_words(record.answers)
+        lines += [improvement_in_words(record.answers)] if record.answers.corrections is not None else []
     if folder is not None:
         lines.append(f"Model, predictions and tables: {folder}")
         lines.append(f"Open {folder / REPORT_FILE} in a browser to see what was learned.")
+        lines += [step.line for step in steps_after(record, folder)]
     return lines

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.active.strategies import NamedStrategy, Pool, QueryStrategy, RandomStrategy
-from qurate.data.domains import list_some
 from qurate.data.images import OnProgress
 from qurate.data.own_images import StrPath, find_images
 from qurate.data.samples import check_positions
-from qurate.errors import ConfigError, DataError, RunError
+from qurate.errors import ConfigError, DataError
 from qurate.registry import QUERY_STRATEGIES
-from qurate.runs.files import BASELINE_FOLDER, POSITIVES_FILE, PREDICTIONS_FILE
+from qurate.runs.files import POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.image_sources import start_folder_of
-from qurate.runs.model import AdaptedModel
-from qurate.runs.model_json import ABOUT_FILE, file_of
-from qurate.runtime.paths import is_file
-from qurate.runtime.tables import TableError, read_csv
+from qurate.runs.model import AdaptedModel, Looked
+from qurate.runs.options import DEFAULT_QUERY_STRATEGY
+from qurate.runs.suggested import MOST_KEPT, SUGGESTED, read_run_table, read_suggested
+from qurate.runtime.paths import list_some
 from qurate.runtime.validation import LARGEST_SEED, MOST, show
 
 BORDER = "border"
@@ -174,7 +173,7 @@ class Inquiry:
         for i, asker, why in questions:
             first, second = (self.classes[label] for label in labels[i].tolist())
             rows.append((self.files[i], "", first, float(values[i, 0]), second, asker, why))
-        return pd.DataFrame(rows, columns=["file", "label", "predicted", "probability", "runner_up", "asker", "why"])
+        return pd.DataFrame(rows, columns=SUGGESTED)
 
 
 def check_query(count: object, asker: object, random_share: object, seed: object) -> None:
@@ -215,13 +214,33 @@ def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress
             f"none of the {len(files)} unlabelled images can be read: {list_some(seen.unreadable.values(), 3)}."
         )
     names = tuple(name_of[file] for file in seen.files)
-    number = {name: i for i, name in enumerate(model.classes)}
-    labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names])
-    pool = Pool(seen.embeddings, seen.probabilities, labels)
+    pool = _make_pool(names, model.classes, seen, trusted)
     inquiry = Inquiry(names, model.classes, pool, seen.unreadable, learned, base)
     if (novelty := model.novelty) is None:
         return inquiry
     return replace(inquiry, known=seen.predicted.known, border=novelty.border)
+
+
+def suggest_first(
+    classes: tuple[str, ...], seen: Looked, trusted: Mapping[str, str], answers: Mapping[str, Answer]
+) -> pd.DataFrame:
+    """The first questions about a run by the default strategy: suggestions.csv, which `suggest` and the page show.
+
+    Args:
+        classes: Names of the K classes.
+        seen: The images without a problem in predictions.csv, in its order, as the model of the run sees them.
+        trusted: Pseudo-labels of the run, by file.
+        answers: What the run has learned from, by file.
+    """
+    names = tuple(map(str, seen.files))
+    inquiry = Inquiry(names, classes, _make_pool(names, classes, seen, trusted), {})
+    return inquiry.table(inquiry.draw(MOST_KEPT, DEFAULT_QUERY_STRATEGY, random_share=0.0, seed=0, answers=answers))
+
+
+def _make_pool(names: Sequence[str], classes: Sequence[str], seen: Looked, trusted: Mapping[str, str]) -> Pool:
+    number = {name: i for i, name in enumerate(classes)}
+    labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names], dtype=torch.int64)
+    return Pool(seen.embeddings, seen.probabilities, labels)
 
 
 def read_run_images(folder: Path) -> RunImages:
@@ -233,25 +252,6 @@ def read_run_images(folder: Path) -> RunImages:
     learned = {file: kind for file, kind in answers if kind}
     trusted = dict(zip(positives["file"], positives["label"], strict=True))
     return RunImages(files, trusted, learned, start_folder_of(folder))
-
-
-def read_run_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
-    """A table of a finished run, all of it text.
-
-    Raises:
-        RunError: If it is missing or damaged, or lacks one of these columns.
-    """
-    path = file_of(folder, name)
-    try:
-        table = read_csv(path)
-    except TableError as error:
-        hint = "It belongs to every finished run; adapt again, or give the images."
-        if folder.name == BASELINE_FOLDER and is_file(folder.parent / ABOUT_FILE):
-            hint = f"This is the plain model beside the run {folder.parent}; give that run, or the images."
-        raise RunError(f"{error} {hint}") from error
-    if missing := [column for column in columns if column not in table.columns]:
-        raise RunError(f"{path}: must have the column '{missing[0]}', got {list_some(table.columns)}.")
-    return table
 
 
 def suggest_images(
@@ -272,7 +272,9 @@ def suggest_images(
     elif model.folder is None:
         raise ConfigError("`images` must be given, because this model was not loaded from a run nor written as one.")
     else:
-        chosen = read_run_images(model.folder)
         answers = AnswerLog(model.folder / LABELS_FILE).current()
+        if (table := read_suggested(model.folder, count, asker, random_share, answers)) is not None:
+            return table
+        chosen = read_run_images(model.folder)
     inquiry = make_inquiry(model, chosen, on_progress)
     return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))

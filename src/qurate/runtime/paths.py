@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,3 +77,10 @@ def shorten(name: object) -> str:
     """A name for a message; of a very long one, the first 200 characters."""
     text = str(name)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def list_some(names: Iterable[object], limit: int = 8) -> str:
+    """Names for a message: the first few quoted, the rest counted."""
+    quoted = [f"'{shorten(name)}'" for name in names]
+    rest = len(quoted) - limit
+    return ", ".join(quoted[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -314,6 +314,7 @@ doing(async () => {
   const reply = await call("start");
   Object.assign(state, { classes: reply.classes, examples: reply.examples });
   $("title").textContent = reply.title;
+  $("command").textContent = reply.command;
   document.title = `${reply.title} · qurate review`;
   await nextQuestion();
 });
