@@ -300,7 +300,7 @@ def test_a_table_in_memory_is_measured_class_by_class(saved: Path, tmp_path: Pat
     table = found.table.set_index("class")
     assert table["images"].sum() == 4
     assert table["right"].sum() == 3
-    assert f"{said[3]} (1)" in table.loc[wrong, "mistaken_for"]
+    assert f"{said[3]} (1)" in str(table.loc[wrong, "mistaken_for"])
     assert found.classes == CLASSES
     with pytest.raises(DataError, match=r"must have the columns 'file' .* and 'label', got 'image'"):
         model.evaluate(pd.DataFrame({"image": files}))
@@ -315,7 +315,8 @@ def test_the_comparison_is_kept_with_the_model_or_why_there_is_none(saved: Path)
     replace(qurate.load(saved), comparison=compared).save(saved)
     assert qurate.load(saved).comparison == compared
     stored = json.loads((saved / "model.json").read_text())["comparison"]
-    for damage in ({"verdict": "good"}, {"images": -1}, {"adapted": 3}, {"gain": {}}, {"more": 0.5}):
+    damages: list[dict[str, Any]] = [{"verdict": "good"}, {"images": -1}, {"adapted": 3}, {"gain": {}}, {"more": 0.5}]
+    for damage in damages:
         change(saved, comparison={**stored, **damage})
         with pytest.raises(ModelError, match="comparison"):
             qurate.load(saved)
