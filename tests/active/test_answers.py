@@ -24,7 +24,7 @@ from qurate.active.answers import (
     read_answers,
     wilson_interval,
 )
-from qurate.data.samples import NO_CLASS
+from qurate.data.class_names import NO_CLASS
 from qurate.errors import DataError, RunError
 from qurate.runtime.tables import TableError, read_csv
 

@@ -58,7 +58,7 @@ def _suggest_rows() -> list[BadInput]:
         ),
     }
     for name, (damage, says) in damages.items():
-        asker = " --asker check" if name == "nothing to check" else ""
+        asker = " --asker check" if name == "nothing to check" else " --random-share 0.5"  # not the ready list
         rows.append(BadInput(f"suggest: {name}", f"suggest run --count 2 {_OUT}{asker}", says, damage))
     rows.append(BadInput("parser: nothing given to suggest", "suggest", ("RUN",), parser=True))
     rows.append(

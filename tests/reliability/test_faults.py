@@ -67,7 +67,7 @@ def test_a_whole_network_is_resumed_from_ten_random_moments_of_its_training(shop
     for number in range(5):
         out = shop.root / f"whole-{number}"
         for which in rng.sample((KILL, TERM), 2):
-            line, delay = rng.randint(lines // 3, lines - 3), rng.uniform(0, 1)
+            line, delay = rng.randint(lines // 3, lines // 2), rng.uniform(0, 1)
             shop.disturb(victim, out, which, line, delay, where=f"ten moments, {number}", fresh=False)
         shop.complete(victim, out, wanted, f"ten moments, {number}")
     assert shop.counts.problems[before:] == []

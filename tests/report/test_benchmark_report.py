@@ -138,8 +138,9 @@ def test_the_verb_prints_tables_and_comparison_within_100_columns_and_says_where
     monkeypatch.setenv("COLUMNS", "100")
     run(monkeypatch, str(folder), "--reference", "TML_SPL")
     printed = capsys.readouterr().out
-    *lines, where = printed.rstrip("\n").split("\n")
+    *lines, where, page = printed.rstrip("\n").split("\n")
     assert max(map(len, lines)) <= 100
+    assert page == f"Open {folder / 'report' / 'tables.html'} in a browser to see tables and figures together."
     assert where == f"Written to {folder / 'report'}: tables.md, tables.tex, tables.html, shots.png, rounds.png"
     assert "81.0 ± 1.4" in printed
     assert "73.2 \u221212.2" in printed

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import pandas as pd
 
-from qurate.data.domains import compose_name
+from qurate.data.class_names import compose_name
 from qurate.errors import DataError, RunError
 from qurate.runtime.files import call_within, wait_for_lock
 from qurate.runtime.paths import StrPath, as_path, shorten

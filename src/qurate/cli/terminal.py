@@ -89,7 +89,7 @@ def stop_advice() -> str:
 
 def print_metrics(found: Metrics) -> None:
     """Accuracy, and a table of the classes."""
-    from qurate.data.samples import NO_CLASS
+    from qurate.data.class_names import NO_CLASS
     from qurate.runtime.progress import make_table
 
     images = int(found.confusion.sum())

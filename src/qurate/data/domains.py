@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from qurate.data.class_names import compose_name
 from qurate.data.images import ImageFiles
-from qurate.data.samples import NO_CLASS, DataError, Inputs, describe, take
+from qurate.data.samples import DataError, Inputs, describe, take
 from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, is_folder, list_some, shorten
 from qurate.runtime.tables import is_text
 from qurate.runtime.validation import show
@@ -111,46 +111,6 @@ class Domain:
     def keep(self, indices: Tensor) -> Domain:
         """The samples at these positions, in this order."""
         return replace(self, inputs=take(self.inputs, indices), labels=self.labels[indices])
-
-
-def compose_name(name: str) -> str:
-    """A name in Unicode's composed form: macOS stores the same name decomposed."""
-    return unicodedata.normalize("NFC", name)
-
-
-_LONGEST_NAME = 255
-"""Bytes of a class name in UTF-8: those of a folder's name."""
-_JOINERS = "\u200c\u200d"
-"""Letters without a look of their own that words and emoji need."""
-
-
-def check_class_name(name: str, others: Iterable[str]) -> str:
-    """The name of a new class, in Unicode's composed form and without spaces around it.
-
-    Args:
-        name: As a person wrote it.
-        others: The classes that there are.
-
-    Raises:
-        DataError: If no class can be called so, or one is that differs by upper and lower case alone.
-    """
-    whole = compose_name(name.strip())
-    if not whole:
-        raise DataError("the name of a class must have a letter, got none.")
-    shown = f"'{shorten(whole)}'"
-    if not all(letter.isprintable() or letter in _JOINERS for letter in whole):
-        raise DataError(
-            f"the name of a class must be one line of text without control characters, got {shorten(whole)!a}."
-        )
-    if (size := len(whole.encode())) > _LONGEST_NAME:
-        raise DataError(f"the name of a class must have at most {_LONGEST_NAME} bytes, got {size}: {shown}.")
-    if whole.startswith(".") or "/" in whole:
-        raise DataError(f"the name of a class must be one for a folder, without '/' or '.' in front, got {shown}.")
-    if whole.casefold() == NO_CLASS:
-        raise DataError(f"no class can be called {shown}, for that is the answer about an image of no class.")
-    if same := [other for other in others if other.casefold() == whole.casefold() and other != whole]:
-        raise DataError(f"{shown} is the class '{shorten(same[0])}' but for upper and lower case. Use that name.")
-    return whole
 
 
 def from_arrays(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped, compose_name
+from qurate.data.class_names import compose_name
+from qurate.data.domains import REPEATED, DataWarning, Domain, Skipped
 from qurate.data.images import ImageFiles
 from qurate.errors import DataError
 from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, list_some, shorten

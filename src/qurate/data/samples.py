@@ -18,8 +18,6 @@ Inputs: TypeAlias = Tensor | ImageFiles
 """Tensors in memory (arrays or embeddings, sample first) or image files on disk."""
 UNKNOWN = -2
 """The sealed label of a sample of D_u that is of no class; -1 is that of a sample whose class no one knows."""
-NO_CLASS = "none"
-"""How people call the class of such an image: in answers, and in labelled images to measure a model on."""
 
 
 def take(inputs: Inputs, indices: Tensor) -> Inputs:

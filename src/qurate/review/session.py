@@ -14,7 +14,7 @@ import torch
 
 from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, estimate_accuracy
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
-from qurate.data.domains import check_class_name
+from qurate.data.class_names import check_class_name
 from qurate.errors import DataError
 from qurate.runs.continue_from import LEAST_IMAGES
 from qurate.runs.suggestions import Inquiry, Question

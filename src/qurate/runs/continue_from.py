@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right, is_conclusive
 from qurate.config import RunConfig, TrainingConfig
-from qurate.data.domains import check_class_name
+from qurate.data.class_names import check_class_name
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Inputs, Split, take
 from qurate.embedding.backbone import Frozen, transforms_of

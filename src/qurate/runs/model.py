@@ -20,11 +20,12 @@ from qurate.active.strategies import QueryStrategy
 from qurate.calibration import Calibration, accept_at_precision
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import NetworkConfig
+from qurate.data.class_names import NO_CLASS
 from qurate.data.domains import leave_out
 from qurate.data.images import ImageFiles, Images, Interpolation, OnProgress, Transform, images_in_memory
 from qurate.data.lists import read_frame
 from qurate.data.own_images import StrPath, find_images, read_labeled
-from qurate.data.samples import NO_CLASS, UNKNOWN, DataError
+from qurate.data.samples import UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
 from qurate.errors import ConfigError

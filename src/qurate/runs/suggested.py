@@ -74,5 +74,5 @@ def read_suggested(
     if learned != {(file, row.answer, row.label) for file, row in answers.items() if file in known}:
         return None
     base = start_folder_of(folder)
-    is_whole = all(is_file(base / file) for file in table["file"])
+    is_whole = all(file in known and is_file(base / file) for file in table["file"])
     return table.assign(probability=probabilities).head(count) if is_whole else None
