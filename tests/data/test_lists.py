@@ -8,7 +8,7 @@ from PIL import Image
 
 from qurate.data.domains import DataWarning, Domain, read_folder
 from qurate.data.images import ImageFiles
-from qurate.data.lists import read_list, read_table, read_unlabeled_list
+from qurate.data.lists import read_frame, read_list, read_table, read_unlabeled_list
 from qurate.data.samples import DataError
 from qurate.runtime.tables import to_csv
 
@@ -191,3 +191,11 @@ def test_the_office31_list_agrees_with_the_folders(office31: Path) -> None:
     folder = read_folder(office31 / "dslr" / "images")
     assert listed.classes == folder.classes
     assert sorted(_pairs(listed, office31)) == sorted(_pairs(folder, office31))
+
+
+def test_numbers_in_a_table_in_memory_are_whole_beside_an_empty_cell(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.jpg" for name in "abc"]
+    for file in files:
+        Image.new("RGB", (8, 8)).save(file)
+    domain = read_frame(pd.DataFrame({"file": files, "label": [1, 10, None]}), "given")
+    assert domain.classes == ("1", "10")

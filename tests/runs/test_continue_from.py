@@ -316,6 +316,19 @@ def test_what_cannot_be_used_is_said_and_does_no_harm(world: Path, run: Path, tm
     assert set(AnswerLog(tmp_path / "next" / "labels.csv").current()) == {files[0], files[1], "elsewhere.png"}
 
 
+def test_none_in_a_table_of_labels_is_no_name_of_a_class(world: Path, run: Path, tmp_path: Path) -> None:
+    files = files_of(run)
+    table = tmp_path / "labels.csv"
+    labels = [*["none"] * 3, *map(truth_of, files[3:5])]
+    table.write_bytes(to_csv(pd.DataFrame({"file": files[:5], "label": labels})))
+    record = go_on(world, run, tmp_path / "next", labels=table).record
+    assert record is not None
+    assert classes_of(tmp_path / "next") == NAMES_SORTED
+    assert not {*files[:3]} & {*record.predictions["file"]}
+    assert record.answers is not None
+    assert record.answers.labeled == 2
+
+
 def classes_of(run: Path) -> list[str]:
     classes: list[str] = json.loads((run / "model.json").read_text(encoding="utf-8"))["classes"]
     return classes
@@ -330,7 +343,7 @@ def test_a_new_class_with_enough_images_becomes_one_of_a_run_that_starts_anew(
     watcher = Watcher()
     record = go_on(world, run, second, reporter=watcher).record
     assert record is not None
-    said = "'<i>giraffe' is a new class, by 3 answers. So the run starts anew, with plain training (S+T)"
+    said = "'<i>giraffe' is a new class, by 3 answers. So the run starts anew."
     assert any(said in line for line in watcher.lines)
     assert any("'okapi' (1) is no class of the run, for a new class needs 3 images" in line for line in watcher.lines)
     assert any(said in note for note in record.notes)
@@ -342,6 +355,9 @@ def test_a_new_class_with_enough_images_becomes_one_of_a_run_that_starts_anew(
     assert not {*files[:6]} & {*record.predictions["file"]}
     assert record.answers is not None
     assert (record.answers.labeled, record.answers.none) == (4, 2)
+    assert record.answers.corrections is not None
+    assert record.answers.improvement is None
+    assert "has learned all answers" in record.answers.not_measured
     assert record.answers.judged == 1, "the model that was asked could not name a new class"
     page = (second / "report.html").read_text(encoding="utf-8")
     assert "&lt;i&gt;giraffe" in page

@@ -279,6 +279,13 @@ def test_images_in_memory_are_seen_as_their_files_are(saved: Path, tmp_path: Pat
         found = model.predict_proba(given)
         assert found.index.tolist() == ["image 0", "image 1", "image 2"]
         assert found.to_numpy() == pytest.approx(wanted, abs=1e-6)
+    photo = tmp_path / "photo.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a phone that was held upright
+    images[0].resize((64, 32)).rotate(10).save(photo, exif=exif)
+    assert model.predict_proba(Image.open(photo)).to_numpy() == pytest.approx(
+        model.predict_proba([photo]).to_numpy(), abs=1e-6
+    )
     one = model.predict(images[1])
     assert (one["file"].tolist(), len(model.predict(arrays[0]))) == (["image 0"], 1)
     assert one["label"][0] == CLASSES[int(wanted[1].argmax())]

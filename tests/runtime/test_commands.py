@@ -24,6 +24,7 @@ def test_a_command_is_quoted_for_the_shell() -> None:
         (("run", "run-2"), "run", "run-3"),
         (("run-7",), "run-7", "run-8"),
         (("my-run",), "my-run", "my-run-2"),
+        (("run-²",), "run-²", "run-²-2"),
     ],
 )
 def test_a_name_that_is_free(

@@ -267,6 +267,7 @@ def images_in_memory(given: object) -> list[Image.Image] | None:
 
 def _as_image(image: object) -> Image.Image:
     if isinstance(image, Image.Image):
+        image = _upright(image)  # a PNG would lose the orientation
         return image if image.mode in _PNG_MODES else image.convert("RGB")
     if not isinstance(image, np.ndarray):
         raise DataError(

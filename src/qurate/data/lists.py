@@ -89,7 +89,7 @@ def read_frame(table: pd.DataFrame, name: str) -> Domain:
         raise DataError(
             f"{name}: a table must have the columns 'file' (or 'path') and 'label', got {list_some(table.columns)}."
         )
-    labels = table["label"].fillna("").astype(str)
+    labels = table["label"].convert_dtypes().astype("string").fillna("")  # 1, not 1.0, beside an empty cell
     rows = zip(table[column].astype(str), labels, strict=True)
     listed = [ListedFile(f"row {number}", file, label) for number, (file, label) in enumerate(rows, 1)]
     return _from_rows(listed, name, Path(), name)

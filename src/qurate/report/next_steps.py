@@ -18,11 +18,11 @@ def steps_after(record: RunRecord | None, run: Path) -> list[NextStep]:
     """
     if record is None:
         return [review_of(run), predict_with(run)]
-    if record.answers is not None and (before := record.answers.corrections) is not None:
-        return _after_answers(record.answers, run, Path(before.run))
     comparison = record.comparison
     if comparison is not None and comparison.verdict == "harms":
         return [review_of(run), predict_with(run / "baseline")]
+    if record.answers is not None and (before := record.answers.corrections) is not None:
+        return _after_answers(record.answers, run, Path(before.run))
     is_clear = comparison is not None and comparison.verdict == "helps"
     has_strange = bool(record.flagged and record.flagged.flagged) or bool(moved_in(record))
     if not is_clear or has_strange:

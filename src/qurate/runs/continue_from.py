@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right, is_conclusive
 from qurate.config import RunConfig, TrainingConfig
-from qurate.data.class_names import check_class_name
+from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Inputs, Split, take
 from qurate.embedding.backbone import Frozen, transforms_of
@@ -41,8 +41,8 @@ from qurate.selection.answered import Answered, answer
 from qurate.selection.pseudo_labels import Positives
 
 LEAST_IMAGES = 3
-"""Answers that make a new name a class of the run: one for each fold of a comparison, so that two are left in each.
-Our choice."""
+"""Answers that make a new name a class of the run: as many as labelled images of the other classes, mostly. Our
+choice."""
 _NUMBERS = ("reward", "phi", "classifier_prob", "center_prob", "entropy_drop")
 
 
@@ -302,7 +302,7 @@ def _new_names(answers: AnswersFile, parts: Parts) -> Counter[str]:
     """Names in answers about unlabelled images that are no classes of the parts, and of how many images each."""
     files, classes = {whole_path(file) for file in paths_of(parts.split.target_unlabeled)}, parts.split.classes
     rows = [row for row in answers.current.values() if row.label and whole_path(row.file) in files]
-    counts = Counter(row.label for row in rows if row.label not in classes)
+    counts = Counter(row.label for row in rows if row.label not in (*classes, NO_CLASS))
     for name in counts:
         try:
             sound = check_class_name(name, (*classes, *counts))
@@ -356,7 +356,7 @@ def _notes_on_classes(
 ) -> list[str]:
     """Which classes answers add, which names need more images, and which classes of the run before are gone."""
     before = () if previous is None else previous.model.classes
-    anew = "" if previous is None else " So the run starts anew, with plain training (S+T) and the comparison."
+    anew = "" if previous is None else " So the run starts anew."
     notes = []
     if new := [name for name in parts.added if name not in before]:
         images = sum(row.label in new for row in answers)

@@ -42,6 +42,8 @@ def measure_improvement(
     chosen = drawn_at_random(data.applied, setup.previous, len(data.parts.split.target_labeled))
     if not setup.compare:
         return None, "The comparison was switched off."
+    if setup.anew:
+        return None, "The run started anew with other classes, and its plain training (S+T) has learned all answers."
     if len(chosen) < LEAST:
         return None, (
             f"{len(chosen) or 'None'} of the new answers with a class {'was' if len(chosen) < 2 else 'were'} drawn at "
@@ -52,6 +54,7 @@ def measure_improvement(
         return None, "All layers were trained, so training again without some answers would take too long."
     split, _ = leave_out(data.split, flagged)
     places = torch.tensor(list(chosen))[torch.randperm(len(chosen), generator=generator(setup.config.seed, 27))]
+    places = places[split.target_labeled.labels[places].argsort(stable=True)]  # each class in all folds
     folds = [places[number::FOLDS].sort().values for number in range(FOLDS)]
     inputs, unlabeled = split.target_labeled.inputs, split.target_unlabeled.inputs
     assert isinstance(inputs, Tensor), "embeddings"
@@ -83,7 +86,8 @@ def drawn_at_random(applied: AppliedAnswers, previous: PreviousRun, first: int) 
     for number, (row, label) in enumerate(zip(applied.answers, applied.labels.tolist(), strict=True)):
         if label < 0:
             continue
-        is_new = number >= applied.earlier and whole_path(row.file) in previous.predicted
+        path = whole_path(row.file)
+        is_new = number >= applied.earlier and path in previous.predicted and path not in previous.learned
         if is_new and row.asked == "random":
             found[place] = row
         place += 1

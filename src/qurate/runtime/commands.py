@@ -67,7 +67,7 @@ def free_name(wanted: str) -> str:
         'a-folder-that-is-not-there'
     """
     stem, _, number = wanted.rpartition("-")
-    if not (stem and number.isdigit()):
+    if not (stem and number.isdecimal()):
         stem, number = wanted, "1"
     name, count = wanted, int(number)
     while os.path.lexists(Path(name)):

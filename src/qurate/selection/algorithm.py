@@ -56,12 +56,12 @@ def fit(
     arguments = RunArguments(split, config, selector, callbacks, checkpoint, pretrained, baseline)
     check_arguments(arguments)
     if config.selection.labeler == "combined":
-        arguments = arguments._replace(baseline=find_baseline(arguments))
+        arguments = arguments._replace(baseline=baseline_log_probs(arguments))
     with Session.open(arguments, follow_rank_zero) as run:
         return run_algorithm(run)
 
 
-def find_baseline(arguments: RunArguments) -> Tensor | None:
+def baseline_log_probs(arguments: RunArguments) -> Tensor | None:
     """What S+T says of D_u: given, shared by an earlier run, or trained here; not trained where inputs are image files.
 
     There S+T would be another training of all layers (decision 57).
