@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
@@ -84,6 +85,13 @@ def test_a_process_ends_when_the_one_that_started_it_is_killed(tmp_path: Path) -
 def test_a_builtin_is_a_task_too() -> None:
     with WorkerProcess(pickle.dumps(math.sqrt), silent=True) as worker:
         assert worker.submit(9.0).result() == 3.0
+
+
+def test_a_closed_worker_leaves_no_thread_that_python_would_write_to_at_exit() -> None:
+    worker = WorkerProcess(pickle.dumps(math.sqrt))
+    worker.submit(4.0)
+    worker.close()
+    assert not [thread for thread in threading.enumerate() if "Executor" in type(thread).__name__]
 
 
 def fail_when_ready(ready: Callable[[], None]) -> None:

@@ -75,11 +75,10 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Kill the process, whatever it does."""
-        processes = list((self._pool._processes or {}).values())  # an executor offers no other way before Python 3.14
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        for process in list((self._pool._processes or {}).values()):  # there is no other way before Python 3.14
             process.kill()
             process.join()
+        self._pool.shutdown(cancel_futures=True)  # waits: at exit, Python may write to the closed pipe of one
 
     def _new_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, mp_context=self._context, initializer=_begin, initargs=self._start)
