@@ -30,7 +30,7 @@ from qurate.data.suites import hide_classes, load_suite, read_suite_split
 from qurate.embedding.embed import embed_split
 from qurate.evaluation import hos, measure, true_labels
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import KnownShare, estimate_known, known_probability
+from qurate.novelty import highest_known_share, known_probability, known_share
 from qurate.presets import baseline_of, make_config
 from qurate.runs.verdict import estimate_gain
 from qurate.runtime.files import write_atomically
@@ -93,8 +93,7 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
     images = draw_folds(split.target_labeled.labels, 3, seed=case.seed)
     baseline = fit(split, plain).method.network
     of_baseline = [fit_fold(split, plain, each) for each in images]
-    held_out = [(fold.images, fold.cosines) for fold in of_baseline]
-    novelty, flagged = score_novelty(split, baseline, held_out)
+    novelty, flagged = score_novelty(split, baseline, of_baseline)
     kept, positions = leave_out(split, flagged)
     by_baseline = log_probabilities(baseline, unlabeled)
     result = fit(kept, config, baseline=by_baseline[positions])
@@ -121,7 +120,7 @@ def train(case: Case, split: Split) -> dict[str, Tensor]:
         kept_tensors["oracle"] = log_probabilities(alone, unlabeled)
         strange = (truth < 0).nonzero().squeeze(1)
         asked = strange[torch.randperm(len(strange), generator=torch.Generator().manual_seed(case.seed))[:ANSWERS]]
-        again, more = score_novelty(split, baseline, held_out, unlabeled[asked])
+        again, more = score_novelty(split, baseline, novelty.folds, unlabeled[asked])
         kept_tensors |= {"asked": asked, "known_asked": again.known(unlabeled), "flagged_asked": more.long()}
     return kept_tensors
 
@@ -150,8 +149,7 @@ def count_few(scenario: str, seed: int, unknown: int, split: Split) -> dict[Hash
     part = choose_classes(split, unknown, seed)
     plain = baseline_of(make_config("tml", "adaptive", seed=seed))
     folds = [fit_fold(part, plain, each) for each in draw_folds(part.target_labeled.labels, 3, seed=seed)]
-    held_out = [(fold.images, fold.cosines) for fold in folds]
-    novelty, flagged = score_novelty(part, fit(part, plain).method.network, held_out)
+    novelty, flagged = score_novelty(part, fit(part, plain).method.network, folds)
     images = len(flagged)
     return {
         "scenario": scenario,
@@ -188,11 +186,12 @@ def surest_half_right(probabilities: Tensor, truth: Tensor) -> float:
     return float((predicted == truth)[half].double().mean())
 
 
-def count_known(known: Tensor, held_out: int) -> KnownShare:
-    """`estimate_known` by `known`, which lies between two p-values: the p-value is the higher of them."""
+def count_known(known: Tensor, held_out: int) -> tuple[float, float]:
+    """`known_share` and `highest_known_share` by `known`, which lies between two p-values; the higher one counts."""
     steps = known.double() * (held_out + 1)
     p_values = torch.where(steps < 1, steps, steps.floor() + 1) / (held_out + 1)
-    return estimate_known(p_values, held_out)
+    highest = highest_known_share(p_values, held_out)
+    return min(highest, known_share(p_values)), highest
 
 
 def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
@@ -230,9 +229,9 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
         row[f"surest half right {name}"] = surest_half_right(each[known], truth[known])
     gain = estimate_gain(held_out.combined(calibration), model[~flagged], found["baseline"][~flagged]).gain
     row |= {"gain": now.accuracy - base.accuracy, "gain estimated": gain.estimate, "low": gain.low, "high": gain.high}
-    sure, share = model.exp().max(dim=1).values, count_known(found["known"], len(labels))
-    row |= {"counted": 1 - share.estimate, "counted at least": 1 - share.highest}
-    if bool(flagged.any()) or share.highest < 1:
+    sure, (share, highest) = model.exp().max(dim=1).values, count_known(found["known"], len(labels))
+    row |= {"counted": 1 - share, "counted at least": 1 - highest}
+    if bool(flagged.any()) or highest < 1:
         sure = sure * known_probability(found["known"])
     for precision in PRECISIONS:
         taken = ~flagged

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import sklearn
 from numpy.typing import NDArray
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -47,7 +48,9 @@ def test_the_check_of_classes_passes_as_for_scikit_learns_own_semi_supervised_on
     check_classifiers_classes("SelfTrainingClassifier", SSDAClassifier(**QUICK))
 
 
-def domains(n: int = 60, shots: int = 2) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def domains(
+    n: int = 60, shots: int = 2, spread: float = 0.25
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Three classes in the plane; the target's are turned by 40 degrees.
 
     Returns:
@@ -56,7 +59,7 @@ def domains(n: int = 60, shots: int = 2) -> tuple[NDArray[Any], NDArray[Any], ND
     rng = np.random.default_rng(0)
     true = np.tile(np.arange(3), 2 * n // 3)
     target = np.arange(2 * n) >= n
-    angles = true * 2 * np.pi / 3 + target * np.deg2rad(40) + rng.normal(0, 0.25, 2 * n)
+    angles = true * 2 * np.pi / 3 + target * np.deg2rad(40) + rng.normal(0, spread, 2 * n)
     features = np.stack([np.cos(angles), np.sin(angles)], axis=1) * rng.uniform(0.8, 1.2, (2 * n, 1))
     y = np.where(target & (np.arange(2 * n) >= n + 3 * shots), -1, true)
     return features, true, y, np.where(target, -2, 1)
@@ -164,6 +167,32 @@ def test_a_handful_of_rows_is_enough() -> None:
     features, _, y, sample_domain = domains()
     few = np.r_[:6, 60:68]  # two unlabelled rows
     model = SSDAClassifier(**QUICK | {"selector": "dqn"}).fit(features[few], y[few], sample_domain[few])
+    assert model.predict_proba(features).shape == (120, 3)
+
+
+def test_calibrated_probabilities_are_those_of_the_combined_model() -> None:
+    features, true, y, sample_domain = domains(240, shots=6, spread=0.7)
+    strange = np.random.default_rng(1).normal(0, 0.05, (60, 2))  # of no class: in the middle
+    rows, hidden = np.r_[features, strange], np.r_[y == -1, np.zeros(60, bool)]
+    given = np.r_[y, np.full(60, -1)], np.r_[sample_domain, np.full(60, -2)]
+    plain, model = (SSDAClassifier(**QUICK, calibrate=each).fit(rows, *given) for each in (False, True))
+    assert model.model_.baseline is not None
+    assert model.model_.calibration.images == 18
+    assert model.model_.novelty is not None
+    found, before = model.predict_proba(rows), plain.predict_proba(rows)
+    assert found.sum(axis=1) == pytest.approx(1)
+    assert (found.argmax(axis=1)[hidden] == true[y == -1]).mean() > 0.7
+    assert log_loss(true[y == -1], found[hidden]) < log_loss(true[y == -1], before[hidden])
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(rows), found)
+
+
+@pytest.mark.parametrize("missing", ["source", "labels of the target"])
+def test_what_cannot_be_calibrated_is_said(missing: str) -> None:
+    features, _, y, sample_domain = domains()
+    kept = sample_domain < 0 if missing == "source" else (sample_domain > 0) | (y == -1)
+    with pytest.warns(DataWarning, match="probabilities are not calibrated"):
+        model = SSDAClassifier(**BARE, calibrate=True).fit(features[kept], y[kept], sample_domain[kept])
+    assert model.model_.novelty is None
     assert model.predict_proba(features).shape == (120, 3)
 
 

@@ -16,14 +16,14 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
-from torch.nn import functional as F
 
+from qurate.combined import CombinedModel
 from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
 from qurate.data.domains import DataWarning
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled
-from qurate.networks.inference import infer
 from qurate.presets import Preset, make_config
 from qurate.selection.algorithm import fit
+from qurate.selection.crossfit import Product, fit_product, leave_out
 
 Mask = NDArray[np.bool_]
 
@@ -61,6 +61,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rounds: Most rounds of selection; None for the preset's number, or 8.
         round_steps: Training steps per round; None for the preset's number, or 200.
         learning_rate: Of SGD.
+        calibrate: Whether `predict_proba` gives chances, as `qurate.adapt` does. S+T and three folds of both models are
+            trained too, about eight trainings in place of one; rows that fit no class are not adapted to.
         device: 'auto', 'cpu', 'cuda', 'mps'.
         random_state: Seed, generator, or None for a new seed at every fit.
 
@@ -68,6 +70,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         classes_: The labels, sorted, (K,).
         n_features_in_: Width of X.
         network_: The trained network, on the CPU in double precision.
+        model_: The network and what stands beside it: S+T, temperatures and, with `calibrate`, the score of belonging,
+            whose `known` and `flags` tell how well rows fit any class and which fit none.
         transduction_: y with the trusted pseudo-labels filled in, (n,); rows that none was trusted for stay unlabelled.
         stopped_: Why selection ended.
 
@@ -93,6 +97,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rounds: int | None = None,
         round_steps: int | None = None,
         learning_rate: float = 0.01,
+        calibrate: bool = False,
         device: Device = "auto",
         random_state: int | np.integer[Any] | np.random.RandomState | None = 0,
     ) -> None:
@@ -105,6 +110,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.rounds = rounds
         self.round_steps = round_steps
         self.learning_rate = learning_rate
+        self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
 
@@ -131,26 +137,35 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         every = torch.full((len(rows),), -1)
         every[torch.from_numpy(known)] = torch.from_numpy(codes)
         split = _split_rows(inputs, every, known, target, tuple(map(str, self.classes_)))
-        adaptation = fit(split, self._config(has_unlabeled=not known.all()))
+        config, unlabeled, baseline = self._config(has_unlabeled=not known.all()), np.flatnonzero(~known), None
+        product = self._fit_product(split, config, both=bool((known & target).any() and (known & ~target).any()))
+        if product is not None:
+            split, kept = leave_out(split, product.flagged)
+            baseline = product.label_unlabeled(split)
+            if len(unlabeled):
+                unlabeled = unlabeled[kept.numpy()]
+        adaptation = fit(split, config, baseline=baseline)
         self.network_ = adaptation.method.network.cpu().double().eval()
+        self.model_ = CombinedModel(self.network_) if product is None else product.of(self.network_)
+        if self.model_.baseline is not None:
+            self.model_.baseline.cpu().double().eval()
         self.stopped_ = adaptation.stopped
         self.transduction_ = np.array(labels)
-        trusted = np.flatnonzero(~known)[adaptation.positives.indices.numpy()]
+        trusted = unlabeled[adaptation.positives.indices.numpy()]
         self.transduction_[trusted] = self.classes_[adaptation.positives.labels.numpy()]
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
         """Class probabilities in the order of `classes_`, (n, K).
 
-        They are not calibrated, and usually too high: use them to rank samples, not as chances. `adapt` calibrates.
+        Without `calibrate` they are usually too high: use them to rank samples, not as chances.
         """
         check_is_fitted(self)
         # Double precision, so that the probabilities of a row do not depend on the rows beside it.
         rows = validate_data(self, X, dtype=np.float64, reset=False)
         inputs = torch.from_numpy(np.array(rows))
-        probabilities: NDArray[np.float64] = infer(
-            self.network_, inputs, lambda batch: F.softmax(self.network_(batch), dim=1)
-        ).numpy()
+        log_probs = self.model_.predict(inputs).log_probs.double()
+        probabilities: NDArray[np.float64] = log_probs.softmax(dim=1).numpy()
         return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
@@ -180,6 +195,18 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             )
         weights = None if sample_weight is None else column_or_1d(sample_weight)[known]
         return float(accuracy_score(labels[known], predicted[known], sample_weight=weights))
+
+    def _fit_product(self, split: Split, config: RunConfig, *, both: bool) -> Product | None:
+        """What calibrates the model; None if that is not asked for, or impossible."""
+        product = fit_product(split, config) if self.calibrate and both else None
+        if self.calibrate and product is None:
+            warnings.warn(
+                "SSDAClassifier.fit: probabilities are not calibrated. That needs labelled source rows, and a class "
+                "with two labelled target rows or more.",
+                DataWarning,
+                stacklevel=3,
+            )
+        return product
 
     def _config(self, *, has_unlabeled: bool) -> RunConfig:
         given = self.random_state

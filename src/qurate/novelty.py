@@ -9,10 +9,11 @@ nearest image of no class). Embeddings are of unit length and centred on their d
 so s is smoothed over the nearest unlabelled images, and a ridge regression on the embedding makes it a function of the
 image alone: new images get the score in the same way as those of D_u.
 
-Labelled target images are scored by models and class means made without them, so an image of D_u that does belong to a
-class has a rank among them that is uniformly distributed: its conformal p-value (Vovk et al., 2005). Images whose
-p-values are smaller than chance explains are flagged by the procedure of Benjamini and Hochberg (1995), which controls
-the share of wrongly flagged ones, as Bates et al., "Testing for outliers with conformal p-values", 2023.
+Labelled target images are held out in folds and scored as if they were of D_u: S+T, class means, the scores of their
+neighbours and the regression are made without their labels. So an image of D_u that does belong to a class has a rank
+among them that is uniformly distributed: its conformal p-value (Vovk et al., 2005). Images whose p-values are smaller
+than chance explains are flagged by the procedure of Benjamini and Hochberg (1995), which controls the share of wrongly
+flagged ones, as Bates et al., "Testing for outliers with conformal p-values", 2023.
 """
 
 from __future__ import annotations
@@ -44,9 +45,8 @@ NO_FIT = "fits none of the classes"
 CONFIDENCE = 0.95
 """Of the largest number of images that belong to a class."""
 _STOREY = 0.5  # p-values above this are taken to be of known images: Storey, 2002
-_COUNTED = 0.3
-"""The same where images of no class are counted, not flagged. In clean folders p-values above one half are too few, for
-labelled images fit best of all. Our choice, on W to A, D to A and Clipart to Art."""
+_BOUND = 0.3
+"""The same for the largest number of known images: with few held-out ones it is sharper than 1/2. Our choice."""
 _STEPS = 30  # of smoothing: 0.8 ** 30 is 0.1 %
 _SLICE = 1024
 _LEAST_HELD_OUT = 10
@@ -94,10 +94,10 @@ def nearest_rows(rows: Tensor, others: Tensor, count: int, *, own: bool) -> Tens
         own: Whether the rows are the first of the others, so that none is a neighbour of itself.
     """
     found = []
-    for start in range(0, len(rows), _SLICE):
-        cosines = rows[start : start + _SLICE] @ others.T
+    for number, part in enumerate(rows.split(_SLICE)):
+        cosines = part @ others.T
         if own:
-            cosines.diagonal(start).fill_(-2.0)
+            cosines.diagonal(number * _SLICE).fill_(-2.0)
         found.append(cosines.topk(min(count, len(others) - int(own)), dim=1).indices)
     return torch.cat(found)
 
@@ -152,40 +152,27 @@ def _tail(scores: Tensor, held_out: Tensor) -> Tensor:
 
 
 def known_share(p_values: Tensor) -> float:
-    """The share of images that belong to a class as `flag` takes it: 2 #{p > 1/2} / N, at most 1. Storey, 2002."""
+    """The estimated share of images that belong to a class: (1 + #{p > 1/2}) / (N / 2), at most 1. Storey, 2002.
+
+    Images of no class that look like a class count as known, so it is rather too high.
+    """
     return min(1.0, (1 + int((p_values > _STOREY).sum())) / ((1 - _STOREY) * len(p_values)))
 
 
-class KnownShare(NamedTuple):
-    """Which share of the images of a folder belongs to a class.
-
-    Args:
-        estimate: At most 1.
-        highest: It is no more than this, with a confidence of 95 %; 1 where all images may belong to a class.
-    """
-
-    estimate: float
-    highest: float
-
-
-def estimate_known(p_values: Tensor, held_out: int) -> KnownShare:
-    """How many images of a folder belong to a class, whether or not any can be flagged.
+def highest_known_share(p_values: Tensor, held_out: int) -> float:
+    """The share of images that belong to a class is no more than this, with a confidence of 95 %.
 
     With n held-out images and r = floor(0.3 (n + 1)), an image of a class has a p-value above 0.3 if it fits better
-    than the r-th of them: with probability (n + 1 - r) / (n + 1). The share of such p-values divided by that is the
-    estimate of Storey, 2002. The r-th of few held-out images may be a high or a low one, so of m images of the classes
-    a number with the beta-binomial distribution of m, n + 1 - r and r has such a p-value. The highest number is the
-    largest m for which what is seen, or less, has a probability above 5 %.
-
-    Images of no class that look like a class count as known, so both are rather too high.
+    than the r-th of them. That may be a high or a low one, so of m images of the classes a number with the
+    beta-binomial distribution of m, n + 1 - r and r has such a p-value. The highest m is the largest for which what is
+    seen, or less, has a probability above 5 %.
 
     Args:
         p_values: Of all images of the folder, (N,).
         held_out: n, at least 3.
     """
-    images, rank = len(p_values), int(_COUNTED * (held_out + 1))
+    images, rank = len(p_values), int(_BOUND * (held_out + 1))
     above = int((p_values * (held_out + 1) > rank + 0.5).sum())  # p-values above 0.3 are whole ranks
-    estimate = above / images * (held_out + 1) / (held_out + 1 - rank)
     low, high = above, images  # the largest m that is not too many is between them
     while low < high:
         middle = (low + high + 1) // 2
@@ -193,7 +180,7 @@ def estimate_known(p_values: Tensor, held_out: int) -> KnownShare:
             low = middle
         else:
             high = middle - 1
-    return KnownShare(min(estimate, low / images), low / images)
+    return low / images
 
 
 def flag(p_values: Tensor, level: float = FALSE_DISCOVERY_RATE) -> Tensor:
@@ -229,6 +216,18 @@ def known_probability(p_values: Tensor) -> Tensor:
     return (known_share(p_values) / torch.from_numpy(falling)[place]).clamp(max=1).float()
 
 
+class HeldOutScores(NamedTuple):
+    """How well the images of a fold fit the classes by the two cosines, scored as if they were of D_u.
+
+    Args:
+        images: Their positions in D_t, (n,) int64.
+        scores: (n,).
+    """
+
+    images: Tensor
+    scores: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Novelty:
     """How well images fit the classes, as a function of their embedding.
@@ -238,7 +237,7 @@ class Novelty:
         weight: Of the regression, (width,).
         bias: Of the regression.
         held_out: Scores of held-out labelled target images, sorted, (n,).
-        folds: What the held-out scores were made of, for `fit_novelty` with answers of people: its argument.
+        folds: The held-out scores by the two cosines, for `fit_novelty` with answers of people.
         threshold: Images with a score below this are flagged; -inf flags none.
         share: Estimated share of the unlabelled images that belong to a class.
         highest_share: It is no more than this, with a confidence of 95 %.
@@ -248,7 +247,7 @@ class Novelty:
     weight: Tensor
     bias: float
     held_out: Tensor
-    folds: tuple[tuple[Tensor, Tensor], ...] = ()
+    folds: tuple[HeldOutScores, ...] = ()
     threshold: float = -math.inf
     share: float = 1.0
     highest_share: float = 1.0
@@ -301,72 +300,105 @@ def known_of_scores(scores: Tensor, held_out: Tensor) -> Tensor:
     return torch.where(below == 0, low, torch.where(below == count, high, inside))
 
 
-def fit_novelty(
-    source: Labeled,
-    labeled: Labeled,
-    unlabeled: Tensor,
-    cosines: Tensor,
-    folds: Sequence[tuple[Tensor, Tensor]],
-    *,
-    none: Tensor | None = None,
-) -> tuple[Novelty, Tensor]:
-    """Score D_u and flag what fits no class.
+class ScoreFitter:
+    """Scores the images of a split: embeddings of unit length, centred on their domain, and the neighbours in D_u.
 
     Args:
         source: D_s as embeddings, (N_s, width).
         labeled: D_t as embeddings.
         unlabeled: D_u as embeddings, (N_u, width).
-        cosines: The largest cosine of S+T for each image of D_u, (N_u,).
-        folds: Of each fold the positions in D_t of the images that were held out, (n,), and the largest cosine that
-            S+T without them gives to each, standardised by those that it gives to D_u, (n,).
         none: Embeddings of images that people said are of no class, (N_0, width), if any.
+    """
+
+    def __init__(self, source: Labeled, labeled: Labeled, unlabeled: Tensor, none: Tensor | None = None) -> None:
+        assert isinstance(source.inputs, Tensor), "embeddings"
+        assert isinstance(labeled.inputs, Tensor), "embeddings"
+        plain = unit(source.inputs)
+        self.center = unit(unlabeled).mean(dim=0)
+        self._source, self._source_labels = unit(plain - plain.mean(dim=0)), source.labels
+        self._target, self._target_labels = self._centered(labeled.inputs), labeled.labels
+        self._rows = self._centered(unlabeled)
+        self._none = None if none is None or not len(none) else self._centered(none)
+        self._n_classes = int(max(source.labels.max(), labeled.labels.max())) + 1
+        self._neighbors = nearest_rows(self._rows, self._rows, NEIGHBORS, own=True)
+
+    def fit(self, cosines: Tensor) -> tuple[Tensor, float, Tensor]:
+        """Weight and bias of the regression, and the scores of D_u, (N_u,).
+
+        Args:
+            cosines: The largest cosine of S+T for each image of D_u, (N_u,).
+        """
+        nothing = torch.zeros(0, dtype=torch.int64)
+        signals = cosines, self._to_classes(nothing)
+        more = () if self._none is None else (self._to_none(nothing),)
+        weight, bias = self._regress(nothing, *signals, *more)
+        return weight, bias, self._rows @ weight + bias
+
+    def score_fold(self, images: Tensor, cosines: Tensor) -> HeldOutScores:
+        """Score held-out labelled images by the two cosines.
+
+        Args:
+            images: Positions in D_t, (n,) int64.
+            cosines: The largest cosine for D_u and then these images, (N_u + n,), by S+T trained without them.
+        """
+        weight, bias = self._regress(images, cosines, self._to_classes(images))
+        return HeldOutScores(images, self._target[images] @ weight + bias)
+
+    def with_answers(self, fold: HeldOutScores) -> Tensor:
+        """The scores of a fold, (n,), with the third cosine where people answered; all is linear in the cosines."""
+        if self._none is None:
+            return fold.scores
+        weight, bias = self._regress(fold.images, self._to_none(fold.images))
+        return fold.scores + self._target[fold.images] @ weight + bias
+
+    def _centered(self, embeddings: Tensor) -> Tensor:
+        return unit(unit(embeddings) - self.center)
+
+    def _as_unlabeled(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """D_u and then these images of D_t; and which of D_t are not among them."""
+        kept = torch.ones(len(self._target), dtype=torch.bool)
+        kept[images] = False
+        return torch.cat([self._rows, self._target[images]]), kept
+
+    def _to_classes(self, images: Tensor) -> Tensor:
+        rows, kept = self._as_unlabeled(images)
+        target = self._target[kept], self._target_labels[kept]
+        return nearest_cosine(rows, class_means([(self._source, self._source_labels), target], self._n_classes))
+
+    def _to_none(self, images: Tensor) -> Tensor:
+        assert self._none is not None
+        rows, kept = self._as_unlabeled(images)
+        return nearest_cosine(rows, self._target[kept]) - nearest_cosine(rows, self._none)
+
+    def _regress(self, images: Tensor, *signals: Tensor) -> tuple[Tensor, float]:
+        """The regression of the smoothed sum of signals, (N_u + n,) each, of D_u and these images."""
+        count = len(self._rows)
+        total = torch.stack([standardize(each, each[:count]) for each in signals]).sum(dim=0)
+        near = nearest_rows(self._target[images], self._rows, self._neighbors.shape[1], own=False)
+        smoothed = smooth(total, torch.cat([self._neighbors, near]), SMOOTHING)
+        return fit_ridge(self._as_unlabeled(images)[0], smoothed, RIDGE)
+
+
+def fit_novelty(fitter: ScoreFitter, cosines: Tensor, folds: Sequence[HeldOutScores]) -> tuple[Novelty, Tensor]:
+    """Score D_u and flag what fits no class.
+
+    Args:
+        fitter: Of the split.
+        cosines: The largest cosine of S+T for each image of D_u, (N_u,).
+        folds: Scores of held-out labelled images.
 
     Returns:
         The score, and which images of D_u are flagged, (N_u,) bool.
     """
-    assert isinstance(source.inputs, Tensor), "embeddings"
-    assert isinstance(labeled.inputs, Tensor), "embeddings"
-    n_classes = int(max(source.labels.max(), labeled.labels.max())) + 1
-    plain, center = unit(source.inputs), unit(unlabeled).mean(dim=0)
-    of_source, target = unit(plain - plain.mean(dim=0)), unit(unit(labeled.inputs) - center)
-    rows = unit(unit(unlabeled) - center)
-    rejected = None if none is None or not len(none) else unit(unit(none) - center)
-
-    def fit_to_classes(images: Tensor, kept: Tensor) -> Tensor:
-        means = class_means([(of_source, source.labels), (target[kept], labeled.labels[kept])], n_classes)
-        return nearest_cosine(images, means)
-
-    def against_none(images: Tensor, kept: Tensor) -> Tensor:
-        assert rejected is not None
-        return nearest_cosine(images, target[kept]) - nearest_cosine(images, rejected)
-
-    every = torch.ones(len(labeled), dtype=torch.bool)
-    signals = [fit_to_classes] if rejected is None else [fit_to_classes, against_none]
-    first = standardize(cosines, cosines) + sum(standardize(each := signal(rows, every), each) for signal in signals)
-    held, images = [], torch.cat([images for images, _ in folds])
-    for positions, standardized in folds:
-        kept = every.clone()
-        kept[positions] = False
-        held.append(
-            standardized + sum(standardize(signal(target[positions], kept), signal(rows, kept)) for signal in signals)
-        )
-    both = torch.cat([rows, target[images]])
-    near = torch.cat(
-        [
-            nearest_rows(rows, rows, NEIGHBORS, own=True),
-            nearest_rows(target[images], rows, min(NEIGHBORS, len(rows) - 1), own=False),
-        ]
-    )
-    smoothed = smooth(torch.cat([first, *held]), near, SMOOTHING)
-    weight, bias = fit_ridge(both, smoothed, RIDGE)
-    scores = both @ weight + bias
-    of_unlabeled, of_held_out = scores[: len(rows)], scores[len(rows) :].sort().values
-    p_values = conformal_p_values(of_unlabeled, of_held_out)
-    flagged, share, threshold = flag(p_values), KnownShare(1.0, 1.0), -math.inf
-    if len(images) >= _LEAST_HELD_OUT:
-        share = estimate_known(p_values, len(images))
-    if len(images) < _LEAST_HELD_OUT or int((~flagged).sum()) < 2:
+    weight, bias, scores = fitter.fit(cosines)
+    held_out = torch.cat([fitter.with_answers(fold) for fold in folds]).sort().values
+    p_values = conformal_p_values(scores, held_out)
+    flagged, share, highest, threshold = flag(p_values), 1.0, 1.0, -math.inf
+    if len(held_out) >= _LEAST_HELD_OUT:
+        highest = highest_known_share(p_values, len(held_out))
+        share = min(highest, known_share(p_values))
+    if len(held_out) < _LEAST_HELD_OUT or int((~flagged).sum()) < 2:
         flagged = torch.zeros_like(flagged)
     if bool(flagged.any()):  # between the two, so that rounding moves nothing across
-        threshold = float(of_unlabeled[flagged].max() + of_unlabeled[~flagged].min()) / 2
-    return Novelty(center, weight, bias, of_held_out, tuple(folds), threshold, *share), flagged
+        threshold = float(scores[flagged].max() + scores[~flagged].min()) / 2
+    return Novelty(fitter.center, weight, bias, held_out, tuple(folds), threshold, share, highest), flagged

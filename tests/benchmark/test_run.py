@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, tables, tiny_grid
 
-from qurate.benchmark.cell import Cell, CellResult, make_product, run_cell
+from qurate.benchmark.cell import Cell, CellResult, run_cell
 from qurate.benchmark.executors import next_cell
 from qurate.benchmark.folder import BenchmarkFolder
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, read_results
@@ -27,7 +27,7 @@ from qurate.networks.inference import log_probabilities
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.files import write_atomically
 from qurate.selection.algorithm import fit
-from qurate.selection.crossfit import leave_out
+from qurate.selection.crossfit import fit_product, leave_out
 
 GRID = tiny_grid()
 
@@ -141,19 +141,19 @@ def test_a_calibrated_cell_is_judged_as_the_product(whole: Path, tmp_path: Path)
     assert (found["ece_calibrated"] != found["ece"]).all()
     for cell, row in zip(grid.cells(), found.itertuples(), strict=True):
         split = InlineExecutor().runner.load(cell)
-        product = make_product(split, cell.config)
+        product = fit_product(split, cell.config)
         assert product is not None
         assert row.temperature == pytest.approx(product.calibration.temperature, rel=1e-5)
         network = fit(leave_out(split, product.flagged)[0], cell.config).method.network
-        log_probs = log_probabilities(network, split.target_unlabeled.inputs)
-        combined = combine(log_probs, product.baseline, product.calibration)
+        log_probs, unlabeled = log_probabilities(network, split.target_unlabeled.inputs), product.label_unlabeled(split)
+        combined = combine(log_probs, unlabeled, product.calibration)
         right = combined.argmax(dim=1) == true_labels(split.target_unlabeled)
         assert row.accuracy == pytest.approx(float(right.double().mean()), abs=1e-5)
 
 
 def test_nothing_can_be_held_out_of_one_label_per_class() -> None:
     (cell, *_) = tiny_grid(methods=("ent",), shots=(1,)).cells()
-    assert make_product(InlineExecutor().runner.load(cell), cell.config) is None
+    assert fit_product(InlineExecutor().runner.load(cell), cell.config) is None
 
 
 def test_cells_of_several_imbalances_train_and_are_measured_on_what_was_kept(tmp_path: Path) -> None:

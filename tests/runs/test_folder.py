@@ -119,7 +119,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
 
 def test_a_killed_run_with_flagged_images_finds_the_folds_of_plain_training_again(tmp_path: Path) -> None:
     """Images of no class are left out of D_u after the folds of S+T are trained; those are of the whole D_u."""
-    place: dict[str, Any] = {**make_folders(tmp_path / "own", shots=8, unlabeled=10), "cache": tmp_path / "cache"}
+    place: dict[str, Any] = {**make_folders(tmp_path / "own", shots=20, unlabeled=10), "cache": tmp_path / "cache"}
     place["weights"] = save_weights(tmp_path / "w.safetensors")
     for number in range(25):
         paint(place["unlabeled"] / f"strange {number}.png", (255, 255, 0), seed=9000 + number)

@@ -23,7 +23,7 @@ from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.errors import ConfigError, DataError
 from qurate.networks.heads import build_network
-from qurate.novelty import Novelty
+from qurate.novelty import HeldOutScores, Novelty
 from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import ModelError, ModelWarning
@@ -153,7 +153,7 @@ def test_the_score_of_belonging_is_kept_and_asked_where_not_all_images_can_belon
 ) -> None:
     """Also where none is flagged, a prediction is accepted only if the image belongs to a class too."""
     model = qurate.load(saved)
-    width, folds = model.network.width, ((torch.arange(12), torch.zeros(12)),)
+    width, folds = model.network.width, (HeldOutScores(torch.arange(12), torch.zeros(12)),)
     score = Novelty(
         torch.zeros(width), torch.ones(width), 0.1, torch.linspace(-1, 2, 12), folds, threshold, 0.7, highest
     )

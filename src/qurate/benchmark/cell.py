@@ -10,11 +10,9 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from qurate.benchmark.results import BenchmarkError, RoundRow, Row, label_counts
-from qurate.calibration import Calibration, combine, fit_combination, fit_temperature
 from qurate.config import RunConfig, fingerprint, fingerprint_fields
 from qurate.data.samples import Split
 from qurate.data.suites import Protocol
@@ -32,20 +30,11 @@ from qurate.evaluation import (
 )
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
-from qurate.networks.inference import log_probabilities
-from qurate.presets import baseline_of, is_baseline
 from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit
 from qurate.selection.answered import SHORTER
 from qurate.selection.callbacks import Callback, RoundRecord
-from qurate.selection.crossfit import (
-    Fold,
-    HeldOut,
-    draw_folds,
-    fit_fold,
-    leave_out,
-    score_novelty,
-)
+from qurate.selection.crossfit import Product, fit_product, leave_out
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.selectors import OracleSelector, Selector
 from qurate.selection.session import Pretraining
@@ -106,53 +95,6 @@ class Snapshot:
     positives: int
     positives_accuracy: float | None
     scores: Mapping[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """What `adapt` makes of a trained network: S+T beside it, temperatures, and which images fit no class.
-
-    Args:
-        calibration: How the adapted network and S+T are combined.
-        baseline: Log-probabilities of D_u by S+T, (N_u, K); None where the network stands alone.
-        known: How well each image of D_u fits any class, (N_u,); None where that is not measured.
-        flagged: Which fit none and are not trained on, (N_u,) bool.
-    """
-
-    calibration: Calibration
-    baseline: Tensor | None
-    known: Tensor | None
-    flagged: Tensor
-
-
-def make_product(split: Split, config: RunConfig) -> Product | None:
-    """Train S+T and the folds of both models, as `adapt` does; None if no labelled image can be held out."""
-    labels, unlabeled = split.target_labeled.labels, split.target_unlabeled.inputs
-    folds = draw_folds(labels, CALIBRATION_FOLDS, seed=config.seed)
-    if not folds:
-        return None
-    none = torch.zeros(len(split.target_unlabeled), dtype=torch.bool)
-    if config.network.backbone != "none":  # two networks with a backbone each are no product of `adapt`
-        held_out = Fold.join([fit_fold(split, config, images) for images in folds])
-        alone = Calibration(fit_temperature(held_out.log_probs, held_out.labels), "held-out images", len(labels))
-        return Product(alone, None, None, none)
-    assert isinstance(unlabeled, Tensor), "embeddings"
-    plain = baseline_of(config)
-    network = fit(split, plain).method.network
-    of_baseline = [fit_fold(split, plain, images) for images in folds]
-    novelty, flagged = score_novelty(split, network, [(fold.images, fold.cosines) for fold in of_baseline])
-    known = novelty.known(unlabeled)
-    if is_baseline(config):
-        held_out = Fold.join(of_baseline)
-        alone = Calibration(fit_temperature(held_out.log_probs, held_out.labels), "held-out images", len(labels))
-        return Product(alone, None, known, flagged)
-    part, kept = leave_out(split, flagged)
-    both = HeldOut.of(
-        [fit_fold(part, config, fold.images, baseline=fold.unlabeled_log_probs(kept)) for fold in of_baseline],
-        of_baseline,
-    )
-    calibration = fit_combination(both.adapted, both.baseline, both.labels)
-    return Product(calibration, log_probabilities(network, unlabeled), known, flagged)
 
 
 class SnapshotMonitor(Callback):
@@ -216,10 +158,9 @@ class SnapshotMonitor(Callback):
         truth, calibrated = true_labels(unlabeled), None
         measures, indices = judge(probabilities, truth), positives.indices
         if product is not None:
-            log_probs = log_probabilities(method.network, unlabeled.inputs)
-            combined = combine(log_probs, product.baseline, product.calibration).exp()
-            flagged = None if product.known is None else product.flagged
-            judged = judge(combined, truth, known=product.known, flagged=flagged)
+            said = product.of(method.network).predict(unlabeled.inputs)
+            scored = {} if product.novelty is None else {"known": said.known, "flagged": product.flagged}
+            judged = judge(said.probabilities, truth, **scored)
             calibrated, measures = judged.ece, dataclasses.replace(judged, ece=measures.ece)
             indices = (~product.flagged).nonzero().squeeze(1)[indices]  # training sees the others alone
         scores = {name: score(probabilities) for name, score in LABEL_FREE.items() if name in self._rules}
@@ -237,9 +178,6 @@ def snapshot_steps(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]
         return ()
     return tuple(config.training.steps * i // SNAPSHOTS for i in range(1, SNAPSHOTS))
 
-
-CALIBRATION_FOLDS = 3
-"""Of the labelled target, as `adapt` has them."""
 
 ASKING = ("asker", "ask", "ask_rounds")
 """What only cells that ask people name."""
@@ -396,13 +334,13 @@ def run_cell(
     """
     on_the_way = snapshot_steps(config, cell.rules)
     is_named = selector is None and cell.selector != ORACLE  # nobody else can select in folds
-    product = make_product(split, config) if cell.calibrate and is_named else None
+    product = fit_product(split, config) if cell.calibrate and is_named else None
     monitor = SnapshotMonitor(split, cell.rules, steps=on_the_way, product=product)
     listeners = (monitor, *callbacks)
     trained, baseline = split, None
     if product is not None:
-        trained, kept = leave_out(split, product.flagged)
-        baseline = None if product.baseline is None else product.baseline[kept]
+        trained = leave_out(split, product.flagged)[0]
+        baseline = product.label_unlabeled(trained)
     fewer = len(trained.target_unlabeled) < len(split.target_unlabeled)
     usable = None if on_the_way or fewer else before  # snapshots on the way and other data need a training of their own
     shared = shared_pretraining(cell, usable)

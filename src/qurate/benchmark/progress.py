@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 from torch import Tensor
 
-from qurate.benchmark.cell import CALIBRATION_FOLDS, Cell, CellResult
+from qurate.benchmark.cell import Cell, CellResult
 from qurate.benchmark.executors import CellRunner
 from qurate.config import DQNConfig, NoneConfig, RunConfig
 from qurate.data.batches import TrainingData
@@ -26,6 +26,7 @@ from qurate.embedding.backbone import freeze_backbones
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.registry import ORACLE
 from qurate.selection.answered import shorten
+from qurate.selection.crossfit import FOLDS
 from qurate.training import start
 
 _IMAGES, _WARM_UP, _STEPS = 16, 8, 30
@@ -76,7 +77,7 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
             cost = max(0.0, cost - times.of(plain))
         if cell.calibrate and cell.selector != ORACLE:  # each fold trains all of it; seconds of cells leave them out
             of_baseline = cell.config.training.steps / cell.config.total_steps
-            cost += whole * (CALIBRATION_FOLDS + (CALIBRATION_FOLDS + 1) * of_baseline)
+            cost += whole * (FOLDS + (FOLDS + 1) * of_baseline)
         seen |= {cell.pretraining, cell.base.name}
         costs.append(cost)
     return TimeEstimate(tuple(costs), times.embedding, sum(_kind(cell) in times.known for cell in to_run))

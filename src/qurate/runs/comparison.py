@@ -25,7 +25,7 @@ from qurate.runtime.processes import WorkerProcess, report_progress
 from qurate.runtime.progress import Reporter
 from qurate.runtime.tensors import pack_tensors, read_tensors
 from qurate.selection.callbacks import Callback, StepCount
-from qurate.selection.crossfit import Fold, HeldOut, draw_folds, fit_fold, shuffle_classes
+from qurate.selection.crossfit import FOLDS, Fold, HeldOut, draw_folds, fit_fold, shuffle_classes
 
 Model = Literal["baseline", "adapted"]
 """Which of the two models a fold is of."""
@@ -190,8 +190,6 @@ def _fit_in_processes(
         reporter.show(phase, sum(steps.values()), each * len(missing))
 
 
-FOLDS = 3
-"""Folds over the labelled images where they are few. Our choice: with the usual three shots, two stay to train on."""
 ENOUGH = 100
 """Images in a third of the labelled ones from which on that third is held out once, instead of in folds. Our choice."""
 

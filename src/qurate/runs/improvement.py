@@ -14,12 +14,12 @@ from qurate.calibration import Calibration, combine
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.run_results import Improvement
-from qurate.runs.comparison import FOLDS, cross_fit
+from qurate.runs.comparison import cross_fit
 from qurate.runs.continue_from import AppliedAnswers, PreviousRun, whole_path
 from qurate.runs.setup import Run
 from qurate.runtime.randomness import generator
 from qurate.selection.answered import shorten
-from qurate.selection.crossfit import Fold, leave_out
+from qurate.selection.crossfit import FOLDS, Fold, leave_out
 
 LEAST = 5
 """Answers drawn at random from which on two runs are compared. Our choice."""

@@ -34,7 +34,7 @@ from qurate.networks.backbone_names import MOST_PIXELS
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import NO_FIT, Novelty, known_probability
+from qurate.novelty import NO_FIT, HeldOutScores, Novelty, known_probability
 from qurate.run_results import BaselineComparison
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, ModelWarning, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
@@ -166,7 +166,7 @@ class _Whole(nn.Module):
 
 
 def novelty_tensors(novelty: Novelty | None) -> dict[str, Tensor]:
-    """The tensors of the score, by name; `images`, `cosines` and `fold` are those of its folds, one after another."""
+    """The tensors of the score, by name; `images`, `scores` and `fold` are those of its folds, one after another."""
     if novelty is None:
         return {}
     fold = [torch.full_like(images, number) for number, (images, _) in enumerate(novelty.folds)]
@@ -175,7 +175,7 @@ def novelty_tensors(novelty: Novelty | None) -> dict[str, Tensor]:
         "weight": novelty.weight,
         "held_out": novelty.held_out,
         "images": torch.cat([images for images, _ in novelty.folds]),
-        "cosines": torch.cat([cosines for _, cosines in novelty.folds]),
+        "scores": torch.cat([scores for _, scores in novelty.folds]),
         "fold": torch.cat(fold),
     }
 
@@ -200,7 +200,7 @@ def read_novelty(stored: Any, width: int) -> tuple[dict[str, float], dict[str, T
     if type(count) is not int or not 0 < count <= 10**6:
         raise ValueError(f"novelty.images must be a whole number from 1 to 1000000, got {shorten(repr(count))}")
     numbers = {name: float(stored[name]) for name in limits if stored[name] is not None}
-    shapes = {"center": width, "weight": width, "held_out": count, "cosines": count}
+    shapes = {"center": width, "weight": width, "held_out": count, "scores": count}
     tensors = {name: torch.zeros(size) for name, size in shapes.items()}
     return numbers, tensors | {name: torch.zeros(count, dtype=torch.int64) for name in ("images", "fold")}
 
@@ -210,7 +210,7 @@ def make_novelty(numbers: Mapping[str, float], tensors: Mapping[str, Tensor]) ->
     if not tensors:
         return None
     places = [tensors["fold"] == number for number in tensors["fold"].unique()]
-    folds = tuple((tensors["images"][place], tensors["cosines"][place]) for place in places)
+    folds = tuple(HeldOutScores(tensors["images"][place], tensors["scores"][place]) for place in places)
     held_out = tensors["held_out"].sort().values
     return Novelty(tensors["center"], tensors["weight"], held_out=held_out, folds=folds, **numbers)
 

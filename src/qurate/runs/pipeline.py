@@ -278,9 +278,8 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
     folds = fit_folds(run, plan, "baseline", split)
     if setup.train == "full":
         return Baseline(network, folds, None, none)
-    held_out = [(fold.images, fold.cosines) for fold in folds]
-    none_of_these = embeddings_of_no_class(data)
-    return _say_flagged(run, Baseline(network, folds, *score_novelty(split, network, held_out, none_of_these)))
+    novelty, flagged = score_novelty(split, network, folds, embeddings_of_no_class(data))
+    return _say_flagged(run, Baseline(network, folds, novelty, flagged))
 
 
 def embeddings_of_no_class(data: RunData) -> Tensor | None:

@@ -8,17 +8,21 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from qurate.calibration import Calibration, combine
+from qurate.calibration import Calibration, combine, fit_combination, fit_temperature
+from qurate.combined import CombinedModel
 from qurate.config import RunConfig
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, join, take
 from qurate.networks.heads import Network
 from qurate.networks.inference import infer, log_probabilities
-from qurate.novelty import Novelty, fit_novelty, standardize
-from qurate.presets import is_baseline
+from qurate.novelty import HeldOutScores, Novelty, ScoreFitter, fit_novelty
+from qurate.presets import baseline_of, is_baseline
 from qurate.runtime.machine import torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback
+
+FOLDS = 3
+"""Folds over the labelled images where they are few. Our choice: with the usual three shots, two stay to train on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,7 @@ class Fold:
         images: Positions in D_t, (n,) int64.
         labels: Their classes, (n,) int64.
         log_probs: Log-probabilities, (n, K).
-        cosines: The largest cosine of each, standardised by those of D_u, (n,); zeros where inputs are image files.
+        cosines: Where there is `unlabeled`: the largest cosine of each of D_u and then of each image, (N_u + n,).
         unlabeled: Of S+T on embeddings, log-probabilities of D_u, (N_u, K), which help to label it where the adapted
             model is trained without these images; else empty, (0, K).
     """
@@ -43,7 +47,7 @@ class Fold:
     @classmethod
     def join(cls, parts: Sequence[Fold]) -> Fold:
         """The held-out rows of all of them, in their order; nothing of D_u."""
-        rows = [vars(replace(part, unlabeled=part.unlabeled[:0])).values() for part in parts]
+        rows = [vars(replace(part, cosines=part.cosines[:0], unlabeled=part.unlabeled[:0])).values() for part in parts]
         return cls(*(torch.cat(columns) for columns in zip(*rows, strict=True)))
 
     def unlabeled_log_probs(self, kept: Tensor) -> Tensor | None:
@@ -64,7 +68,7 @@ class Fold:
         rows = len(split.target_unlabeled) if len(self.unlabeled) else 0
         shapes = {
             "log_probs": (len(images), split.n_classes),
-            "cosines": (len(images),),
+            "cosines": (rows + len(images) if rows else 0,),
             "unlabeled": (rows, split.n_classes),
         }
         return (
@@ -132,13 +136,11 @@ def fit_fold(
     in_memory = isinstance(hidden.inputs, Tensor)
     with torch_threads(config.execution.threads or int(in_memory)):  # the last bit can depend on their number
         network = fit(part, config, callbacks=callbacks, baseline=baseline).method.network
-        log_probs, cosines = log_probabilities(network, hidden.inputs), torch.zeros(len(images))
-        unlabeled = log_probs[:0]
-        if in_memory:
-            of_unlabeled = largest_cosines(network, split.target_unlabeled.inputs)
-            cosines = standardize(largest_cosines(network, hidden.inputs), of_unlabeled)
+        log_probs = log_probabilities(network, hidden.inputs)
+        unlabeled, cosines = log_probs[:0], torch.zeros(0)
         if in_memory and is_baseline(config):
             unlabeled = log_probabilities(network, split.target_unlabeled.inputs)
+            cosines = largest_cosines(network, part.target_unlabeled.inputs)
     return Fold(images, split.target_labeled.labels[images].cpu(), log_probs, cosines, unlabeled)
 
 
@@ -158,20 +160,77 @@ def leave_out(split: Split, flagged: Tensor) -> tuple[Split, Tensor]:
 
 
 def score_novelty(
-    split: Split, baseline: Network, folds: Sequence[tuple[Tensor, Tensor]], none: Tensor | None = None
+    split: Split, baseline: Network, folds: Sequence[Fold | HeldOutScores], none: Tensor | None = None
 ) -> tuple[Novelty, Tensor]:
     """How well images fit the classes by S+T, and which of D_u fit none; see `fit_novelty`.
 
     Args:
         split: D_s, D_t, D_u as embeddings.
         baseline: S+T.
-        folds: Images and standardised cosines of the folds of S+T.
+        folds: Folds of S+T, or what they gave in the run before.
         none: Embeddings of images that people said are of no class.
     """
     unlabeled = split.target_unlabeled.inputs
     assert isinstance(unlabeled, Tensor), "embeddings"
-    cosines = largest_cosines(baseline, unlabeled)
-    return fit_novelty(split.source, split.target_labeled, unlabeled, cosines, folds, none=none)
+    fitter = ScoreFitter(split.source, split.target_labeled, unlabeled, none)
+    scored = [fitter.score_fold(fold.images, fold.cosines) if isinstance(fold, Fold) else fold for fold in folds]
+    return fit_novelty(fitter, largest_cosines(baseline, unlabeled), scored)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """What `adapt` makes of a trained network: S+T beside it, temperatures, and which images fit no class.
+
+    Args:
+        calibration: How the adapted network and S+T are combined.
+        baseline: S+T; None where the network stands alone.
+        novelty: How well images fit the classes; None where that is not measured.
+        flagged: Which images of D_u fit none and are not trained on, (N_u,) bool.
+    """
+
+    calibration: Calibration
+    baseline: Network | None
+    novelty: Novelty | None
+    flagged: Tensor
+
+    def of(self, network: Network) -> CombinedModel:
+        """The model, with this network."""
+        return CombinedModel(network, self.baseline, self.calibration, self.novelty)
+
+    def label_unlabeled(self, split: Split) -> Tensor | None:
+        """Log-probabilities of D_u by S+T, (N_u, K), which help to label it; None where there is no S+T."""
+        return None if self.baseline is None else log_probabilities(self.baseline, split.target_unlabeled.inputs)
+
+
+def fit_product(split: Split, config: RunConfig) -> Product | None:
+    """Train S+T and the folds of both models, as `adapt` does; None if no labelled image can be held out.
+
+    Args:
+        split: D_s, D_t, D_u.
+        config: Of the adapted network, which is trained afterwards, on what is not flagged.
+    """
+    folds = draw_folds(split.target_labeled.labels, FOLDS, seed=config.seed)
+    if not folds:
+        return None
+    if config.network.backbone != "none":  # two networks with a backbone each are no product of `adapt`
+        alone = _calibrate_alone([fit_fold(split, config, images) for images in folds])
+        return Product(alone, None, None, torch.zeros(len(split.target_unlabeled), dtype=torch.bool))
+    plain = baseline_of(config)
+    baseline = fit(split, plain).method.network
+    of_baseline = [fit_fold(split, plain, images) for images in folds]
+    novelty, flagged = score_novelty(split, baseline, of_baseline)
+    if is_baseline(config):
+        return Product(_calibrate_alone(of_baseline), None, novelty, flagged)
+    part, kept = leave_out(split, flagged)
+    of_adapted = [fit_fold(part, config, fold.images, baseline=fold.unlabeled_log_probs(kept)) for fold in of_baseline]
+    both = HeldOut.of(of_adapted, of_baseline)
+    return Product(fit_combination(both.adapted, both.baseline, both.labels), baseline, novelty, flagged)
+
+
+def _calibrate_alone(folds: Sequence[Fold]) -> Calibration:
+    held_out = Fold.join(folds)
+    temperature = fit_temperature(held_out.log_probs, held_out.labels)
+    return Calibration(temperature, "held-out images", len(held_out.labels))
 
 
 def hold_out(split: Split, images: Tensor) -> tuple[Split, Labeled]:
