@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.own_images import paint
 from tests.report.grids import in_rounds, rows, write_grid
+from tests.runs.written import write_run
 from tests.test_public_surface import HEAVY
 
 from qurate.cli import VERBS
 from qurate.registry import METHODS, SELECTORS
+from qurate.runs.files import LabelFormat
 
 RUN = f"""
 import sys
@@ -22,6 +25,12 @@ try:
 finally:
     print("loaded:", *[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
 """
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    return write_run(tmp_path_factory.mktemp("place"))
 
 
 def run(*words: str) -> tuple[int, str, str, list[str]]:
@@ -105,6 +114,25 @@ def test_a_report_needs_no_pytorch(tmp_path: Path) -> None:
         out.splitlines()[-1]
         == f"Open {folder / 'report' / 'tables.html'} in a browser to see tables and figures together."
     )
+
+
+@pytest.mark.parametrize("format", get_args(LabelFormat))
+def test_labels_are_exported_without_pytorch(format: str, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, err, loaded = run("export", str(finished), "--format", format, "--out", str(out))
+    assert (code, "torch" in loaded) == (0, False), err
+    assert err.startswith(f"qurate: writing the labels of {finished} to {out}; loading pandas ...")
+    assert said.startswith(f"18 images. Folder: {out}")
+    last = {
+        "label-studio": f"qurate adapt --from {finished} --labels EXPORT.json --out {finished}-2",
+        "fiftyone": f"from_dir('{out}', fiftyone.types.FiftyOneImageClassificationDataset)",
+        "imagefolder": f"load_dataset(\"imagefolder\", data_dir='{out}')",
+        "folders": f"qurate evaluate {finished} --labeled {out}",
+    }
+    assert said.splitlines()[-1].endswith(last[format])
+    code, _, err, _ = run("export", str(finished), "--format", format, "--out", str(out))
+    assert code == 2
+    assert "pass --force to replace it" in " ".join(err.split())
 
 
 def test_the_help_lists_the_registries() -> None:

@@ -221,7 +221,7 @@ def _database() -> st.SearchStrategy[bytes]:
 def _lists(root: Path) -> Iterator[Target]:
     from qurate.data.images import read_image
     from qurate.data.own_images import find_images, read_labeled, read_unlabeled
-    from qurate.runtime.tables import check_table, read_csv, to_csv
+    from qurate.runtime.tables import read_csv, read_head, split_header, to_csv
 
     (root / "b").mkdir(parents=True)
     for name in ("a.png", "b/c.png"):
@@ -241,7 +241,7 @@ def _lists(root: Path) -> Iterator[Target]:
             raise problems[0]
 
     def round_trip(path: Path) -> None:
-        check_table(path)
+        split_header(path, read_head(path))
         table = read_csv(path)
         path.write_bytes(to_csv(table))
         assert read_csv(path).equals(table)
