@@ -159,7 +159,8 @@ def _out_rows() -> list[BadInput]:
     for format in ("label-studio", "folders"):
         line = f"export run --format {format}"
         places = {"below a file": "note.txt/new", "a file": "note.txt", "too long a name": _LONG, "full": "source"}
-        rows += [BadInput(f"export: {format} to {what}", f"{line} --out {to}", (to,)) for what, to in places.items()]
+        for what, to in places.items():
+            rows.append(BadInput(f"export: {format} to {what}", f"{line} --out {to}", ("--out",)))
         rows.append(BadInput(f"export: {format} to a folder by force", f"{line} --out source --force", ("not empty",)))
         rows.append(BadInput(f"export: {format} without a place", line, ("--out",)))
     rows.append(BadInput("export: --copy of a model", "export run --copy", ("--copy",)))

@@ -143,9 +143,10 @@ def _runs(root: Path) -> Iterator[Target]:
 
 def _folders(root: Path) -> Iterator[Target]:
     """Unfinished runs, caches, settings and suites."""
-    from qurate.data.checks import check_suite
+    from qurate.data.suite_checks import check_suite
     from qurate.data.suites import load_suite
-    from qurate.embedding.cache import EmbeddingCache, hash_files
+    from qurate.embedding.cache import EmbeddingCache
+    from qurate.embedding.digests import hash_files
     from qurate.runs.folder import RunFolder
     from qurate.runtime.tensors import pack_tensors
 

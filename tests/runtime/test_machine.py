@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qurate.runtime import machine
-from qurate.runtime.machine import at_least_float32, without_autocast
+from qurate.runtime.compute import at_least_float32, without_autocast
 
 
 def test_threads_are_given_back_even_after_an_error() -> None:

@@ -5,13 +5,13 @@ Formats: labelstud.io/guide/predictions (import) and labelstud.io/guide/export (
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
-from xml.sax.saxutils import quoteattr
 
 from qurate.data.class_names import compose_name
 from qurate.errors import DataError
@@ -51,11 +51,16 @@ def labeling_config(choices: Sequence[str]) -> str:
     if strange := [name for name in choices if _NOT_XML.search(name)]:
         raise DataError(f"Label Studio cannot have a class with control characters, got {strange[0]!a}. Rename it.")
     layout = ' layout="select"' if len(choices) > _MANY else ""
-    rows = [f"    <Choice value={quoteattr(name)}/>\n" for name in choices]
+    rows = [f'    <Choice value="{_escape(name)}"/>\n' for name in choices]
     return (
         f'<View>\n  <Image name="{IMAGE}" value="${IMAGE}" zoom="true"/>\n'
         f'  <Choices name="{LABEL}" toName="{IMAGE}" choice="single"{layout}>\n{"".join(rows)}  </Choices>\n</View>\n'
     )
+
+
+def _escape(name: str) -> str:
+    """A name within quotes in XML, where line breaks and tabs would become spaces."""
+    return re.sub("[\t\n\r]", lambda found: f"&#{ord(found[0])};", html.escape(name))
 
 
 def make_task(file: str, served: str) -> dict[str, Any]:

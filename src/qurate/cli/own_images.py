@@ -58,14 +58,17 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
     parts = ", ".join(str(place) for place in images.values())
-    load_torch(f"checking {parts if suite is None else f'the images of {suite}'}")
-    from qurate.data.checks import check_data, check_suite
-    from qurate.data.suites import load_suite
-    from qurate.runtime.progress import PhaseBars
-
     if suite is not None:
+        load_torch(f"checking the images of {suite}")
+        from qurate.data.suite_checks import check_suite
+        from qurate.data.suites import load_suite
+
         report = check_suite(load_suite(suite), data)
     else:
+        announce_loading(f"checking {parts}", "NumPy and Pillow", "PIL")
+        from qurate.data.checks import check_data
+        from qurate.runtime.progress import PhaseBars
+
         with PhaseBars(Console()) as bars:
             report = check_data(**images, on_progress=functools.partial(bars.show, "checking images"))
     for line in report.lines():
@@ -290,7 +293,7 @@ def embed(
     load_torch(f"embedding {list_some(images, 3)}")
     from qurate.data.own_images import find_images
     from qurate.embedding.backbone import choose_device, freeze_backbones
-    from qurate.embedding.cache import default_cache
+    from qurate.embedding.digests import default_cache
     from qurate.embedding.embed import embed_files
     from qurate.networks.backbone_names import find_backbone
     from qurate.runtime.progress import PhaseBars

@@ -21,9 +21,9 @@ from qurate.calibration import Calibration, accept_at_precision
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import NetworkConfig
 from qurate.data.class_names import NO_CLASS, NO_FIT
-from qurate.data.domains import leave_out
+from qurate.data.domains import domain_of, leave_out
 from qurate.data.images import ImageFiles, Images, Interpolation, OnProgress, Transform, images_in_memory
-from qurate.data.lists import read_frame
+from qurate.data.list_files import list_frame
 from qurate.data.own_images import StrPath, find_images, read_labeled
 from qurate.data.samples import UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
@@ -388,7 +388,7 @@ class AdaptedModel:
             on_progress: Called with the number of images that are done, and of all.
         """
         if isinstance(labeled, pd.DataFrame):
-            domain, where = read_frame(labeled, "labeled"), "labeled"
+            domain, where = domain_of(list_frame(labeled, "labeled")), "labeled"
         else:
             domain, where = read_labeled(labeled, "labeled"), str(labeled)
         if strange := [name for name in domain.classes if name not in (*self.classes, NO_CLASS)]:
