@@ -46,8 +46,9 @@ def _prepare(run: Path) -> Path:
     table.loc[0, "problem"] = "fits none of the classes"
     (run / "predictions.csv").write_bytes(to_csv(table))
     said = (("label", "new"), ("none", ""), ("wrong", ""), ("label", classes[0]))
+    files, predicted = list(table["file"]), list(table["label"])
     answers = [
-        {"file": table.loc[i, "file"], "answer": kind, "label": label, "predicted": table.loc[i, "label"], "asked": ""}
+        {"file": files[i], "answer": kind, "label": label, "predicted": predicted[i], "asked": ""}
         for i, (kind, label) in enumerate(said, 4)
     ]
     AnswerLog(run / "labels.csv").add(answers)
@@ -150,9 +151,9 @@ def _as_exported_min(tasks: list[dict[str, Any]], choices: dict[str, list[str]])
     """The same as JSON_MIN: data and choice on one level, a row for each annotation."""
     rows = []
     for number, task in enumerate(tasks, 1):
-        for choice in choices.get(task["data"]["file"], []) or [None]:
+        for choice in choices.get(task["data"]["file"]) or [""]:
             about = {"annotator": 1, "annotation_id": 1, "updated_at": "2026-11-18T12:34:56.123456Z", "lead_time": 1.0}
-            rows.append({**task["data"], "id": number, **({} if choice is None else {"label": choice}), **about})
+            rows.append({**task["data"], "id": number, **({"label": choice} if choice else {}), **about})
     return rows
 
 
@@ -361,7 +362,7 @@ def test_images_that_are_gone_or_have_no_label_are_left_out_with_a_word(run: Pat
     table = read_csv(run / "predictions.csv")
     table.loc[1, ["label", "probability", "problem"]] = ["", "", "cannot be decoded"]
     (run / "predictions.csv").write_bytes(to_csv(table))
-    Path(table.loc[2, "file"]).unlink()
+    Path(table["file"].tolist()[2]).unlink()
     done = export_labels(run, tmp_path / "out", "imagefolder")
     assert done.images == 16
     assert [note.partition(":")[0] for note in done.notes] == [
@@ -376,7 +377,7 @@ def test_images_that_are_gone_or_have_no_label_are_left_out_with_a_word(run: Pat
 def test_a_name_that_is_no_text_is_left_out_of_files_of_text(run: Path, tmp_path: Path) -> None:
     table = read_csv(run / "predictions.csv")
     strange = os.fsdecode(b"\xff.png")
-    moved = Path(table.loc[1, "file"]).rename(run.parent / "unlabeled" / strange)
+    moved = Path(table["file"].tolist()[1]).rename(run.parent / "unlabeled" / strange)
     table.loc[1, "file"] = str(moved)
     (run / "predictions.csv").write_bytes(to_csv(table))
     assert export_labels(run, tmp_path / "a", "folders").images == 18
@@ -422,3 +423,11 @@ def test_fiftyone_reads_it(hostile: Path, tmp_path: Path) -> None:
         labels = {str(Path(path).resolve()): label for path, _, label in read}
     expected = {str(Path(file).resolve()): row[0] for file, row in _expected(hostile).items()}
     assert {path: label and label.label for path, label in labels.items()} == expected
+
+
+def test_plain_training_beside_a_run_has_the_answers_of_the_run(run: Path, tmp_path: Path) -> None:
+    baseline = run / "baseline"
+    baseline.mkdir()
+    for name in ("model.json", "model.safetensors", "predictions.csv"):
+        shutil.copy(run / name, baseline / name)
+    assert export_labels(baseline, tmp_path / "out", "folders").by_person == 4
