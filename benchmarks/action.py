@@ -28,7 +28,8 @@ from qurate.config import Bottleneck, DQNConfig, NetworkConfig, RunConfig
 from qurate.data.batches import TrainingData, stream_batches
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.presets import PRESETS, Preset, make_config
-from qurate.runtime.machine import keep_freed_memory, torch_threads
+from qurate.runtime.compute import torch_threads
+from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.callbacks import Callback
 from qurate.selection.dqn import DQNSelector
 from qurate.selection.environment import Observation, SelectionEnv

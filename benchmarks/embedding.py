@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from qurate.data.images import ImageDataset, ImageFiles, Transform, read_image
+from qurate.data.batches import ImageDataset
+from qurate.data.images import ImageFiles, Transform, read_image
 from qurate.embedding.backbone import freeze_backbone
 from qurate.embedding.embed import embed_files
 from qurate.networks.backbones import build_backbone

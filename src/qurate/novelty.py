@@ -40,8 +40,6 @@ RIDGE = 0.3
 """Penalty of the regression, with embeddings of unit length. Our choice, likewise."""
 FALSE_DISCOVERY_RATE = 0.1
 """Share of the flagged images that belong to a class after all, on average over folders."""
-NO_FIT = "fits none of the classes"
-"""What is said of a flagged image."""
 CONFIDENCE = 0.95
 """Of the largest number of images that belong to a class."""
 _STOREY = 0.5  # p-values above this are taken to be of known images: Storey, 2002

@@ -19,7 +19,8 @@ from qurate.distributed import ProcessGroup, make_fabric, share_statistics
 from qurate.errors import ConfigError, QurateError, TrainingError
 from qurate.methods import Compute, Method, build_method
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
-from qurate.runtime.machine import available_cores, torch_threads, without_autocast
+from qurate.runtime.compute import torch_threads, without_autocast
+from qurate.runtime.machine import available_cores
 from qurate.runtime.randomness import seeded, set_random_state, stream_seed
 from qurate.runtime.tensors import below, load_optimizer, optimizer_tensors
 

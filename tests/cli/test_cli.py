@@ -5,14 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.own_images import paint
-from tests.report.grids import in_rounds, rows, write_grid
+from tests.report.grids import in_rounds, write_grid
+from tests.report.grids import rows as rows_of
+from tests.runs.written import write_run
 from tests.test_public_surface import HEAVY
 
 from qurate.cli import VERBS
 from qurate.registry import METHODS, SELECTORS
+from qurate.runs.files import LabelFormat
+from qurate.runs.suggested import SUGGESTED
+from qurate.runtime.tables import read_csv, to_csv
 
 RUN = f"""
 import sys
@@ -95,16 +101,64 @@ def test_what_is_about_to_be_done_is_said_before_pytorch_is_loaded(tmp_path: Pat
     assert "images must be a folder" in err.splitlines()[1]
 
 
-def test_a_report_needs_no_pytorch(tmp_path: Path) -> None:
-    results = rows("A to B", "tml", "none", 0.5, 0.6) + rows("A to B", "tml", "adaptive", 0.6, 0.7)
-    folder = write_grid(tmp_path / "grid", results, in_rounds("A to B", "adaptive", 0, 0.5, 0.6))
-    code, out, err, loaded = run("report", str(folder))
-    assert (code, "torch" in loaded) == (0, False), err
-    assert err.startswith(f"qurate: making tables and figures of {folder}; loading pandas and Matplotlib ...")
-    assert (
-        out.splitlines()[-1]
-        == f"Open {folder / 'report' / 'tables.html'} in a browser to see tables and figures together."
-    )
+LIGHT = {
+    "check": "check --source {place}/source --labeled {place}/labeled --unlabeled {place}/unlabeled",
+    "check of lists": "check --source {place}/source.csv --labeled {place}/labeled.txt --unlabeled {place}/unlabeled",
+    "suggest": "suggest {run} --count 2 --out {new}",
+    "report": "report {grid}",
+    **{f"export as {name}": f"export {{run}} --format {name} --out {{new}}" for name in get_args(LabelFormat)},
+}
+"""Commands that work on files and tables alone, so that they need no PyTorch; every `--help` is tested above."""
+FIRST = {
+    "check": "checking {place}/source",
+    "suggest": "choosing 2 images of {run} to label; loading pandas ...",
+    "report": "making tables and figures of {grid}; loading pandas and Matplotlib ...",
+    "export": "writing the labels of {run} to {new}; loading pandas ...",
+}
+LAST = {
+    "check": "Next, to adapt to these images: qurate adapt --source {place}/source",
+    "suggest": "Next, to learn from the answers: qurate adapt --from {run} --labels {new} --out {run}-2",
+    "report": "Open {grid}/report/tables.html in a browser to see tables and figures together.",
+    "label-studio": "Next, to learn from the answers: qurate adapt --from {run} --labels EXPORT.json",
+    "fiftyone": "In Python: fiftyone.Dataset.from_dir('{new}', fiftyone.types.FiftyOneImageClassification",
+    "imagefolder": "In Python: datasets.load_dataset(\"imagefolder\", data_dir='{new}')",
+    "folders": "Next, to measure the model, when images in the wrong folder have been moved: qurate evaluate {run}",
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Images, a finished run with its list of suggestions, and a finished benchmark."""
+    place = tmp_path_factory.mktemp("place")
+    finished = write_run(place)
+    predictions = read_csv(finished / "predictions.csv").head(3)
+    suggested = predictions.assign(label="", predicted="blue", runner_up="été", asker="density", why="why")
+    (finished / "suggestions.csv").write_bytes(to_csv(suggested[SUGGESTED]))
+    for part, separator, header in (("source.csv", ",", "path,label\n"), ("labeled.txt", " ", "")):
+        files = sorted((place / Path(part).stem).rglob("*.*"))
+        rows = [f"{file}{separator}{file.parent.name.replace(' ', '_')}\n" for file in files if file.is_file()]
+        (place / part).write_text(header + "".join(rows), encoding="utf-8")
+    results = rows_of("A to B", "tml", "none", 0.5, 0.6) + rows_of("A to B", "tml", "adaptive", 0.6, 0.7)
+    grid = write_grid(place / "grid", results, in_rounds("A to B", "adaptive", 0, 0.5, 0.6))
+    return {"place": str(place), "run": str(finished), "grid": str(grid)}
+
+
+@pytest.mark.parametrize("what", LIGHT)
+def test_a_command_on_files_and_tables_needs_no_pytorch(what: str, places: dict[str, str], tmp_path: Path) -> None:
+    named = {**places, "new": str(tmp_path / "new")}
+    code, out, err, loaded = run(*LIGHT[what].format(**named).split())
+    assert (code, {"torch", "timm", "torchvision"} & set(loaded)) == (0, set()), err
+    assert err.startswith(f"qurate: {FIRST[what.split()[0]].format(**named)}")
+    (last,) = (line for word, line in LAST.items() if word in what.split())
+    assert out.splitlines()[-1].startswith(last.format(**named))
+
+
+def test_an_export_is_replaced_only_by_force(places: dict[str, str], tmp_path: Path) -> None:
+    words = ("export", places["run"], "--format", "folders", "--out", str(tmp_path / "new"))
+    assert [run(*words)[0], run(*words, "--force")[0]] == [0, 0]
+    code, _, err, _ = run(*words)
+    assert code == 2
+    assert "pass --force to replace it" in " ".join(err.split())
 
 
 def test_the_help_lists_the_registries() -> None:

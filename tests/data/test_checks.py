@@ -6,19 +6,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from tests.data.files import image_files
 
-from qurate.data.checks import CheckReport, check_data, find_overlaps
-from qurate.data.domains import from_arrays, read_folder
+from qurate.data.checks import CheckReport, check_data
+from qurate.data.listing import Listing, list_class_folders
 from qurate.data.own_images import read_parts
-from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled
-from qurate.data.splits import read_mme_split
+from qurate.errors import DataError
 
 
 def _image(path: Path, seed: int, size: tuple[int, int] = (40, 48)) -> None:
@@ -239,19 +237,16 @@ def test_images_without_class_are_a_problem(data: Path) -> None:
     assert report.problems[0].startswith("labeled has 6 images without class:")
 
 
-def test_arrays_are_refused(data: Path) -> None:
-    arrays = from_arrays(np.zeros((2, 3)), ["cat", "dog"])
-    with pytest.raises(DataError, match="must be image files, got arrays"):
-        check_data(arrays, data / "labeled", data / "unlabeled")
-
-
 def test_office31(office31: Path) -> None:
-    webcam = read_folder(office31 / "webcam/images")
-    some = webcam.keep(torch.arange(0, len(webcam), 5))
-    report = check_data(webcam, some, read_folder(office31 / "dslr/images").keep(torch.arange(40)))
+    webcam, dslr = (list_class_folders(office31 / name / "images") for name in ("webcam", "dslr"))
+    report = check_data(webcam, _keep(webcam, slice(0, None, 5)), _keep(dslr, slice(40)))
     assert report.ok
     assert report.summary[0].startswith("source: 795 images, 11 to 43 in each of 31 classes")
     assert any(text.startswith("159 images both in source and in labeled") for text in report.warnings)
+
+
+def _keep(listing: Listing, which: slice) -> Listing:
+    return replace(listing, paths=listing.paths[which], labels=listing.labels[which])
 
 
 def test_ctrl_c_does_not_wait_for_the_rest(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,78 +267,6 @@ def test_ctrl_c_does_not_wait_for_the_rest(data: Path, monkeypatch: pytest.Monke
 
 
 # target, shots -> validation inside unlabelled, validation inside labelled
-MEASURED = {
-    ("amazon", 1): (93, 0),
-    ("amazon", 3): (93, 0),
-    ("dslr", 1): (84, 9),
-    ("dslr", 3): (93, 0),
-    ("webcam", 1): (91, 2),
-    ("webcam", 3): (93, 0),
-}
-
-
-def _files(*names: str) -> Labeled:
-    return Labeled(image_files(names), torch.arange(len(names)) % 2)
-
-
-def _split(
-    source: tuple[str, ...], labeled: tuple[str, ...], unlabeled: tuple[str, ...], validation: tuple[str, ...]
-) -> Split:
-    hidden = Unlabeled(image_files(unlabeled), SealedLabels(torch.zeros(len(unlabeled), dtype=torch.int64)))
-    return Split(("a", "b"), _files(*source), _files(*labeled), hidden, _files(*validation) if validation else None)
-
-
-def _paths_in(office31: Path, name: str) -> set[str]:
-    lines = (office31 / "splits" / f"{name}.txt").read_text().splitlines()
-    return {line.split(" ")[0] for line in lines}
-
-
-@pytest.mark.parametrize(("target", "shots"), MEASURED)
-def test_the_public_lists_overlap_as_measured(office31: Path, target: str, shots: int) -> None:
-    source = "dslr" if target == "amazon" else "amazon"
-    found = find_overlaps(read_mme_split(office31, source, target, shots))
-    counts = {(overlap.first, overlap.second): overlap.shared for overlap in found}
-
-    validation = _paths_in(office31, f"validation_target_images_{target}_3")
-    expected = {
-        ("target_labeled", "validation"): len(
-            validation & _paths_in(office31, f"labeled_target_images_{target}_{shots}")
-        ),
-        ("target_unlabeled", "validation"): len(
-            validation & _paths_in(office31, f"unlabeled_target_images_{target}_{shots}")
-        ),
-    }
-    inside_unlabeled, inside_labeled = MEASURED[target, shots]
-    assert expected == {
-        ("target_labeled", "validation"): inside_labeled,
-        ("target_unlabeled", "validation"): inside_unlabeled,
-    }
-    assert counts == {pair: count for pair, count in expected.items() if count}
-
-
-@pytest.mark.parametrize(("target", "shots"), MEASURED)
-def test_the_clean_protocol_is_clean(office31: Path, target: str, shots: int) -> None:
-    source = "dslr" if target == "amazon" else "amazon"
-    split = read_mme_split(office31, source, target, shots, protocol="clean")
-    assert find_overlaps(split) == []
-    assert split.validation is not None
-    assert len(split.validation) == 93 - MEASURED[target, shots][1]
-
-
-def test_overlaps_are_counted_for_each_pair_of_parts() -> None:
-    found = find_overlaps(_split(("s1", "s2"), ("t1", "t2"), ("t1", "t3", "t4", "t3"), ("t3", "t2", "t4", "v")))
-    assert [(o.first, o.second, o.shared, o.size) for o in found] == [
-        ("target_labeled", "target_unlabeled", 1, 4),
-        ("target_labeled", "validation", 1, 4),
-        ("target_unlabeled", "validation", 2, 4),
-    ]
-
-
-def test_the_same_file_by_another_way_is_the_same(tmp_path: Path) -> None:
-    (tmp_path / "x.jpg").touch()
-    (tmp_path / "link.jpg").symlink_to(tmp_path / "x.jpg")
-    found = find_overlaps(_split((str(tmp_path / "x.jpg"),), (str(tmp_path / "link.jpg"),), (f"{tmp_path}/../u",), ()))
-    assert [(o.first, o.second, o.shared) for o in found] == [("source", "target_labeled", 1)]
 
 
 def _rename(data: Path, name: bytes) -> None:
@@ -362,7 +285,7 @@ def test_class_folders_that_are_no_text_are_a_problem_and_adapt_refuses_them(dat
         read_parts(data / "source", data / "labeled", data / "unlabeled")
 
 
-READ = "import sys; from qurate.data.domains import read_folder; read_folder(sys.argv[1])"
+READ = "import sys; from qurate.data.listing import list_class_folders; list_class_folders(sys.argv[1])"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are valid text elsewhere")

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 from tests.data.files import image_files
 
-from qurate.data.images import ENOUGH, ImageDataset, Interpolation, Transform, UnreadableImageError, read_image
+from qurate.data.batches import ImageDataset
+from qurate.data.images import ENOUGH, Interpolation, Transform, UnreadableImageError, read_image
 from qurate.errors import ConfigError
 
 

@@ -8,7 +8,8 @@ from PIL import Image
 
 from qurate.data.domains import DataWarning, Domain, read_folder
 from qurate.data.images import ImageFiles
-from qurate.data.lists import read_frame, read_list, read_table, read_unlabeled_list
+from qurate.data.list_files import list_frame
+from qurate.data.lists import read_list, read_table, read_unlabeled_list
 from qurate.data.samples import DataError
 from qurate.runtime.tables import to_csv
 
@@ -197,5 +198,5 @@ def test_numbers_in_a_table_in_memory_are_whole_beside_an_empty_cell(tmp_path: P
     files = [tmp_path / f"{name}.jpg" for name in "abc"]
     for file in files:
         Image.new("RGB", (8, 8)).save(file)
-    domain = read_frame(pd.DataFrame({"file": files, "label": [1, 10, None]}), "given")
+    domain = list_frame(pd.DataFrame({"file": files, "label": [1, 10, None]}), "given")
     assert domain.classes == ("1", "10")

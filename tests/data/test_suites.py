@@ -14,9 +14,9 @@ from tests.data.files import image_files
 from tests.data.tiny_suite import LISTED, make_listed, make_own
 from torch import Tensor
 
-from qurate.data.checks import check_suite
 from qurate.data.images import ImageFiles
 from qurate.data.samples import UNKNOWN, DataError, Labeled, SealedLabels, Split, Unlabeled
+from qurate.data.suite_checks import check_suite
 from qurate.data.suites import hide_classes, load_suite, read_suite_split, suite_names, thin_to_tail
 
 

@@ -21,10 +21,11 @@ from torch import Tensor
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
 from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
 from qurate.embedding import backbone as frozen
-from qurate.embedding import cache as contents
+from qurate.embedding import digests as contents
 from qurate.embedding import embed as embedding_work
 from qurate.embedding.backbone import freeze_backbone
-from qurate.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning, default_cache
+from qurate.embedding.cache import EmbeddingCache, EmbeddingCacheError, EmbeddingCacheWarning
+from qurate.embedding.digests import default_cache
 from qurate.embedding.embed import embed_files, embed_split
 from qurate.embedding.forward import EmbeddingError
 from qurate.networks import backbone_names as names

@@ -18,7 +18,7 @@ from qurate.data.images import ImageFiles, Transform, UnreadableImageError
 from qurate.embedding import embed
 from qurate.embedding import forward as local
 from qurate.embedding.backbone import FrozenBackbone
-from qurate.embedding.cache import HashedFile, hash_files
+from qurate.embedding.digests import HashedFile, hash_files
 from qurate.embedding.embed import embed_files
 from qurate.embedding.forward import BatchEncoder, DecodedBatch, EmbeddingError, in_order, on_cores, on_device
 

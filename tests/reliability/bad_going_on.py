@@ -121,6 +121,7 @@ def _labels_rows() -> list[BadInput]:
         "no places": ("adapt --out new", ("--source", "--labeled", "--unlabeled", "must be given")),
         "labels alone": ("adapt --out new --labels run/labels.csv", ("--source", "must be given")),
         "labels that are nowhere": (f"{ADAPT} --labels nowhere.csv", ("--labels", "nowhere.csv")),
+        "labels of another program": (f"{_GO_ON} --labels run/model.json", ("--labels", "list of tasks")),
         "one place of three": ("adapt --out new --source source", ("--labeled", "--unlabeled")),
     }
     return [BadInput(f"adapt --labels: {name}", line, says, ANSWERED) for name, (line, says) in given.items()]

@@ -156,6 +156,14 @@ def _out_rows() -> list[BadInput]:
     for verb in ("predict", "evaluate", "export"):
         option = "--confusion" if verb == "evaluate" else "--out"
         rows.append(BadInput(f"{verb}: {option} is there", _WRITES[verb].format("note.txt"), ("note.txt", "--force")))
+    for format in ("label-studio", "folders"):
+        line = f"export run --format {format}"
+        places = {"below a file": "note.txt/new", "a file": "note.txt", "too long a name": _LONG, "full": "source"}
+        for what, to in places.items():
+            rows.append(BadInput(f"export: {format} to {what}", f"{line} --out {to}", ("--out",)))
+        rows.append(BadInput(f"export: {format} to a folder by force", f"{line} --out source --force", ("not empty",)))
+        rows.append(BadInput(f"export: {format} without a place", line, ("--out",)))
+    rows.append(BadInput("export: --copy of a model", "export run --copy", ("--copy",)))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The machine: cores, threads, freed memory, precision."""
+"""The machine: cores, freed memory, precision."""
 
 from __future__ import annotations
 
@@ -6,20 +6,6 @@ import pytest
 import torch
 
 from qurate.runtime import machine
-from qurate.runtime.machine import at_least_float32, without_autocast
-
-
-def test_threads_are_given_back_even_after_an_error() -> None:
-    before = torch.get_num_threads()
-
-    def fail_with(count: int) -> None:
-        with machine.torch_threads(count):
-            assert torch.get_num_threads() == count
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_with(before + 1)
-    assert torch.get_num_threads() == before
 
 
 class Libc:
@@ -74,21 +60,3 @@ def test_there_is_a_core() -> None:
 )
 def test_bfloat16_is_read_from_what_linux_says_of_the_processor(cpuinfo: str, able: bool) -> None:
     assert machine.says_bfloat16(cpuinfo) is able
-
-
-def test_products_inside_of_autocast_are_whole_in_the_block_and_halved_after_it() -> None:
-    rows = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    with torch.autocast("cpu", torch.bfloat16):
-        with without_autocast(rows.device):
-            whole = rows @ rows
-        halved = rows @ rows
-    assert torch.equal(whole, rows @ rows)
-    assert halved.dtype == torch.bfloat16
-    with without_autocast(rows.device):
-        assert torch.equal(rows @ rows, whole)
-
-
-def test_only_halves_are_raised() -> None:
-    kinds = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
-    raised = [at_least_float32(torch.ones(2, dtype=kind)).dtype for kind in kinds]
-    assert raised == [torch.float32, torch.float32, torch.float32, torch.float64]

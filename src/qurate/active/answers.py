@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import pandas as pd
 
+from qurate.active.label_studio import is_export, read_export
 from qurate.data.class_names import compose_name
 from qurate.errors import DataError, RunError
 from qurate.runtime.files import call_within, wait_for_lock
@@ -248,7 +249,10 @@ def current_answers(rows: Iterable[Answer]) -> dict[str, Answer]:
     return found
 
 
-_ALLOWED = "labels.csv of a run, or a CSV table with the columns file and label, as 'qurate suggest' writes one"
+_ALLOWED = (
+    "labels.csv of a run, a CSV table with the columns file and label, as 'qurate suggest' writes one, or an export of "
+    "Label Studio as JSON"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,8 +293,8 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
     """The answers of a file.
 
     Args:
-        where: labels.csv of a run, or a table with the columns `file` and `label` and perhaps `predicted` and `asker`;
-            rows without a label are no answers.
+        where: labels.csv of a run; a table with the columns `file` and `label` and perhaps `predicted` and `asker`,
+            in which rows without a label are no answers; or an export of Label Studio as JSON or JSON_MIN.
         allow_empty: Accept a file without an answer.
 
     Raises:
@@ -304,7 +308,9 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
         reason = error.strerror or error
         raise DataError(f"labels must be {_ALLOWED}, got {path}: cannot be read ({reason}).") from error
     text = decode_text(path, content)
-    if _is_table(path, text):
+    if is_export(text):
+        found = AnswersFile(path, _of_export(path, text))
+    elif _is_table(path, text):
         found = AnswersFile(path, _of_table(path))
     else:
         rows, damaged = parse_answers(content)
@@ -324,27 +330,65 @@ def _is_table(path: Path, text: str) -> bool:
     return {"file", "label"} <= names and "answer" not in names
 
 
+class _Said(NamedTuple):
+    """That an image is of a class, and where that is said, such as 'row 3'."""
+
+    answer: Answer
+    position: str
+
+
 def _of_table(path: Path) -> dict[str, Answer]:
     """The rows that have a label, as answers."""
     table = read_csv(path)
-    when = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    when = _changed(path)
     columns = [table[name] if name in table else [""] * len(table) for name in ("file", "label", "predicted", "asker")]
-    found: dict[str, Answer] = {}
-    named: dict[str, dict[str, int]] = {}  # the labels of each image, and the row of each
+    said = []
     for number, (file, written, predicted, asker) in enumerate(zip(*columns, strict=True), 1):
         label = compose_name(written.strip())
         if file and label:
-            act = hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
-            found[file] = Answer(act, when, file, "label", label, predicted, asker)
-            named.setdefault(os.path.normpath(file), {}).setdefault(label, number)
-    for file, labels in named.items():
-        if len(labels) > 1:
-            said = [f"'{shorten(label)}' (row {number})" for label, number in labels.items()]
+            answer = Answer(_act(file, label), when, file, "label", label, predicted, asker)
+            said.append(_Said(answer, f"row {number}"))
+    return _one_each(path, said)
+
+
+def _of_export(path: Path, text: str) -> dict[str, Answer]:
+    """The choices of an export of Label Studio, as answers."""
+    said = []
+    for file, label, time, task in read_export(path, text):
+        answer = Answer(_act(file, label), _in_utc(time) or _changed(path), file, "label", label, "", "")
+        said.append(_Said(answer, f"task {task}"))
+    return _one_each(path, said)
+
+
+def _one_each(path: Path, said: Sequence[_Said]) -> dict[str, Answer]:
+    """The answer of each image, of which there must be one."""
+    labels: dict[str, dict[str, str]] = {}  # of each image, and where each is said
+    for answer, position in said:
+        labels.setdefault(os.path.normpath(answer.file), {}).setdefault(answer.label, position)
+    for file, places in labels.items():
+        if len(places) > 1:
+            named = [f"'{shorten(label)}' ({position})" for label, position in places.items()]
             raise DataError(
-                f"{path}: '{shorten(file)}' must have one label, got {len(labels)} different ones: "
-                f"{', '.join(said[:5])}. Keep the right one."
+                f"{path}: '{shorten(file)}' must have one label, got {len(named)} different ones: "
+                f"{', '.join(named[:5])}. Keep the right one."
             )
-    return found
+    return {answer.file: answer for answer, _ in said}
+
+
+def _act(file: str, label: str) -> str:
+    return hashlib.sha256(f"{file}\0{label}".encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
+
+
+def _changed(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+
+
+def _in_utc(time: str) -> str:
+    """A time as labels.csv has it; empty where it is none."""
+    try:
+        return datetime.fromisoformat(time).astimezone(UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        return ""
 
 
 _Z = 1.959964  # of a normal distribution, for 95 %

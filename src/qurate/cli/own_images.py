@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -15,10 +16,18 @@ from tyro.conf import OmitArgPrefixes
 
 from qurate.cli import options
 from qurate.cli.options import check_output, write_output
-from qurate.cli.terminal import load_torch, on_stop, print_line, print_message, print_metrics, print_next
+from qurate.cli.terminal import (
+    announce_loading,
+    load_torch,
+    on_stop,
+    print_line,
+    print_message,
+    print_metrics,
+    print_next,
+)
 from qurate.config import Device
 from qurate.errors import ConfigError, DataError
-from qurate.runs.files import EXPORT_FILE
+from qurate.runs.files import EXPORT_FILE, ExportFormat, LabelFormat
 from qurate.runs.model_json import ABOUT_FILE, read_about
 from qurate.runs.options import (
     BACKBONE,
@@ -32,7 +41,7 @@ from qurate.runs.options import (
     check_options,
     flags_off,
 )
-from qurate.runtime.commands import NextStep, free_name, predict_with, review_of
+from qurate.runtime.commands import NextStep, free_name, learn_from, predict_with, review_of
 from qurate.runtime.options import option
 from qurate.runtime.paths import LABELED, existing, is_file, list_some
 
@@ -49,14 +58,17 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
     parts = ", ".join(str(place) for place in images.values())
-    load_torch(f"checking {parts if suite is None else f'the images of {suite}'}")
-    from qurate.data.checks import check_data, check_suite
-    from qurate.data.suites import load_suite
-    from qurate.runtime.progress import PhaseBars
-
     if suite is not None:
+        load_torch(f"checking the images of {suite}")
+        from qurate.data.suite_checks import check_suite
+        from qurate.data.suites import load_suite
+
         report = check_suite(load_suite(suite), data)
     else:
+        announce_loading(f"checking {parts}", "NumPy and Pillow", "PIL")
+        from qurate.data.checks import check_data
+        from qurate.runtime.progress import PhaseBars
+
         with PhaseBars(Console()) as bars:
             report = check_data(**images, on_progress=functools.partial(bars.show, "checking images"))
     for line in report.lines():
@@ -119,7 +131,7 @@ def predict(
     read_about(run)
     on_stop(_nothing_written)
     load_torch(f"predicting the classes of {images} with {run}")
-    from qurate.novelty import NO_FIT
+    from qurate.data.class_names import NO_FIT
     from qurate.runs.model import load
     from qurate.runtime.progress import PhaseBars
     from qurate.runtime.tables import to_csv
@@ -187,16 +199,27 @@ def evaluate(
 
 
 def export(
-    run: options.RunDir, out: options.AnyFile = None, format: Literal["onnx"] = "onnx", force: options.Flag = False
+    run: options.RunDir,
+    out: Annotated[Path | None, option("PATH")] = None,
+    format: ExportFormat = "onnx",
+    copy: options.Flag = False,
+    force: options.Flag = False,
 ) -> None:
-    """Write the model of a run for use without qurate, and check the file against the model.
+    """Write the model of a run, or its labels, for use without qurate.
 
     Args:
         run: Folder of a finished run.
-        out: File to write; RUN/model.onnx unless given.
-        format: Format of the file.
-        force: Overwrite FILE if it exists.
+        out: File or folder to write; for the model RUN/model.onnx unless given.
+        format: The model as onnx, checked against the run; or the images with their labels: label-studio (tasks to
+            correct), fiftyone (a dataset), imagefolder (of Hugging Face), folders (one per class).
+        copy: Copy the images; otherwise they are links.
+        force: Overwrite PATH if it exists.
     """
+    if format != "onnx":
+        _export_labels(run, out, format, copy=copy, force=force)
+        return
+    if copy:
+        raise ConfigError("--copy is for images with their labels; --format onnx writes the model alone.")
     path = run / EXPORT_FILE if out is None else out
     check_output(path, "--out", force=force)
     read_about(run)
@@ -209,6 +232,41 @@ def export(
     load(run).export(path, force=force)
     print_line(f"Model: {path} (its predictions agree with the run's)")
     print_line(f"How to prepare images for it, and the order of its classes, are in it and in {run / ABOUT_FILE}.")
+
+
+def _export_labels(run: Path, out: Path | None, format: LabelFormat, *, copy: bool, force: bool) -> None:
+    if out is None:
+        raise ConfigError(f"export --format {format} needs --out, the folder to write.")
+    classes = read_about(run)["classes"]
+    on_stop(_nothing_written)
+    announce_loading(f"writing the labels of {run} to {out}", "pandas", "pandas")
+    from qurate.data.class_names import NO_CLASS
+    from qurate.runs.label_export import INTERFACE_FILE, TASKS_FILE, export_labels
+
+    done = export_labels(run, out, format, copy=copy, force=force)
+    strange = f", {done.fits_none} of them of no class" if done.fits_none else ""
+    people = f" {done.by_person} labels are by people." if done.by_person else ""
+    print_line(f"{done.images} images{strange}.{people} Folder: {out}")
+    for note in done.notes:
+        print_line(note)
+    whole = shlex.quote(str(out.absolute()))
+    if format == "label-studio":
+        variables = "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT="
+        print_line(f"Start it with the images: {variables}{whole} label-studio start")
+        print_line(
+            f"In a project there: paste {INTERFACE_FILE} as the labelling interface, add the local storage "
+            f"{out.absolute() / 'images'} (no need to sync it), and import {TASKS_FILE}. Later, export as JSON."
+        )
+        print_next(learn_from(run, "--labels", "EXPORT.json"))
+    elif format == "fiftyone":
+        print_line(
+            f"In Python: fiftyone.Dataset.from_dir({str(out)!r}, fiftyone.types.FiftyOneImageClassificationDataset)"
+        )
+    elif format == "imagefolder":
+        print_line(f'In Python: datasets.load_dataset("imagefolder", data_dir={str(out)!r})')
+    elif {folder.name for folder in out.iterdir() if folder.is_dir()} <= {*classes, NO_CLASS}:
+        step = ("evaluate", str(run), "--labeled", str(out))
+        print_next(NextStep("measure the model, when images in the wrong folder have been moved", step))
 
 
 def embed(
@@ -235,7 +293,7 @@ def embed(
     load_torch(f"embedding {list_some(images, 3)}")
     from qurate.data.own_images import find_images
     from qurate.embedding.backbone import choose_device, freeze_backbones
-    from qurate.embedding.cache import default_cache
+    from qurate.embedding.digests import default_cache
     from qurate.embedding.embed import embed_files
     from qurate.networks.backbone_names import find_backbone
     from qurate.runtime.progress import PhaseBars

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from qurate.config import TrainingConfig
-from qurate.data.images import ImageDataset, ImageFiles, Transform
+from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
 from qurate.errors import ConfigError
 from qurate.runtime.randomness import generator
@@ -234,3 +234,25 @@ def _load_images(
 def _end_with_parent(number: int) -> None:
     """A worker does not obey what stops all processes at once: the one that trains needs it until it has been kept."""
     ignore_signals()
+
+
+class ImageDataset(torch.utils.data.Dataset[Tensor]):
+    """Decoded and transformed images, addressed by (index, draw).
+
+    The draw seeds the random crop and flip of that one access, so a batch does not depend on how many
+    worker processes decoded it. A negative draw asks for the test transform.
+    """
+
+    def __init__(self, files: ImageFiles, transform: Transform) -> None:
+        self.files = files
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
+        index, draw = key
+        image = self.transform.read(self.files.paths[index])
+        if draw < 0:
+            return self.transform.for_testing(image)
+        return self.transform.for_training(image, torch.Generator().manual_seed(draw))

@@ -1,7 +1,4 @@
-"""The data audit.
-
-What hinders adaptation in three folders, what is missing in a local copy of a suite. Nothing is written.
-"""
+"""The data audit: what hinders adaptation in three folders. Nothing is written. Loads no torch."""
 
 from __future__ import annotations
 
@@ -12,16 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
-from qurate.data.domains import HIDDEN, NO_IMAGE, DataWarning, Domain, leave_out, read_folder
-from qurate.data.images import ImageFiles, OnProgress, read_image, try_all
-from qurate.data.lists import move_rows, parse_list
-from qurate.data.own_images import StrPath, match_parts, paths_of, read_labeled, read_unlabeled
-from qurate.data.samples import DataError, Split
-from qurate.data.suites import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
-from qurate.embedding.cache import hash_files
-from qurate.runtime.paths import list_some
+from qurate.data.images import OnProgress, read_image, try_all
+from qurate.data.list_files import list_labeled, list_unlabeled
+from qurate.data.listing import HIDDEN, NO_IMAGE, DataWarning, Listing, find_new
+from qurate.embedding.digests import hash_files
+from qurate.errors import DataError
+from qurate.runtime.paths import StrPath, list_some
 
 FEW_LABELS = 3
 """Fewer labels per class than this are too few to count on; the paper has 1 or 3."""
@@ -73,9 +67,9 @@ class Picture:
 
 
 def check_data(
-    source: StrPath | Domain,
-    labeled: StrPath | Domain,
-    unlabeled: StrPath | Domain,
+    source: StrPath | Listing,
+    labeled: StrPath | Listing,
+    unlabeled: StrPath | Listing,
     *,
     on_progress: OnProgress | None = None,
 ) -> CheckReport:
@@ -96,7 +90,7 @@ def check_data(
         >>> print(report.lines()[-1])
         3 problems, 0 warnings.
     """
-    domains: dict[str, Domain] = {}
+    domains: dict[str, Listing] = {}
     problems: list[str] = []
     for part, given in (("source", source), ("labeled", labeled), ("unlabeled", unlabeled)):
         try:
@@ -116,40 +110,37 @@ def check_data(
     return CheckReport(tuple(summary), tuple(problems), tuple(found))
 
 
-def _read(part: str, given: StrPath | Domain) -> Domain:
+def _read(part: str, given: StrPath | Listing) -> Listing:
     """The part as adaptation reads it, without warnings: the report says what is skipped."""
-    if isinstance(given, Domain):
+    if isinstance(given, Listing):
         return given
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        return read_unlabeled(given, part) if part == "unlabeled" else read_labeled(given, part)
+        return list_unlabeled(given, part) if part == "unlabeled" else list_labeled(given, part)
 
 
-def _refusals(domains: Mapping[str, Domain], unreadable: Mapping[Path, str]) -> list[str]:
-    """The error of `adapt`, from its own check."""
+def _refusals(domains: Mapping[str, Listing], unreadable: Mapping[Path, str]) -> list[str]:
+    """What `adapt` would refuse besides, from its own check."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         try:
-            sound = {part: leave_out(domain, unreadable) for part, domain in domains.items()}
-            contents, _ = hash_files(path for domain in sound.values() for path in paths_of(domain))
-            match_parts(sound, contents, "error")
+            sound = {part: domain.without(unreadable) for part, domain in domains.items()}
+            contents, _ = hash_files(path for domain in sound.values() for path in domain.paths)
+            find_new(sound["unlabeled"], sound["labeled"], contents)
         except DataError as error:
             return [str(error)]
     return []
 
 
 def _look_at_all(
-    domains: Mapping[str, Domain], on_progress: OnProgress | None
+    domains: Mapping[str, Listing], on_progress: OnProgress | None
 ) -> tuple[dict[str, list[Picture]], dict[Path, str]]:
     """The readable images of each part, and why the other files cannot be read."""
-    for part, domain in domains.items():
-        if not isinstance(domain.inputs, ImageFiles):
-            raise DataError(f"check_data: {part} ('{domain.name}') must be image files, got arrays.")
-    paths = [path for domain in domains.values() for path in paths_of(domain)]
+    paths = [path for domain in domains.values() for path in domain.paths]
     found, unreadable = try_all(_look, paths, on_progress)
     by_part: dict[str, list[Picture]] = {part: [] for part in domains}
     for part, domain in domains.items():
-        for path, label in zip(paths_of(domain), domain.labels.tolist(), strict=True):
+        for path, label in zip(domain.paths, domain.labels, strict=True):
             if path in found:
                 name = domain.classes[label] if label >= 0 and part != "unlabeled" else None
                 by_part[part].append(Picture(part, path, name, *found[path]))
@@ -161,7 +152,7 @@ def _look(path: Path) -> tuple[tuple[int, int], bytes]:
     return image.size, hashlib.sha256(str(image.size).encode() + image.tobytes()).digest()
 
 
-def _describe(part: str, pictures: Sequence[Picture], domain: Domain) -> str:
+def _describe(part: str, pictures: Sequence[Picture], domain: Listing) -> str:
     if not pictures:
         return f"{part}: no readable image."
     text = f"{part}: {_count(pictures)}"
@@ -183,7 +174,7 @@ def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
     return Counter(picture.label for picture in pictures if picture.label is not None)
 
 
-def _class_problems(domains: Mapping[str, Domain], by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
+def _class_problems(domains: Mapping[str, Listing], by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
     counts = {part: _class_counts(by_part[part]) for part in ("source", "labeled") if part in domains}
     for part, sizes in counts.items():
         if nameless := [picture.path for picture in by_part[part] if picture.label is None]:
@@ -208,10 +199,10 @@ def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:
     return ", ".join(f"'{name}' as '{known[plain(name)]}'" for name in names if plain(name) in known)
 
 
-def _skipped_warnings(domains: Mapping[str, Domain], unreadable: Mapping[Path, str]) -> Iterator[str]:
+def _skipped_warnings(domains: Mapping[str, Listing], unreadable: Mapping[Path, str]) -> Iterator[str]:
     for part, domain in domains.items():
         reasons = [f"{skip.path}: {skip.reason}" for skip in domain.skipped if skip.reason not in (HIDDEN, NO_IMAGE)]
-        reasons += [unreadable[path] for path in paths_of(domain) if path in unreadable]
+        reasons += [unreadable[path] for path in domain.paths if path in unreadable]
         if reasons:
             yield f"{part} has {_count(reasons, 'file')} to be left out: {list_some(reasons, 5)}."
 
@@ -269,146 +260,3 @@ def _with_sizes(pictures: Sequence[Picture]) -> str:
 
 def _count(things: Sequence[object], what: str = "image") -> str:
     return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
-
-
-SHOTS = (1, 3)
-"""Shots that the public lists exist for."""
-
-
-def check_suite(suite: Suite, data: Path | None) -> CheckReport:
-    """Compare a local copy with what the suite says of itself. No image is decoded.
-
-    Args:
-        suite: What should be there.
-        data: Folder of its images; a generated suite needs none.
-
-    Example:
-        >>> from qurate.data.suites import load_suite
-        >>> check_suite(load_suite("digits"), None).ok
-        True
-    """
-    if suite.generated:
-        return CheckReport((f"{suite.title}: made when it is used ({suite.published}); nothing to check.",), (), ())
-    about = (
-        f"{suite.title}: {len(suite.domains)} domains, {suite.classes} classes, {len(suite.scenarios)} scenarios "
-        f"({', '.join(suite.scenarios)})."
-    )
-    if data is None or not data.is_dir():
-        where = "none was given; pass --data DIR" if data is None else f"{data} is not a folder"
-        problem = f"data must be the folder of {suite.title}, but {where}. {_published(suite)}"
-        return CheckReport((about,), (problem,), ())
-    found = _Findings(suite, data)
-    lists = suite.find_lists(data)
-    if suite.lists and lists is None:
-        found.problems.append(missing_lists(suite, data))
-    for domain in suite.domains.values():
-        found.check_domain(domain, lists)
-    if lists is not None:
-        found.check_lists(lists)
-    return CheckReport((about, *found.summary), tuple(found.problems), tuple(found.warnings))
-
-
-class Overlap(NamedTuple):
-    """How many different files two parts share, and how many the second part holds."""
-
-    first: str
-    second: str
-    shared: int
-    size: int
-
-
-def find_overlaps(split: Split) -> list[Overlap]:
-    """Every pair of parts of a split of image files that share some; files are the same if their real paths are.
-
-    Example:
-        >>> find_overlaps(read_mme_split("data/office31", "webcam", "amazon", shots=3))  # images  # doctest: +SKIP
-        [Overlap(first='target_unlabeled', second='validation', shared=93, size=93)]
-    """
-    inputs = {name: part.inputs for name, part in split.parts.items()}
-    files = {name: given.paths for name, given in inputs.items() if isinstance(given, ImageFiles)}
-    found = {name: {path.resolve() for path in paths} for name, paths in files.items()}
-    pairs = [(first, second, len(found[first] & found[second])) for first, second in combinations(found, 2)]
-    return [Overlap(first, second, count, len(files[second])) for first, second, count in pairs if count]
-
-
-class _Findings:
-    """What is found of a suite in a folder."""
-
-    def __init__(self, suite: Suite, data: Path) -> None:
-        self.suite = suite
-        self.data = data
-        self.summary: list[str] = []
-        self.problems: list[str] = []
-        self.warnings: list[str] = []
-        self._sound: set[str] = set()
-
-    def check_domain(self, domain: SuiteDomain, lists: Path | None) -> None:
-        """Its folder and its list of all images, or its class folders."""
-        before = len(self.problems)
-        try:
-            folder = find_folder(self.suite, domain, self.data)
-            if self.suite.lists:
-                self._check_class_folders(domain, self.data / folder, lists is not None)
-                if lists is not None:
-                    self._check_source_list(domain, folder, lists)
-            else:
-                content = read_folder(self.data / folder, name=domain.name)
-                self.summary.append(f"{domain.name} ({folder}): {len(content)} images, {len(content.classes)} classes.")
-                self._check_counts(domain, f"folder {folder}", len(content), len(content.classes))
-        except DataError as error:
-            self.problems.append(str(error))
-        if len(self.problems) == before:
-            self._sound.add(domain.name)
-
-    def check_lists(self, lists: Path) -> None:
-        """The lists of every target whose domain is sound: all there, their files there, what they share."""
-        targets: dict[str, str] = {}
-        for scenario in self.suite.scenarios:
-            if set(scenario.split(":")) <= self._sound:
-                targets.setdefault(scenario.partition(":")[2], scenario)
-        for target, scenario in targets.items():
-            for shots in SHOTS:
-                try:
-                    split = read_suite_split(self.suite, self.data, scenario, shots=shots, seed=0, protocol="mme")
-                except DataError as error:
-                    self.problems.append(f"lists in {lists}: {error}")
-                    continue
-                found = find_overlaps(split)
-                if shared := [f"{one.shared} of {one.size} of {one.second} are also in {one.first}" for one in found]:
-                    overlap = f"{target}, {shots}-shot lists overlap: {'; '.join(shared)}"
-                    self.warnings.append(f"{overlap}. Protocol 'clean' takes them apart.")
-
-    def _check_class_folders(self, domain: SuiteDomain, folder: Path, has_lists: bool) -> None:
-        """More classes on disk than wanted are harmless where lists choose among them."""
-        classes = sum(1 for child in folder.iterdir() if child.is_dir())
-        if self.suite.whole_classes and classes == self.suite.whole_classes:
-            expected = f"the {self.suite.classes} of {self.suite.title}"
-            text = f"{domain.name} has the {classes} classes of the whole data set, not {expected}."
-            if has_lists:
-                self.warnings.append(f"{text} The lists choose the right ones, and only those are read.")
-            else:
-                self.problems.append(f"{text} The lists, which are missing, would choose the right ones.")
-
-    def _check_source_list(self, domain: SuiteDomain, folder: str, lists: Path) -> None:
-        rows = move_rows(parse_list(source_list(lists, domain)), {domain.name: folder})
-        classes = len({row.label for row in rows})
-        self.summary.append(f"{domain.name} ({folder}): {len(rows)} images listed, {classes} classes.")
-        self._check_counts(domain, source_list(lists, domain).name, len(rows), classes)
-        if missing := [row.path for row in rows if not (self.data / row.path).is_file()]:
-            self.problems.append(
-                f"{domain.name}: {len(missing)} of {len(rows)} listed images are missing: {list_some(missing, 3)}. "
-                f"{_published(self.suite)}"
-            )
-
-    def _check_counts(self, domain: SuiteDomain, where: str, images: int, classes: int) -> None:
-        suite = self.suite
-        if classes != suite.classes:
-            whole = classes == suite.whole_classes
-            why = f": that is the whole data set, of which {suite.title} is a part" if whole else ""
-            self.problems.append(f"{domain.name}: {where} has {classes} classes, expected {suite.classes}{why}.")
-        if domain.images is not None and images != domain.images:
-            self.problems.append(f"{domain.name}: {where} has {images} images, expected {domain.images} as published.")
-
-
-def _published(suite: Suite) -> str:
-    return f"It is published at {suite.published}." if suite.published else "The suite does not say where to get it."

@@ -10,6 +10,8 @@ from qurate.runtime.paths import shorten
 
 NO_CLASS = "none"
 """How people call the class of an image of no class: in answers, and in labelled images to measure a model on."""
+NO_FIT = "fits none of the classes"
+"""What is said of an image that the model flags as one of no class."""
 _LONGEST_NAME = 255
 """Bytes of a class name in UTF-8: those of a folder's name."""
 _JOINERS = "\u200c\u200d"

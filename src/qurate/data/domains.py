@@ -5,10 +5,8 @@ Read from folders or arrays.
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,38 +14,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from qurate.data.class_names import compose_name
 from qurate.data.images import ImageFiles
+from qurate.data.listing import DataWarning as DataWarning
+from qurate.data.listing import Listing, Skipped, list_any_folder, list_class_folders
 from qurate.data.samples import DataError, Inputs, describe, take
-from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, is_folder, list_some, shorten
-from qurate.runtime.tables import is_text
+from qurate.runtime.paths import list_some
 from qurate.runtime.validation import show
 
 Array: TypeAlias = NDArray[Any] | Tensor
-
-
-class DataWarning(UserWarning):
-    """Data that was left out or cut short; the message counts and names it."""
-
-
-HIDDEN, NO_IMAGE, REPEATED = "hidden", "not an image file", "named more than once"
-"""Reasons for which a file is skipped that has no fault."""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A file that was found but is no sample, and why."""
-
-    path: Path
-    reason: str
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether it is an image that cannot be used."""
-        return self.reason not in (HIDDEN, NO_IMAGE, REPEATED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +128,18 @@ def from_arrays(
     return Domain(name, values, torch.tensor(indices, dtype=torch.int64), names)
 
 
+def domain_of(listing: Listing) -> Domain:
+    """The domain of image files that were found."""
+    labels = torch.tensor(listing.labels, dtype=torch.int64)
+    return Domain(listing.name, ImageFiles(listing.paths), labels, listing.classes, listing.skipped)
+
+
+def listing_of(domain: Domain) -> Listing:
+    """The image files of a domain."""
+    assert isinstance(domain.inputs, ImageFiles)
+    return Listing(domain.name, domain.inputs.paths, tuple(domain.labels.tolist()), domain.classes, domain.skipped)
+
+
 def leave_out(domain: Domain, unreadable: Mapping[Path, str]) -> Domain:
     """The domain without its unreadable files, which move to `skipped`; a warning counts and names them.
 
@@ -162,18 +150,9 @@ def leave_out(domain: Domain, unreadable: Mapping[Path, str]) -> Domain:
     Raises:
         DataError: If no file of the domain can be read.
     """
-    assert isinstance(domain.inputs, ImageFiles)
-    paths = domain.inputs.paths
-    broken = [Skipped(path, unreadable[path]) for path in paths if path in unreadable]
-    if not broken:
-        return domain
-    found = f"{len(broken)} of {len(domain)} images of '{domain.name}' cannot be read"
-    named = list_some(skip.path for skip in broken)
-    if len(broken) == len(domain):
-        raise DataError(f"{found}: {named}. Replace the files; at least one readable image is needed.")
-    warnings.warn(f"{found} and are left out: {named}.", DataWarning, stacklevel=2)
-    readable = torch.tensor([i for i, path in enumerate(paths) if path not in unreadable])
-    return replace(domain.keep(readable), skipped=(*domain.skipped, *broken))
+    listing = listing_of(domain)
+    rest = listing.without(unreadable)
+    return domain if rest is listing else domain_of(rest)
 
 
 def match_classes(
@@ -292,32 +271,7 @@ def read_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing, has no class folders or no readable image.
     """
-    root, files = list_folder(path)
-    folders = [child.name for child in root.iterdir() if child.is_dir()]
-    classes = sorted({compose_name(folder) for folder in folders if not folder.startswith(".")})
-    if not classes:
-        raise DataError(
-            f"{root} must hold one folder for each class, got none. Sort the images into class folders, or give the "
-            "folder that holds those."
-        )
-    if strange := [name for name in classes if not is_text(name)]:
-        raise DataError(
-            f"{root}: class folders must have names in UTF-8, got {list_some(map(ascii, strange), 3)}"
-            f"{_locale_hint(strange)}. Rename them."
-        )
-    images, skipped = _scan(root, files, in_class_folders=True)
-    labels = [classes.index(compose_name(image.relative_to(root).parts[0])) for image in images]
-    return Domain(name or root.resolve().name, ImageFiles(tuple(images)), torch.tensor(labels), tuple(classes), skipped)
-
-
-def _locale_hint(names: Sequence[str]) -> str:
-    """Whether it is only the locale that keeps names from being read."""
-    try:
-        b"".join(map(os.fsencode, names)).decode()
-    except UnicodeError:
-        return ""
-    encoding = sys.getfilesystemencoding()
-    return f", which are read as {encoding} because of the locale; set PYTHONUTF8=1, or a locale such as C.UTF-8"
+    return domain_of(list_class_folders(path, name))
 
 
 def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
@@ -330,77 +284,4 @@ def read_unlabeled_folder(path: Path | str, name: str | None = None) -> Domain:
     Raises:
         DataError: If the folder is missing or has no readable image.
     """
-    root, files = list_folder(path)
-    images, skipped = _scan(root, files, in_class_folders=False)
-    labels = torch.full((len(images),), -1, dtype=torch.int64)
-    return Domain(name or root.resolve().name, ImageFiles(tuple(images)), labels, (), skipped)
-
-
-def list_folder(path: Path | str) -> tuple[Path, list[Path]]:
-    """The folder, and all files below it in an order that is the same on every machine."""
-    root = as_path(path, "path", "a folder")
-    if not is_folder(root):
-        came = "a file" if is_file(root) else "does not exist"
-        raise DataError(f"path must be an existing folder, got {shorten(root)} ({came}). Check the path.")
-    try:
-        files = list(_walk(root))
-    except OSError as error:
-        raise DataError(f"{root} cannot be listed ({error}). Check who may read it.") from error
-    return root, sorted(files, key=lambda file: [compose_name(part) for part in file.relative_to(root).parts])
-
-
-def _scan(root: Path, files: Sequence[Path], *, in_class_folders: bool) -> tuple[list[Path], tuple[Skipped, ...]]:
-    """The images among the files of a folder, and what is left out."""
-    images, skipped, broken = [], [], []
-    for file in files:
-        parts = file.relative_to(root).parts
-        if any(part.startswith(".") for part in parts):
-            skipped.append(Skipped(file, HIDDEN))
-        elif file.suffix.lower() not in IMAGE_SUFFIXES:
-            skipped.append(Skipped(file, NO_IMAGE))
-        elif in_class_folders and len(parts) == 1:
-            skipped.append(Skipped(file, "image outside the class folders"))
-        elif reason := _why_broken(file):
-            broken.append(Skipped(file, reason))
-        else:
-            images.append(file)
-    if broken and images:
-        warnings.warn(
-            f"{root}: {len(broken)} of {len(broken) + len(images)} images are broken and left out: "
-            f"{list_some(b.path.relative_to(root) for b in broken)}. Replace or remove them.",
-            DataWarning,
-            stacklevel=3,
-        )
-    left_out = (*skipped, *broken)
-    if not images:
-        reasons = f": {list_some((f'{skip.path.name}: {skip.reason}' for skip in left_out), 3)}" if left_out else ""
-        raise DataError(
-            f"{root} must hold at least one readable image ({', '.join(sorted(IMAGE_SUFFIXES))}), "
-            f"got none among {len(left_out)} files{reasons}."
-        )
-    return images, left_out
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Every file below, through links to folders too, but not round in a circle."""
-    folders: list[tuple[Path, tuple[str, ...]]] = [(root, (os.path.realpath(root),))]
-    while folders:  # no recursion, for folders may be deep
-        folder, real = folders.pop()
-        for child in folder.iterdir():
-            if not child.is_dir():
-                yield child
-                continue
-            target = os.path.realpath(child) if child.is_symlink() else f"{real[-1]}{os.sep}{child.name}"
-            if target not in real:
-                folders.append((child, (*real, target)))
-
-
-def _why_broken(file: Path) -> str | None:
-    """The reason if the file's head is no image's; damage deeper inside shows on decoding."""
-    if not file.is_file():
-        return "broken link or no regular file"
-    try:
-        with Image.open(file):
-            return None
-    except Exception as error:  # PIL's format readers raise whatever their parsers meet
-        return f"cannot be opened as an image ({type(error).__name__})"
+    return domain_of(list_any_folder(path, name))

@@ -1,4 +1,4 @@
-"""Image files as network inputs: decoding, the two transforms of the protocol."""
+"""Image files as network inputs: decoding, the two transforms of the protocol. Loads torch only to make tensors."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from qurate.errors import ConfigError, DataError, QurateError
 from qurate.runtime.machine import available_cores
 from qurate.runtime.paths import StrPath
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 OnProgress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
@@ -101,6 +103,8 @@ class Transform:
 
     def for_training(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """A random crop, flipped half of the time, (3, crop, crop) float32."""
+        import torch
+
         room = self.resize - self.crop + 1
         top, left = torch.randint(room, (2,), generator=generator).tolist()
         flip = bool(torch.randint(2, (1,), generator=generator))
@@ -112,6 +116,8 @@ class Transform:
         return image.resize((self.resize, self.resize), _FILTERS[self.interpolation])
 
     def _crop(self, image: Image.Image, top: int, left: int) -> Tensor:
+        import torch
+
         resized = self.resized(image)
         window = resized.crop((left, top, left + self.crop, top + self.crop))
         pixels = torch.from_numpy(np.array(window, dtype=np.uint8)).permute(2, 0, 1).to(torch.float32)
@@ -222,28 +228,6 @@ def _white_level(mode: str, brightest: float) -> float:
         return 65535.0
     levels = (1.0, 255.0, 65535.0) if mode == "F" else (255.0, 65535.0)
     return next((level for level in levels if brightest <= level), brightest)
-
-
-class ImageDataset(torch.utils.data.Dataset[Tensor]):
-    """Decoded and transformed images, addressed by (index, draw).
-
-    The draw seeds the random crop and flip of that one access, so a batch does not depend on how many
-    worker processes decoded it. A negative draw asks for the test transform.
-    """
-
-    def __init__(self, files: ImageFiles, transform: Transform) -> None:
-        self.files = files
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, key: tuple[int, int]) -> Tensor:
-        index, draw = key
-        image = self.transform.read(self.files.paths[index])
-        if draw < 0:
-            return self.transform.for_testing(image)
-        return self.transform.for_training(image, torch.Generator().manual_seed(draw))
 
 
 Images: TypeAlias = StrPath | Image.Image | NDArray[Any] | Sequence[StrPath | Image.Image | NDArray[Any]]

@@ -18,33 +18,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from qurate.data.domains import (
-    DataWarning,
-    Domain,
-    leave_out,
-    list_folder,
-    match_classes,
-    read_folder,
-    read_unlabeled_folder,
-)
+from qurate.data.domains import Domain, domain_of, leave_out, listing_of, match_classes
 from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
-from qurate.data.lists import is_table, parse_paths, path_of, read_list, read_table, read_unlabeled_list
+from qurate.data.list_files import list_labeled, list_unlabeled, parse_paths, path_of
+from qurate.data.listing import DataWarning, find_new, list_folder
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
-from qurate.embedding.cache import HashedFile, digest_index, hash_files, with_copies
+from qurate.embedding.digests import HashedFile, digest_index, hash_files, with_copies
 from qurate.errors import DataError
 from qurate.runtime.files import write_atomically
-from qurate.runtime.paths import (
-    IMAGE_SUFFIXES,
-    LABELED,
-    UNLABELED,
-    as_path,
-    existing,
-    is_file,
-    is_folder,
-    list_some,
-    shorten,
-)
+from qurate.runtime.paths import IMAGE_SUFFIXES, as_path, is_file, is_folder, list_some, shorten
 from qurate.runtime.paths import StrPath as StrPath
 
 Missing = Literal["error", "drop"]
@@ -195,16 +178,12 @@ def read_parts(
 
 def read_labeled(where: StrPath, argument: str) -> Domain:
     """A labelled domain from a folder of class folders, a list file or a CSV table, by what is there."""
-    path = existing(where, argument, LABELED)
-    if path.is_dir():
-        return read_folder(path)
-    return read_table(path, path.parent) if is_table(path) else read_list(path, path.parent)
+    return domain_of(list_labeled(where, argument))
 
 
 def read_unlabeled(where: StrPath, argument: str) -> Domain:
     """A domain without labels from any folder, list or table; labels that a list has are not read."""
-    path = existing(where, argument, UNLABELED)
-    return read_unlabeled_folder(path) if path.is_dir() else read_unlabeled_list(path, path.parent)
+    return domain_of(list_unlabeled(where, argument))
 
 
 def find_images(images: StrPath | Sequence[StrPath]) -> list[Path]:
@@ -270,13 +249,7 @@ def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, HashedFil
         source, labeled = match_classes(domains["source"], domains["labeled"], missing=missing)
     notes += [str(warning.message) for warning in caught]
     everything = domains["unlabeled"]
-    known = {contents[path].digest for path in paths_of(labeled)}
-    kept = [i for i, path in enumerate(paths_of(everything)) if contents[path].digest not in known]
-    if len(kept) < 2:
-        raise DataError(
-            f"unlabeled ('{everything.name}') must hold at least two images that labeled ('{labeled.name}') does not, "
-            f"got {len(kept)} among {len(everything)}. Point it at the unlabelled ones; adaptation learns from many."
-        )
+    kept = find_new(listing_of(everything), listing_of(labeled), contents)
     if left_out := len(everything) - len(kept):
         images = "1 image is" if left_out == 1 else f"{left_out} images are"
         notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")

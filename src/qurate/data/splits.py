@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qurate.data.domains import DataWarning, Domain, match_classes
+from qurate.data.domains import Domain, domain_of, match_classes
 from qurate.data.images import ImageFiles
-from qurate.data.lists import ListedFile, domain_of, move_rows, parse_list
+from qurate.data.list_files import ListedFile, list_repeated, move_rows, parse_list
+from qurate.data.listing import DataWarning
 from qurate.data.samples import DataError, Labeled, SealedLabels, Split, Unlabeled, check_integer, describe
 from qurate.runtime.paths import list_some
 
@@ -165,7 +166,7 @@ def read_mme_split(
         parts = [source_rows, labeled, [row for row in unlabeled if row.path not in taken], validation]
     rows = move_rows([row for part in parts for row in part], folders or {})
     where = f"read_mme_split: {source} to {target}, {shots} shots"
-    domain = domain_of(rows, Path(root), name=where, where=where)
+    domain = domain_of(list_repeated(rows, Path(root), name=where, where=where))
     _check_all_labeled(domain)
     ends = accumulate((len(part) for part in parts), initial=0)
     pieces = [domain.keep(torch.arange(start, end)) for start, end in pairwise(ends)]

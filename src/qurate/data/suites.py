@@ -16,8 +16,8 @@ from torch import Tensor
 from qurate.config import Bottleneck
 from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
-from qurate.data.domains import read_folder
-from qurate.data.lists import domain_of, move_rows, parse_list
+from qurate.data.domains import domain_of, read_folder
+from qurate.data.list_files import list_repeated, move_rows, parse_list
 from qurate.data.samples import UNKNOWN, DataError, Labeled, SealedLabels, Split, Unlabeled, check_integer, take
 from qurate.data.splits import read_mme_split, split_target
 from qurate.errors import ConfigError
@@ -314,7 +314,8 @@ def read_suite_split(
     whole = []
     for domain in (source, target):  # all listed images, whose classes are a part of what is on disk
         path = source_list(lists, domain)
-        whole.append(domain_of(move_rows(parse_list(path), folders), data, name=domain.name, where=str(path)))
+        rows = move_rows(parse_list(path), folders)
+        whole.append(domain_of(list_repeated(rows, data, name=domain.name, where=str(path))))
     return split_target(*whole, shots=shots, seed=seed, validation_shots=held)
 
 

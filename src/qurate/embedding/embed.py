@@ -18,7 +18,8 @@ from torch import Tensor
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.samples import DataError, Split, describe
 from qurate.embedding.backbone import Frozen, FrozenBackbone, choose_device, choose_precision, freeze_backbones
-from qurate.embedding.cache import EmbeddingCache, HashedFile, default_cache, digest_index, hash_files, with_copies
+from qurate.embedding.cache import EmbeddingCache
+from qurate.embedding.digests import HashedFile, default_cache, digest_index, hash_files, with_copies
 from qurate.embedding.forward import (
     CLUSTER_BATCH,
     CPU_BATCH,

@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from qurate.data.images import Transform, UnreadableImageError
 from qurate.embedding.backbone import FrozenBackbone
-from qurate.embedding.cache import HashedFile, file_status
+from qurate.embedding.digests import HashedFile, file_status
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.cluster import RETRIES
-from qurate.runtime.machine import available_cores, keep_freed_memory, torch_threads
+from qurate.runtime.compute import torch_threads
+from qurate.runtime.machine import available_cores, keep_freed_memory
 
 CPU_BATCH = 8
 """Images per forward pass of one CPU worker: 4 to 16 were about equally fast, larger ones only took more memory.

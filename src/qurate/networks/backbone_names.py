@@ -22,7 +22,8 @@ from huggingface_hub import constants, try_to_load_from_cache
 from torch import Tensor
 
 from qurate.errors import ConfigError, QurateError
-from qurate.runtime.machine import available_cores, torch_threads
+from qurate.runtime.compute import torch_threads
+from qurate.runtime.machine import available_cores
 from qurate.runtime.paths import is_file, shorten
 
 Pooling = Literal["class", "mean", "both"]

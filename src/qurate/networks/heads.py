@@ -16,7 +16,7 @@ from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, describe
 from qurate.errors import ConfigError
 from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, set_apart_last_layers
-from qurate.runtime.machine import at_least_float32, without_autocast
+from qurate.runtime.compute import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
 

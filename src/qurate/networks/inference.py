@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from qurate.data.batches import stream_in_order
 from qurate.data.samples import Inputs
 from qurate.networks.heads import Network
-from qurate.runtime.machine import at_least_float32, torch_threads
+from qurate.runtime.compute import at_least_float32, torch_threads
 
 BATCH, IMAGE_BATCH = 512, 32
 """Rows of a batch: of tensors in memory, of image files."""

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from qurate.errors import RunError
 from qurate.runs.model_json import ABOUT_FILE, STAGE, WEIGHTS_FILE
@@ -29,6 +30,8 @@ CURVES_FOLDER = "tensorboard"
 BASELINE_FOLDER = "baseline"
 """S+T of the run: its model and its predictions."""
 EXPORT_FILE = "model.onnx"
+LabelFormat = Literal["label-studio", "fiftyone", "imagefolder", "folders"]
+ExportFormat = Literal["onnx", LabelFormat]
 CARD_FILE, CARD_MARK = "README.md", "<!-- The model card, written by qurate. Remove this line to keep your changes. -->"
 _FILES = (
     CONFIG_FILE,  # moved first: while it is in the replacement, nothing was moved

@@ -20,10 +20,10 @@ from qurate.active.strategies import QueryStrategy
 from qurate.calibration import Calibration, accept_at_precision
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import NetworkConfig
-from qurate.data.class_names import NO_CLASS
-from qurate.data.domains import leave_out
+from qurate.data.class_names import NO_CLASS, NO_FIT
+from qurate.data.domains import domain_of, leave_out
 from qurate.data.images import ImageFiles, Images, Interpolation, OnProgress, Transform, images_in_memory
-from qurate.data.lists import read_frame
+from qurate.data.list_files import list_frame
 from qurate.data.own_images import StrPath, find_images, read_labeled
 from qurate.data.samples import UNKNOWN, DataError
 from qurate.embedding.backbone import freeze_module
@@ -34,8 +34,9 @@ from qurate.networks.backbone_names import MOST_PIXELS
 from qurate.networks.backbones import ConcatenatedBackbones
 from qurate.networks.heads import Network, build_network
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import NO_FIT, HeldOutScores, Novelty, known_probability
+from qurate.novelty import HeldOutScores, Novelty, known_probability
 from qurate.run_results import BaselineComparison
+from qurate.runs.files import ExportFormat
 from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, ModelWarning, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
@@ -387,7 +388,7 @@ class AdaptedModel:
             on_progress: Called with the number of images that are done, and of all.
         """
         if isinstance(labeled, pd.DataFrame):
-            domain, where = read_frame(labeled, "labeled"), "labeled"
+            domain, where = domain_of(list_frame(labeled, "labeled")), "labeled"
         else:
             domain, where = read_labeled(labeled, "labeled"), str(labeled)
         if strange := [name for name in domain.classes if name not in (*self.classes, NO_CLASS)]:
@@ -455,17 +456,36 @@ class AdaptedModel:
         embeddings = found.of(ImageFiles(readable))
         return Looked(readable, embeddings, self.predict_embedded(embeddings), found.unreadable)
 
-    def export(self, path: StrPath, *, force: bool = False) -> Path:
-        """Write an ONNX file for use without qurate, checked against the model. Needs the extra `qurate[onnx]`.
+    def export(
+        self,
+        path: StrPath,
+        *,
+        format: ExportFormat = "onnx",
+        copy: bool = False,
+        force: bool = False,
+    ) -> Path:
+        """Write the model, or the labels of its run, for use without qurate.
 
         Args:
-            path: File to write.
+            path: File or folder to write.
+            format: 'onnx': the model, checked against this one; needs the extra `qurate[onnx]`. Or the images of the
+                run with their labels, as a folder: 'label-studio', 'fiftyone', 'imagefolder' (of Hugging Face), or
+                'folders', one per class.
+            copy: Copy the images; otherwise they are links.
             force: Overwrite it if it exists.
+
+        Raises:
+            ConfigError: If labels are asked for and the model was not written as a run.
         """
         from qurate.runs.export import export_onnx
+        from qurate.runs.label_export import export_labels
 
-        target = as_path(path, "path", "a file to write")
-        return export_onnx(self, target, force=force)
+        target = as_path(path, "path", "a file or folder to write")
+        if format == "onnx":
+            return export_onnx(self, target, force=force)
+        if self.folder is None:
+            raise ConfigError("export: labels belong to a run, and this model was not written as one. Load a run.")
+        return export_labels(self.folder, target, format, copy=copy, force=force).folder
 
     def save(self, folder: StrPath) -> None:
         """Write model.safetensors and model.json, each whole or not at all.

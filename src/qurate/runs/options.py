@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypedDict, get_type_hints
 
+from qurate.active.label_studio import is_export, read_export
 from qurate.config import Device, Precision, RunConfig, TrainingConfig, read_settings
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.presets import Preset
@@ -20,7 +21,7 @@ from qurate.runs.image_sources import Places, choose_places, read_settings_of
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
 from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, is_folder, shorten
-from qurate.runtime.tables import TableError, check_table
+from qurate.runtime.tables import TableError, decode_text, read_head, split_header
 from qurate.runtime.validation import LARGEST_SEED, MOST_STEPS, find_problem, show
 
 BACKBONE = "timm/tf_efficientnet_lite0.in1k"
@@ -56,7 +57,8 @@ class AnswerOptions(TypedDict, total=False):
     previous: Annotated[StrPath | ModelInFolder | None, option("RUN", name="from", constructor=Path)]
     """A finished run to learn on from, with its images and settings, in a third of its steps; it is left as it is."""
     labels: Annotated[StrPath | None, option("FILE")]
-    """Answers: labels.csv of qurate review, or a filled-in table of qurate suggest, beside those in the earlier run."""
+    """Answers: labels.csv of qurate review, a filled-in table of qurate suggest, or Label Studio's export as JSON;
+    beside those in the earlier run."""
 
 
 class BackboneOptions(TypedDict, total=False):
@@ -216,8 +218,11 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 "RUN/labels.csv."
             )
         try:
-            check_table(labels)
-        except TableError as error:
+            if is_export(head := read_head(labels)):
+                read_export(labels, decode_text(labels, labels.read_bytes()))
+            else:
+                split_header(labels, head)
+        except (TableError, DataError) as error:
             raise DataError(f"`labels`: {error}") from error
     return given
 

@@ -14,10 +14,11 @@ from qurate.active.answers import Answer
 from qurate.calibration import LEAST, MOST, Calibration, fit_temperature, match_confidence
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import RunConfig
+from qurate.data.class_names import NO_FIT
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Split
 from qurate.networks.heads import Network
-from qurate.novelty import FALSE_DISCOVERY_RATE, NO_FIT
+from qurate.novelty import FALSE_DISCOVERY_RATE
 from qurate.presets import baseline_of
 from qurate.run_results import FlaggedImages, RunRecord
 from qurate.runs.continue_from import RunData

@@ -1,17 +1,12 @@
-"""The machine: cores, threads, freed memory, precision."""
+"""The machine: cores, freed memory, precision. Loads no torch."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 # Numbers of glibc's <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
@@ -41,17 +36,6 @@ def says_bfloat16(cpuinfo: str) -> bool:
     return any(name.strip() in ("flags", "Features") and _BFLOAT16 & set(what.split()) for name, _, what in lines)
 
 
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let each operation use `count` threads inside the block, also in threads started there; 0 leaves them be."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def keep_freed_memory() -> None:
     """Keep freed buffers for the next allocation, for as long as this process lives.
 
@@ -76,13 +60,3 @@ def _glibc() -> Any:
         return libc if hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt") else None
     except (OSError, TypeError):  # no such way to open the C library here
         return None
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A block in which operations are not cast down, also in a mixed-precision step."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """Half-precision numbers as float32; others as they are."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))

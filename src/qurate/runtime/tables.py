@@ -118,18 +118,18 @@ def split_header(path: Path | str, text: str) -> list[str]:
     return names
 
 
-def check_table(path: Path) -> None:
-    """Judge the beginning of a CSV table, before anything heavy is loaded.
+def read_head(path: Path) -> str:
+    """The beginning of a text file, to judge it by before anything heavy is loaded.
 
     Raises:
-        TableError: If its encoding or separator is another, or it cannot be read.
+        TableError: If its encoding is another, or it cannot be read.
     """
     try:
         with path.open("rb") as file:
             head = file.read(2**16)
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror}).") from error
-    split_header(path, decode_text(path, head))
+    return decode_text(path, head)
 
 
 def is_text(name: str) -> bool:

@@ -16,7 +16,7 @@ from qurate.networks.heads import Network
 from qurate.networks.inference import infer, log_probabilities
 from qurate.novelty import HeldOutScores, Novelty, ScoreFitter, fit_novelty
 from qurate.presets import baseline_of, is_baseline
-from qurate.runtime.machine import torch_threads
+from qurate.runtime.compute import torch_threads
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from qurate.config import DQNConfig, QLearningConfig, RunConfig
-from qurate.runtime.machine import torch_threads
+from qurate.runtime.compute import torch_threads
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.callbacks import Action, Callback
 from qurate.selection.environment import SelectionEnv, observation_shape, relations_of_all
