@@ -739,7 +739,7 @@ def test_labels_are_corrected_in_the_table_of_issues(world: Path, run: Path, tmp
 
 def test_a_class_must_keep_a_labelled_image(world: Path, run: Path, tmp_path: Path) -> None:
     correct(run, dict.fromkeys(labeled_files(world, "labeled", NAMES[0]), "none"))
-    with pytest.raises(DataError, match=f"{NAMES[0]} would have no image left in the labelled target"):
+    with pytest.raises(DataError, match=f"'{NAMES[0]}' would have no image left in the labelled target"):
         go_on(world, run, tmp_path / "better")
     assert not (tmp_path / "better").exists()
 

@@ -84,6 +84,11 @@ def test_a_prediction_counts_where_it_is_as_sure_as_of_its_class_on_the_mean() -
     assert find_label_issues(probabilities.log(), labels).tolist() == [5]
 
 
+def test_a_prediction_below_one_half_contradicts_nothing() -> None:
+    probabilities = torch.tensor([[0.3, 0.4, 0.3], [0.4, 0.3, 0.3], [0.45, 0.3, 0.25], [0.51, 0.3, 0.19]])
+    assert find_label_issues(probabilities.log(), torch.tensor([0, 0, 1, 1])).tolist() == [3]
+
+
 def test_the_table_names_files_and_leaves_out_what_people_checked() -> None:
     log_probs = torch.tensor([[0.99, 0.01], [0.02, 0.98], [0.05, 0.95], [0.9, 0.1]]).log()
     labels, files = torch.tensor([0, 0, 1, 1]), ["a", "b", "c", "d"]

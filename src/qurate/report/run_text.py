@@ -188,7 +188,7 @@ def issues_in_words(record: RunRecord) -> tuple[str, ...]:
     return (
         f"{count(len(issues), 'label')} of {images:,} labelled images may be wrong: {where}. Models that had not "
         "learned from that image predict another class, and are at least as sure of it as they are, on average, of "
-        "images with that label.",
+        "images that are labelled with it.",
         "Not all of them are wrong: models err too, most of all where classes resemble each other. Look at the worst "
         "first, and stop where the labels are right.",
     )

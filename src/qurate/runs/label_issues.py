@@ -66,7 +66,8 @@ def find_label_issues(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Images whose label is contradicted, the least probable label first, as positions.
 
     Confident learning (Northcutt et al., 2021): the predicted class is not the label, and its probability is at least
-    the mean that images labelled with that class have for it.
+    the mean that images labelled with that class have for it. It must also be at least one half (our choice): where
+    classes are hard, that mean can be low.
 
     Args:
         log_probs: By models that had not learned from the image, (N, K); NaN where there are none.
@@ -80,7 +81,8 @@ def find_label_issues(log_probs: Tensor, labels: Tensor) -> Tensor:
         for each in (own, torch.ones_like(own))
     )
     sure, predicted = probabilities.max(dim=1)
-    contradicts = judged & (predicted != labels) & (sizes[predicted] > 0) & (sure >= (sums / sizes)[predicted])
+    least = (sums / sizes)[predicted].clamp(min=0.5)  # NaN, which nothing reaches, for a class without images
+    contradicts = judged & (predicted != labels) & (sure >= least)
     found = contradicts.nonzero().squeeze(1)
     return found[own[found].argsort(stable=True)]
 
