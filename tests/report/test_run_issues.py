@@ -94,5 +94,5 @@ def test_without_mistakes_only_that_is_said(tmp_path: Path) -> None:
     record = finished_run(tmp_path / "images")
     held_out = held_out_images(record.labeled, np.full(6, 0.9), np.ones(6, dtype=bool))
     said = written(finished_run(tmp_path / "again", held_out=held_out), tmp_path).said("confusion")
-    assert "0 predictions are not the label" in said
+    assert "Every prediction is the label." in said
     assert "surest" not in said
