@@ -10,8 +10,10 @@ import pandas as pd
 
 from qurate.calibration import Calibration
 
-HELD_OUT = ["probability", "uncalibrated", "right"]
+HELD_OUT = ["file", "label", "predicted", "probability", "uncalibrated", "right"]
 """Columns on held-out images: the probability of the prediction, calibrated and not, and whether it is right."""
+LABEL_ISSUES = ["file", "part", "label", "suggested", "probability", "label_probability"]
+"""Columns of label_issues.csv: part is 'source' or 'labeled', probability that of the suggested class."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,7 @@ class RunRecord:
         answers: The answers that the run learned from; None where there are none.
         flagged: Images that fit none of the classes; None where that was not looked for.
         suggested: What to label next, the most useful first, as `qurate suggest` writes it; empty where there is none.
+        label_issues: Labels that models contradict which had not learned them, the worst first; columns `LABEL_ISSUES`.
     """
 
     title: str
@@ -239,3 +242,4 @@ class RunRecord:
     answers: RunAnswers | None = None
     flagged: FlaggedImages | None = None
     suggested: pd.DataFrame = field(default_factory=pd.DataFrame)
+    label_issues: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=LABEL_ISSUES))

@@ -9,7 +9,7 @@ from qurate.report.run_page import write_run_page
 from qurate.run_results import RunRecord
 
 VOID = {"meta", "link", "img", "br", "wbr", "input", "hr"}
-PARTS = ("outcome", "domains", "chosen", "rounds", "classes", "sure", "map", "next", "steps", "about")
+PARTS = ("outcome", "labels", "domains", "chosen", "rounds", "classes", "sure", "map", "next", "steps", "about")
 
 
 class Page(HTMLParser):

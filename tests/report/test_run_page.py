@@ -291,7 +291,14 @@ def test_the_same_record_gives_the_same_page(tmp_path: Path) -> None:
 
 
 HELD_OUT = pd.DataFrame(
-    {"probability": [0.9, 0.5, 0.7, 0.35], "uncalibrated": [1.0, 0.97, 0.99, 0.9], "right": [True, False, True, False]}
+    {
+        "file": ["a.png", "b.png", "c.png", "d.png"],
+        "label": ["mug", "mug", "pen", "pen"],
+        "predicted": ["mug", "pen", "pen", "desk_lamp"],
+        "probability": [0.9, 0.5, 0.7, 0.35],
+        "uncalibrated": [1.0, 0.97, 0.99, 0.9],
+        "right": [True, False, True, False],
+    }
 )
 
 

@@ -171,7 +171,7 @@ def test_the_page_shows_what_fits_no_class_worst_first(tmp_path: Path) -> None:
     record = cluttered_run(tmp_path, classes=tuple(f"class {k}" for k in range(15)))
     page = written(record, tmp_path)
     parts = tuple(section["id"] for section in page.all("section"))
-    assert parts == ("outcome", "unknown", *PARTS[1:])
+    assert parts == ("outcome", "unknown", *PARTS[1:6], "confusion", *PARTS[6:])
     assert {"href": "#unknown"} in page.all("a")
     said = page.said("unknown")
     assert all(sentence.replace("\u00a0", " ").replace("`", "") in said for sentence in flagged_in_words(record))

@@ -306,7 +306,7 @@ def test_what_cannot_be_used_is_said_and_does_no_harm(world: Path, run: Path, tm
     for said in (
         "1 row of ",
         "1 answer of ",
-        "are not among the unlabelled ones",
+        "are not among those of this run",
         "'giraffe' (1) is no class of the run, for a new class needs 3 images; until then these images count as",
     ):
         assert any(said in line for line in watcher.lines), said
@@ -537,7 +537,7 @@ def _with_everything_answered(run: Path) -> None:
         (_without_places, r"`source`, `labeled`, `unlabeled` must be given\. The settings of the earlier"),
         (_with_other_weights, r"must have its backbone, timm/test_resnet, with the same weights"),
         (_with_bad_positives, r"positives\.csv: damaged"),
-        (_with_answers_about_nothing, r"none of the 2 answers of .* is about an unlabelled image of this run"),
+        (_with_answers_about_nothing, r"none of the 2 answers of .* is about an image of this run"),
         (_with_everything_answered, r"23 of the 24 unlabelled images are answered"),
     ],
 )
@@ -654,3 +654,116 @@ def test_what_changed_since_the_previous_run() -> None:
     assert (found.positives, found.confirmed) == (4, 1)
     assert found.left.to_numpy().tolist() == [["b", "cat", "dog"], ["c", "cat", "wrong"]]
     assert (found.changed, found.open) == (2, 3), "an image that was not there before did not change"
+
+
+def labeled_files(world: Path, part: str, name: str) -> list[str]:
+    return sorted(str(path) for path in (world / part / name).iterdir())
+
+
+def correct(run: Path, labels: Mapping[str, str]) -> None:
+    """Add answers about labelled images to RUN/labels.csv: a class, or 'none'."""
+    AnswerLog(run / "labels.csv").add(
+        [
+            {
+                "file": file,
+                "answer": "none" if label == "none" else "label",
+                "label": "" if label == "none" else label,
+                "predicted": "",
+                "asked": "",
+            }
+            for file, label in labels.items()
+        ]
+    )
+
+
+def test_an_answer_about_a_labelled_image_replaces_its_label(world: Path, run: Path, tmp_path: Path) -> None:
+    before, first, second = snapshot(world / "source"), NAMES[0], NAMES[1]
+    source, labeled = labeled_files(world, "source", first), labeled_files(world, "labeled", first)
+    correct(run, {source[0]: second, source[1]: "none", labeled[0]: "none", source[2]: first})
+    watcher = Watcher()
+    done = go_on(world, run, tmp_path / "better", reporter=watcher)
+    record = done.record
+    assert record is not None
+    labels = record.source.set_index("file")["label"]
+    assert labels[source[0]] == second
+    assert labels[source[2]] == first
+    assert source[1] not in labels.index
+    assert labeled[0] not in record.labeled["file"].tolist()
+    assert len(record.labeled) == 8
+    assert snapshot(world / "source") == before
+    said = " ".join(watcher.lines)
+    assert "1 label of labelled images corrected, and 2 images left out" in said
+    assert "So the run starts anew" in said
+    assert record.comparison is not None  # S+T had learned from the labels before
+    assert record.answers is None
+    assert not set(read_csv(tmp_path / "better" / "label_issues.csv")["file"]) & {source[0], source[2]}
+    kept = AnswerLog(tmp_path / "better" / "labels.csv").current()
+    assert {file: row.label or row.answer for file, row in kept.items()} == {
+        source[0]: second,
+        source[1]: "none",
+        labeled[0]: "none",
+        source[2]: first,
+    }
+
+
+def test_corrected_labels_stay_and_the_next_run_continues(world: Path, run: Path, tmp_path: Path) -> None:
+    file = labeled_files(world, "source", NAMES[0])[0]
+    correct(run, {file: NAMES[1]})
+    go_on(world, run, tmp_path / "better", compare=False)
+    with pytest.raises(DataError, match="has learned from all of the 1 answer"):
+        go_on(world, tmp_path / "better", tmp_path / "best")
+    asked = files_of(run)[0]
+    answer(tmp_path / "better", {asked: truth_of(asked)})
+    watcher = Watcher()
+    record = go_on(world, tmp_path / "better", tmp_path / "best", reporter=watcher).record
+    assert record is not None
+    assert record.source.set_index("file")["label"][file] == NAMES[1]
+    assert "starts anew" not in " ".join(watcher.lines)
+    assert record.answers is not None
+    assert record.answers.labeled == 1
+
+
+def test_labels_are_corrected_in_the_table_of_issues(world: Path, run: Path, tmp_path: Path) -> None:
+    first, second, third = (labeled_files(world, part, NAMES[0])[0] for part in ("source", "labeled", "source"))
+    rows = [(first, "source", NAMES[1], "", 0.9, 0.1), (second, "labeled", NAMES[0], NAMES[1], 0.9, 0.1)]
+    columns = ["file", "part", "label", "suggested", "probability", "label_probability"]
+    (tmp_path / "issues.csv").write_bytes(to_csv(pd.DataFrame(rows, columns=columns)))
+    record = go_on(world, run, tmp_path / "better", labels=tmp_path / "issues.csv", compare=False).record
+    assert record is not None
+    assert record.source.set_index("file")["label"][third] == NAMES[1]
+    assert record.labeled.set_index("file")["label"][second] == NAMES[0]
+    whole = begin(world, tmp_path / "whole", labels=tmp_path / "issues.csv").record  # without the run before
+    assert whole is not None
+    assert whole.source.set_index("file")["label"][first] == NAMES[1]
+
+
+def test_a_class_must_keep_a_labelled_image(world: Path, run: Path, tmp_path: Path) -> None:
+    correct(run, dict.fromkeys(labeled_files(world, "labeled", NAMES[0]), "none"))
+    with pytest.raises(DataError, match=f"'{NAMES[0]}' would have no image left in the labelled target"):
+        go_on(world, run, tmp_path / "better")
+    assert not (tmp_path / "better").exists()
+
+
+def test_a_copy_of_a_labelled_image_that_was_left_out_gets_no_prediction(tmp_path: Path) -> None:
+    make_folders(tmp_path, unlabeled=8)
+    save_weights(tmp_path / "w.safetensors")
+    labeled = labeled_files(tmp_path, "labeled", NAMES[0])[0]
+    copy = shutil.copy(labeled, tmp_path / "unlabeled" / f"copy{Path(labeled).suffix}")
+    (tmp_path / "labels.csv").write_text(f"file,label\n{labeled},none\n")
+    begin(tmp_path, tmp_path / "run", labels=tmp_path / "labels.csv")
+    row = predictions_of(tmp_path / "run").loc[str(copy)]
+    assert (row["label"], row["probability"]) == ("", "")
+    assert "same image as the labelled" in row["problem"]
+
+
+def test_a_wrong_label_of_the_source_is_listed(tmp_path: Path) -> None:
+    make_folders(tmp_path, unlabeled=8)
+    save_weights(tmp_path / "w.safetensors")
+    for number in range(6, 20):  # enough to tell
+        for name in NAMES:
+            paint(tmp_path / "source" / name / f"more {number}.png", COLORS[name], seed=number)
+    wrong = tmp_path / "source" / NAMES[0] / "wrong.png"
+    paint(wrong, COLORS[NAMES[1]], seed=99)
+    begin(tmp_path, tmp_path / "run", compare=True)
+    table = read_csv(tmp_path / "run" / "label_issues.csv")
+    assert table[["file", "part", "label", "suggested"]].iloc[0].tolist() == [str(wrong), "source", NAMES[0], NAMES[1]]

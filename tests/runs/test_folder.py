@@ -73,6 +73,7 @@ def test_a_killed_run_resumes_to_the_same_files(place: dict[str, Any], tmp_path:
         "README.md",
         "config.json",
         "examples.csv",
+        "label_issues.csv",
         "metrics.csv",
         "model.json",
         "model.safetensors",

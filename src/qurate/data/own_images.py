@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -63,6 +63,8 @@ class Parts:
         split: Image files; nothing is sealed, for no one knows the hidden labels.
         notes: Sentences on what was left out.
         added: Classes without an image in `source` and `labeled`, which people added while answering; the last of all.
+        corrected: Images of `source` and `labeled` whose label people corrected, by absolute path, and the class that
+            they have now; empty for those that are left out.
     """
 
     domains: Mapping[str, Domain]
@@ -71,6 +73,7 @@ class Parts:
     split: Split
     notes: tuple[str, ...]
     added: tuple[str, ...] = ()
+    corrected: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -116,7 +119,7 @@ class Parts:
     def without(self, unreadable: Mapping[Path, str]) -> Parts:
         """The parts without files that turned out to be unreadable, and whatever has the same content.
 
-        Where there are any, the result has no added classes.
+        Where there are any, the result has no added classes and no corrected labels.
 
         Raises:
             DataError: If too little is left.
@@ -136,7 +139,11 @@ class Parts:
 
     def twins(self) -> dict[Path, Path]:
         """The unlabelled images that are no part of the split, each with the labelled image that it is the same as."""
-        labeled = {self.contents[path].digest: path for path in reversed(paths_of(self.split.target_labeled))}
+        given = (
+            paths_of(self.split.target_labeled),
+            paths_of(self.domains["labeled"]),
+        )  # an answer may have dropped some
+        labeled = {self.contents[path].digest: path for paths in reversed(given) for path in reversed(paths)}
         kept = set(paths_of(self.split.target_unlabeled))
         left_out = [path for path in paths_of(self.domains["unlabeled"]) if path not in kept]
         return {path: labeled[self.contents[path].digest] for path in left_out}

@@ -31,7 +31,14 @@ from qurate.report.run_figures import (
     reliability_figure,
     rounds_figure,
 )
-from qurate.report.run_tables import acceptance_table, class_rows, moved_in, predicted
+from qurate.report.run_tables import (
+    acceptance_table,
+    class_rows,
+    confusion_matrix,
+    moved_in,
+    predicted,
+    surest_mistakes,
+)
 from qurate.report.run_text import (
     CONFUSIONS,
     answers_in_words,
@@ -39,11 +46,12 @@ from qurate.report.run_text import (
     count_unknown,
     flagged_in_words,
     how_sure,
+    issues_in_words,
     outcome,
     witnesses,
 )
 from qurate.run_results import RunRecord
-from qurate.runtime.commands import suggest_from
+from qurate.runtime.commands import learn_from, suggest_from
 from qurate.runtime.files import write_atomically
 from qurate.selection.algorithm import Adaptation
 from qurate.selection.pseudo_labels import view
@@ -56,6 +64,8 @@ PAIRS = 12
 """Classes shown in both domains."""
 GALLERY = 24
 """Trusted pseudo-labels shown in each part of the gallery, images of no class, and images to label next."""
+FEW = 12
+"""Labels to check and sure mistakes that are shown."""
 
 
 def gather_record(
@@ -245,6 +255,27 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
         )
         for file, label, known in _rows(_worst(record), "file", "label", "known")
     ]
+    issues = [
+        thumbnails.card(
+            file,
+            f"labelled {label}, perhaps {suggested}",
+            f"{suggested}?",
+            f"labelled {label}",
+            f"{percent(sure)} sure",
+            "source" if part == "source" else "target",
+        )
+        for file, part, label, suggested, sure in _rows(
+            record.label_issues.head(FEW), "file", "part", "label", "suggested", "probability"
+        )
+    ]
+    mistakes = [
+        thumbnails.card(
+            file, f"labelled {label}, taken for {named}", label, f"taken for {named}", f"{percent(sure)} sure"
+        )
+        for file, label, named, sure in _rows(
+            surest_mistakes(record).head(FEW), "file", "label", "predicted", "probability"
+        )
+    ]
     doubtful, exemplary = (
         [
             thumbnails.card(
@@ -265,6 +296,11 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
         flagged_sentences=flagged_in_words(record),
         strange=strange,
         perhaps_unknown=count_unknown(record)[0],
+        issue_sentences=issues_in_words(record),
+        issues=issues,
+        correct=learn_from(run, "--labels", str(run / "label_issues.csv")).command,
+        confusion=confusion_matrix(record),
+        mistakes=mistakes,
         interval=interval_figure(record.comparison) if record.comparison else None,
         pairs=pairs,
         suggested=guesses,

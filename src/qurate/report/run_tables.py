@@ -124,3 +124,53 @@ def acceptance_table(record: RunRecord) -> list[AcceptanceRow]:
         interval = wilson_interval(int(right.sum()), len(right)) if len(right) >= LEAST_HELD_OUT else None
         rows.append(AcceptanceRow(probability, len(accepted), float(accepted.mean()), len(right), interval))
     return rows
+
+
+MOST_CONFUSED = 12
+"""Classes in the confusion matrix; of more, those that are confused most often. Our choice."""
+
+
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """What held-out images were taken for.
+
+    Args:
+        names: The classes that are shown.
+        rows: Of each, how many images with that label were predicted as each of `names`, and as a class besides.
+        classes: How many classes there are in all.
+        images: How many held-out images.
+        wrong: How many of them are not predicted as labelled.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[int, ...], ...]
+    classes: int
+    images: int
+    wrong: int
+
+
+def confusion_matrix(record: RunRecord) -> ConfusionMatrix | None:
+    """Labels against predictions of held-out images; only the most confused classes where there are many."""
+    table = record.held_out
+    if table.empty:
+        return None
+    pairs = Counter(zip(table["label"], table["predicted"], strict=True))
+    wrong = {pair: images for pair, images in pairs.items() if pair[0] != pair[1]}
+    names = record.classes
+    if len(names) > MOST_CONFUSED:
+        worst = sorted(wrong, key=lambda pair: (-wrong[pair], pair))
+        chosen = list(dict.fromkeys(name for pair in worst for name in pair))[:MOST_CONFUSED]
+        names = tuple(name for name in record.classes if name in chosen)
+    rows = []
+    for label in names:
+        cells = tuple(pairs[label, name] for name in names)
+        rows.append((*cells, sum(n for pair, n in pairs.items() if pair[0] == label) - sum(cells)))
+    return ConfusionMatrix(names, tuple(rows), len(record.classes), len(table), sum(wrong.values()))
+
+
+def surest_mistakes(record: RunRecord) -> pd.DataFrame:
+    """Held-out images that are not predicted as labelled, those first of which the model is surest."""
+    table = record.held_out
+    if table.empty:
+        return table
+    return table[~table["right"].astype(bool)].sort_values("probability", ascending=False, kind="stable")

@@ -171,6 +171,29 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
     )
 
 
+def issues_in_words(record: RunRecord) -> tuple[str, ...]:
+    """How many labels are contradicted, what that means, and what to do."""
+    issues, images = record.label_issues, len(record.source) + len(record.labeled)
+    if issues.empty:
+        return (
+            f"No label of the {images:,} labelled images was found that models contradict which had not learned from "
+            "that image.",
+        )
+    parts = {part: int((issues["part"] == part).sum()) for part in ("source", "labeled")}
+    where = " and ".join(
+        f"{number:,} in the {name}"
+        for name, number in (("source", parts["source"]), ("labelled target", parts["labeled"]))
+        if number
+    )
+    return (
+        f"{count(len(issues), 'label')} of {images:,} labelled images may be wrong: {where}. Models that had not "
+        "learned from that image predict another class, and are at least as sure of it as they are, on average, of "
+        "images that are labelled with it.",
+        "Not all of them are wrong: models err too, most of all where classes resemble each other. Look at the worst "
+        "first, and stop where the labels are right.",
+    )
+
+
 def count_unknown(record: RunRecord) -> tuple[int, int]:
     """How many images fit none of the classes, about and at least, whether they can be told or not; else 0."""
     if (found := record.flagged) is None:

@@ -21,7 +21,7 @@ from qurate.active.answers import LABELS_FILE, Answer, AnswersFile, count_right,
 from qurate.config import RunConfig, TrainingConfig
 from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.data.own_images import Parts, paths_of
-from qurate.data.samples import Inputs, Split, take
+from qurate.data.samples import Inputs, Labeled, Split, take
 from qurate.embedding.backbone import Frozen, transforms_of
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.methods import build_method
@@ -246,7 +246,7 @@ class AppliedAnswers:
     def lines(self, previous: PreviousRun | None) -> list[str]:
         """A summary for the person who started the run, one sentence each."""
         if not len(self):
-            return []
+            return [*self.notes]
         start = "" if previous is None else f" They are about {previous.folder}."
         earlier = f", and {self.earlier} that the run before had learned from" if self.earlier else ""
         new = _count(len(self) - self.earlier, "answer")
@@ -288,6 +288,15 @@ class RunData:
         return take(self.whole.target_unlabeled.inputs, self.applied.indices)
 
 
+def take_answers(parts: Parts, answers: AnswersFile | None) -> Parts:
+    """The parts with the classes that answers add, and with the labels that they correct.
+
+    Raises:
+        DataError: If a name is none for a class, or a class would lose its last labelled image of a domain.
+    """
+    return parts if answers is None else correct_labels(add_classes(parts, answers), answers)
+
+
 def add_classes(parts: Parts, answers: AnswersFile | None) -> Parts:
     """The parts with the classes that answers add: names of their own that enough unlabelled images were given.
 
@@ -296,6 +305,46 @@ def add_classes(parts: Parts, answers: AnswersFile | None) -> Parts:
     """
     counts = Counter() if answers is None else _new_names(answers, parts)
     return parts.add_classes(sorted(name for name, images in counts.items() if images >= LEAST_IMAGES))
+
+
+def correct_labels(parts: Parts, answers: AnswersFile) -> Parts:
+    """The parts with the labels that answers give images of source and labelled target; the files stay as they are.
+
+    An image whose answer is no class of the parts is left out.
+
+    Raises:
+        DataError: If a class would lose its last labelled image of a domain.
+    """
+    split, corrected = parts.split, dict(parts.corrected)
+    said = {whole_path(row.file): row.label for row in answers.current.values()}
+
+    def correct(part: Labeled, where: str) -> Labeled:
+        labels = part.labels.clone()
+        for i, path in enumerate(map(whole_path, paths_of(part))):
+            if path in said:
+                labels[i] = split.classes.index(said[path]) if said[path] in split.classes else -1
+                if labels[i] != part.labels[i]:
+                    corrected[path] = said[path] if labels[i] >= 0 else ""
+        if lost := sorted(set(part.labels.tolist()) - set(labels.tolist())):
+            raise DataError(
+                f"labels: {answers.path}: with the corrected labels {list_some([split.classes[k] for k in lost])} "
+                f"would have no image left in the {where}. Answer about one of its images again, or add images."
+            )
+        kept = (labels >= 0).nonzero().squeeze(1)
+        return Labeled(take(part.inputs, kept), labels[kept])
+
+    source, labeled = correct(split.source, "source"), correct(split.target_labeled, "labelled target")
+    split = dataclasses.replace(split, source=source, target_labeled=labeled)
+    return dataclasses.replace(parts, split=split, corrected=corrected)
+
+
+def fingerprint_corrections(parts: Parts) -> dict[str, Any] | None:
+    """How many labels of the parts answers have corrected, and a digest of which; None where there are none."""
+    if not parts.corrected:
+        return None
+    rows = sorted("\0".join(pair) for pair in parts.corrected.items())
+    digest = hashlib.sha256("\n".join(rows).encode("utf-8", errors="surrogateescape"))
+    return {"images": len(rows), "sha256": digest.hexdigest()}
 
 
 def _new_names(answers: AnswersFile, parts: Parts) -> Counter[str]:
@@ -336,6 +385,8 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
     order = sorted(found, key=lambda i: not is_known[i])  # stable: otherwise in the order of the file
     answers = tuple(found[i] for i in order)
     labels = [classes.index(row.label) if row.label in classes else -1 for row in answers]
+    labeled = {whole_path(file) for name in ("source", "labeled") for file in paths_of(parts.domains[name])}
+    lost = sum(whole_path(row.file) not in labeled for row in others)
     applied = AppliedAnswers(
         torch.tensor(order, dtype=torch.int64),
         answers,
@@ -343,12 +394,47 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
         sum(is_known.values()),
         tuple(others),
         (
-            *_notes(answers_file, len(answers_file.current) - len(found)),
+            *_notes(answers_file, lost),
+            *_notes_on_labels(parts, previous),
             *_notes_on_classes(parts, _new_names(answers_file, parts), answers, previous),
         ),
     )
-    _check(applied, answers_file, len(files), previous)
+    if not len(applied) and lost == len(others):
+        raise DataError(
+            f"labels: none of the {_count(len(answers_file.current), 'answer')} of {answers_file.path} is about an "
+            "image of this run, by its file name. Is it the file of another run? Where its paths are relative, run "
+            "from the folder that it was started in."
+        )
+    _check(applied, answers_file, parts, previous)
     return applied
+
+
+def _relabels(parts: Parts, previous: PreviousRun) -> bool:
+    """Whether the labelled images have other labels than in the run before."""
+    return fingerprint_corrections(parts) != previous.settings.get("corrected_labels")
+
+
+def starts_anew(parts: Parts, previous: PreviousRun | None) -> bool:
+    """Whether the classes or the labels of labelled images are other ones than in the run before."""
+    return previous is not None and (parts.split.classes != previous.model.classes or _relabels(parts, previous))
+
+
+def _notes_on_labels(parts: Parts, previous: PreviousRun | None) -> list[str]:
+    """How many labels answers corrected, and whether the run starts anew for that."""
+    notes = []
+    if parts.corrected:
+        gone = sum(not label for label in parts.corrected.values())
+        left_out = f", and {_count(gone, 'image')} left out" if gone else ""
+        notes.append(
+            f"labels: {_count(len(parts.corrected) - gone, 'label')} of labelled images corrected{left_out}, as the "
+            "answers say; the files stay as they are."
+        )
+    if previous is not None and _relabels(parts, previous):
+        notes.append(
+            "labels: the labels of labelled images are other ones than in the run before, from which plain training "
+            "(S+T) and the comparison had learned. So the run starts anew."
+        )
+    return notes
 
 
 def _notes_on_classes(
@@ -390,8 +476,8 @@ def _notes(file: AnswersFile, lost: int) -> list[str]:
         )
     if lost:
         notes.append(
-            f"labels: {_count(lost, 'answer')} of {file.path} concern images that are not among the unlabelled ones of "
-            "this run, by their file names; they change nothing."
+            f"labels: {_count(lost, 'answer')} of {file.path} concern images that are not among those of this run, by "
+            "their file names; they change nothing."
         )
     return notes
 
@@ -400,18 +486,17 @@ def _count(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _check(applied: AppliedAnswers, file: AnswersFile, n_files: int, previous: PreviousRun | None) -> None:
-    count = _count(len(file.current), "answer")
-    if not len(applied):
-        raise DataError(
-            f"labels: none of the {count} of {file.path} is about an unlabelled image of this run, by its file name. "
-            "Is it the file of another run? Where its paths are relative, run from the folder that it was started in."
-        )
+def _check(applied: AppliedAnswers, file: AnswersFile, parts: Parts, previous: PreviousRun | None) -> None:
+    n_files = len(parts.split.target_unlabeled)
     # as many as it had learned: nothing was taken back either
-    if previous is not None and applied.earlier == len(applied) == len(previous.learned):
+    if (
+        previous is not None
+        and applied.earlier == len(applied) == len(previous.learned)
+        and not _relabels(parts, previous)
+    ):
         raise DataError(
-            f"labels: {previous.folder} has learned from all of the {count} of {file.path} already. Answer more, for "
-            f"example on the page of 'qurate review {previous.folder}'."
+            f"labels: {previous.folder} has learned from all of the {_count(len(file.current), 'answer')} of "
+            f"{file.path} already. Answer more, for example on the page of 'qurate review {previous.folder}'."
         )
     if n_files - len(applied) < _LEAST_LEFT:
         raise DataError(

@@ -23,7 +23,7 @@ FULL_FILE, FULL_FOLDS_FILE = "full.safetensors", "full_folds.safetensors"
 """Checkpoint of training all layers, and predictions of its folds."""
 PREDICTIONS_FILE, POSITIVES_FILE, METRICS_FILE = "predictions.csv", "positives.csv", "metrics.csv"
 REPORT_FILE = "report.html"
-EXAMPLES_FILE, SUGGESTIONS_FILE = "examples.csv", "suggestions.csv"
+EXAMPLES_FILE, SUGGESTIONS_FILE, ISSUES_FILE = "examples.csv", "suggestions.csv", "label_issues.csv"
 IMAGES_FILE = "images.csv"
 """Which images an unfinished run was started with."""
 CURVES_FOLDER = "tensorboard"
@@ -47,6 +47,7 @@ _FILES = (
     METRICS_FILE,
     EXAMPLES_FILE,
     SUGGESTIONS_FILE,
+    ISSUES_FILE,
     REPORT_FILE,
     CARD_FILE,
     WEIGHTS_FILE,

@@ -31,6 +31,7 @@ from qurate.runs.files import (
     FULL_FILE,
     FULL_FOLDS_FILE,
     IMAGES_FILE,
+    ISSUES_FILE,
     METRICS_FILE,
     POSITIVES_FILE,
     PREDICTIONS_FILE,
@@ -349,12 +350,13 @@ class RunFolder:
             model.write(baseline.path)
 
     def write_page(self, record: RunRecord, model: AdaptedModel) -> None:
-        """Write metrics.csv, suggestions.csv, the page, and the model card unless a person has a README.md there."""
+        """Write three tables, the page, and the model card unless a person has a README.md there."""
         from qurate.report.run_page import metrics_table, write_run_page
         from qurate.runs.card import make_card
 
         self._write(METRICS_FILE, to_csv(metrics_table(record)))
         self._write(SUGGESTIONS_FILE, to_csv(record.suggested))
+        self._write(ISSUES_FILE, to_csv(record.label_issues))
         with disk_errors(self.path):
             write_run_page(record, self.work / REPORT_FILE, self.path.absolute())
         if is_our_card(self.work / CARD_FILE):

@@ -43,7 +43,7 @@ def measure_improvement(
     if not setup.compare:
         return None, "The comparison was switched off."
     if setup.anew:
-        return None, "The run started anew with other classes, and its plain training (S+T) has learned all answers."
+        return None, "The run started anew, and its plain training (S+T) has learned all answers."
     if len(chosen) < LEAST:
         return None, (
             f"{len(chosen) or 'None'} of the new answers with a class {'was' if len(chosen) < 2 else 'were'} drawn at "

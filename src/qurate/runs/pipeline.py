@@ -32,7 +32,14 @@ from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
 from qurate.presets import baseline_of, is_baseline
 from qurate.report.next_steps import steps_after
 from qurate.report.run_page import gather_record
-from qurate.report.run_text import answers_in_words, class_warnings, flagged_in_words, improvement_in_words, outcome
+from qurate.report.run_text import (
+    answers_in_words,
+    class_warnings,
+    flagged_in_words,
+    improvement_in_words,
+    issues_in_words,
+    outcome,
+)
 from qurate.run_results import BaselineComparison, RunRecord
 from qurate.runs.callbacks import PhaseProgress, TensorBoardCurves
 from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
@@ -40,13 +47,17 @@ from qurate.runs.continue_from import (
     AppliedAnswers,
     PreviousRun,
     RunData,
-    add_classes,
     apply_answers,
+    fingerprint_corrections,
+    starts_anew,
     summarize_answers,
+    take_answers,
+    whole_path,
 )
-from qurate.runs.files import CURVES_FOLDER, REPORT_FILE
+from qurate.runs.files import CURVES_FOLDER, ISSUES_FILE, REPORT_FILE
 from qurate.runs.full_training import train_all_layers
 from qurate.runs.improvement import measure_improvement
+from qurate.runs.label_issues import label_issue_table, leave_one_out, rank_label_issues
 from qurate.runs.model import AdaptedModel, Looked
 from qurate.runs.predictions import (
     calibrate,
@@ -96,7 +107,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
     for line in (*parts.lines(), *describe_shares(setup.config)):
         reporter.say(line)
-    parts = add_classes(parts, setup.answers)
+    parts = take_answers(parts, setup.answers)
     setup = choose_start(setup, parts)
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)
@@ -123,9 +134,8 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
 
 
 def choose_start(setup: RunSetup, parts: Parts) -> RunSetup:
-    """The setup of a run that starts anew if answers about another one gave it other classes than that had."""
-    previous = setup.previous
-    return dataclasses.replace(setup, anew=previous is not None and parts.split.classes != previous.model.classes)
+    """The setup, of a run that starts anew if answers about another one gave it other classes or labels."""
+    return dataclasses.replace(setup, anew=starts_anew(parts, setup.previous))
 
 
 def _apply_answers(setup: RunSetup, parts: Parts) -> AppliedAnswers:
@@ -142,7 +152,7 @@ def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: R
     if folder is None:
         return
     known = make_settings(setup, parts, frozen)
-    for name in ("data", "added_classes"):  # an image may turn out to be unreadable
+    for name in ("data", "added_classes", "corrected_labels"):  # an image may turn out to be unreadable
         known.pop(name, None)
     folder.check(known)
     before, now = folder.processes_before(), setup.config.execution.processes
@@ -171,6 +181,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "run": to_dict(setup.config),
         **({} if setup.full is None else {"full": to_dict(setup.full)}),
         **({"added_classes": list(parts.added)} if parts.added else {}),
+        **({"corrected_labels": fingerprint_corrections(parts)} if parts.corrected else {}),
     }
 
 
@@ -187,16 +198,16 @@ def load_inputs(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporte
     if setup.train == "head":
         show = partial(reporter.show, "embedding")
         found = embed_files(paths, frozen, cache=setup.cache, device=setup.config.execution.device, on_progress=show)
-        sound = add_classes(parts.without(found.unreadable), setup.answers)
+        sound = take_answers(parts.without(found.unreadable), setup.answers)
         split = put_embeddings(sound.split, found)
     elif setup.prepare is not None:
         show = partial(reporter.show, "storing images at training size")
         stored, unreadable = prepare_images(paths, transforms_of(frozen)[0], setup.prepare, show)
-        sound = add_classes(parts.without(unreadable), setup.answers)
+        sound = take_answers(parts.without(unreadable), setup.answers)
         split = read_prepared(sound.split, stored)
     else:
         _, unreadable = try_all(check_pixels, paths, partial(reporter.show, "checking images"))
-        sound = add_classes(parts.without(unreadable), setup.answers)
+        sound = take_answers(parts.without(unreadable), setup.answers)
         split = sound.split
     for line in sound.lines():
         if line not in parts.lines():
@@ -397,6 +408,7 @@ def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, 
     improvement, not_measured = measure_improvement(run, baseline.network, baseline.flagged, calibration)
     run.reporter.show("writing the results", 0, 1)
     record = make_record(run, result, STILL_TO_COME if plan.folds else why_not)
+    record = doubt_labels(run, record)
     model = combine_models(run, result, baseline, calibration)
     record = say_of_unlabeled(run, record, baseline, model)
     predictions = predict_all(record, data, model)
@@ -452,6 +464,46 @@ def suggest_next(run: Run, record: RunRecord, model: AdaptedModel, predictions: 
     return dataclasses.replace(record, suggested=suggest_first(model.classes, seen, trusted, answers))
 
 
+def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
+    """The record with the labels of source and target that a linear model contradicts, trained without the image."""
+    if run.setup.folder is None:
+        return record
+    data = run.data
+    shown = data.files if run.setup.train == "full" else data.split
+    parts = shown.source, shown.target_labeled
+    embeddings, labels = (
+        torch.cat([embed_before(run, part.inputs).cpu() for part in parts]),
+        torch.cat([part.labels.cpu() for part in parts]),
+    )
+    log_probs, first = leave_one_out(embeddings, labels, data.split.n_classes), len(parts[0])
+    tables = [
+        label_issue_table(files, part, labels[rows], log_probs[rows], record.classes, checked_labels(run))
+        for part, files, rows in (
+            ("source", record.source["file"].tolist(), slice(first)),
+            ("labeled", record.labeled["file"].tolist(), slice(first, None)),
+        )
+    ]
+    return dataclasses.replace(record, label_issues=rank_label_issues(tables))
+
+
+def doubt_held_out(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
+    """The record with what the folds say of the labels of held-out images, in place of what the linear model said."""
+    if run.setup.folder is None:
+        return record
+    files = [record.labeled["file"][i] for i in held_out.images.tolist()]
+    table = label_issue_table(files, "labeled", held_out.labels, held_out.adapted, record.classes, checked_labels(run))
+    others = record.label_issues[~record.label_issues["file"].isin(files)]
+    return dataclasses.replace(record, label_issues=rank_label_issues([others, table]))
+
+
+def checked_labels(run: Run) -> set[str]:
+    """Labelled images whose labels people have confirmed or corrected, as the record names them."""
+    answers, split = run.setup.answers, run.data.parts.split
+    said = set() if answers is None else {whole_path(row.file) for row in answers.current.values()}
+    files = (str(path) for part in (split.source, split.target_labeled) for path in paths_of(part))
+    return {file for file in files if whole_path(file) in said} if said else set()
+
+
 def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome) -> RunOutcome:
     """Train the folds of the adapted model, combine it with S+T by them, and write all that this changes."""
     folder, data, record = run.setup.folder, run.data, done.record
@@ -474,8 +526,9 @@ def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Ba
     of_baseline = log_probabilities(baseline.network, split.target_unlabeled.inputs)
     of_model = model.predict(leave_out(data.split, baseline.flagged)[0].target_unlabeled.inputs).log_probs
     found = compare(held_out.combined(calibration), plan.how, of_model, of_baseline)
-    table = held_out_table(held_out, calibration)
+    table = held_out_table(held_out, calibration, record.labeled["file"].tolist(), record.classes)
     record = dataclasses.replace(record, comparison=found, no_comparison="", held_out=table)
+    record = doubt_held_out(run, record, held_out.combined(calibration))
     adapted, predictions = make_model(run, model, found), predict_all(record, data, model)
     record = suggest_next(run, record, adapted, predictions)
     if folder is not None:
@@ -538,19 +591,21 @@ def make_model(
     )
 
 
+def embed_before(run: Run, inputs: Inputs) -> Tensor:
+    """Embeddings of a part of a run, (N, width), by the backbone as it came."""
+    if run.head is not None:  # its split holds the embeddings by the frozen backbone
+        before, after = run.head.data.split.parts, run.data.split.parts
+        inputs = next(before[name].inputs for name in after if after[name].inputs is inputs)
+    if isinstance(inputs, Tensor):
+        return inputs
+    setup = run.setup
+    device = setup.config.execution.device
+    return embed_files(inputs.paths, run.frozen, strict=True, cache=setup.cache, device=device).of(inputs)
+
+
 def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
     """What the page shows, without a comparison, for the reason given."""
     setup, data = run.setup, run.data
-
-    def embed_before(inputs: Inputs) -> Tensor:
-        if run.head is not None:  # its split holds the embeddings by the frozen backbone
-            before, after = run.head.data.split.parts, data.split.parts
-            inputs = next(before[name].inputs for name in after if after[name].inputs is inputs)
-        if isinstance(inputs, Tensor):
-            return inputs
-        device = setup.config.execution.device
-        return embed_files(inputs.paths, run.frozen, strict=True, cache=setup.cache, device=device).of(inputs)
-
     return gather_record(
         data.files,
         data.split,
@@ -558,7 +613,7 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
         setup.steps_taken,
         (*data.parts.notes, *data.applied.notes, *([] if run.full is None else [run.full.sentence])),
         title=f"{data.parts.name}, {data.split.n_classes} classes",
-        before=None if setup.folder is None else embed_before,  # nobody will see a map without a page
+        before=None if setup.folder is None else partial(embed_before, run),  # nobody will see a map without a page
         no_comparison="" if no_comparison == TOO_FEW else no_comparison,  # the page has words of its own for that
     )
 
@@ -571,6 +626,8 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
         lines += [f"{page.headline}.", *page.text]
     if record is not None:
         lines += [*flagged_in_words(record), *class_warnings(record)]
+        if len(record.label_issues):
+            lines.append(f"{issues_in_words(record)[0]} {ISSUES_FILE} lists them; the page says how to correct them.")
     if record is not None and record.answers is not None:
         lines += answers_in_words(record.answers)
         lines += [improvement_in_words(record.answers)] if record.answers.corrections is not None else []

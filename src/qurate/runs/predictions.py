@@ -110,8 +110,12 @@ def _twins(parts: Parts, split: Split, model: CombinedModel) -> dict[str, Row]:
         return {}
     found = _rows_of(split.classes, model.predict(split.target_labeled.inputs))
     place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
+    dropped = "", math.nan, math.nan  # by an answer
     return {
-        str(path): (*found[place[twin]], f"same image as the labelled {twin}; left out of training")
+        str(path): (
+            *(found[place[twin]] if twin in place else dropped),
+            f"same image as the labelled {twin}; left out of training",
+        )
         for path, twin in twins.items()
     }
 
@@ -151,11 +155,23 @@ def calibrate_by_previous(adapted: Tensor, baseline: Tensor | None, previous: Ca
     return Calibration(first, "the run before", 0, second)
 
 
-def held_out_table(held_out: HeldOut, calibration: Calibration) -> pd.DataFrame:
-    """How sure models were of held-out images, before and after, and whether they were right."""
+def held_out_table(
+    held_out: HeldOut, calibration: Calibration, files: Sequence[str], classes: Sequence[str]
+) -> pd.DataFrame:
+    """What models said of held-out images, how sure they were, before and after, and whether they were right.
+
+    Args:
+        held_out: Their predictions.
+        calibration: Of the combined model.
+        files: The images of D_t.
+        classes: Their names.
+    """
     combined = held_out.combined(calibration).adapted
     return pd.DataFrame(
         {
+            "file": [files[i] for i in held_out.images.tolist()],
+            "label": [classes[k] for k in held_out.labels.tolist()],
+            "predicted": [classes[k] for k in combined.argmax(dim=1).tolist()],
             "probability": combined.exp().max(dim=1).values.tolist(),
             "uncalibrated": held_out.adapted.exp().max(dim=1).values.tolist(),
             "right": (combined.argmax(dim=1) == held_out.labels).tolist(),
