@@ -57,7 +57,7 @@ def _number_rows() -> list[BadInput]:
         "--micro-batch": ("0", "-1"),
         "--checkpoint-steps": ("0", _HUGE),
         "--checkpoint-minutes": ("-1", "nan", "inf"),
-        "--minutes": ("0", "-1", "nan", "inf", "1e9"),
+        "--minutes": ("0", "-1", "nan", "inf", "1000000"),
     }
     rows = [
         BadInput(f"adapt: {option} {value}", f"{ADAPT} {option} {value}", (option, value))
