@@ -19,7 +19,7 @@ from qurate.data.own_images import Parts
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.embedding.backbone import FrozenBackbone, freeze_backbone
 from qurate.embedding.embed import embed_files, find_missing, image_paths
-from qurate.errors import ConfigError
+from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method
 from qurate.networks.backbone_names import RECOMMENDED, find_weights, list_available, parse_backbones, weights_of
 from qurate.runs.setup import Clock, RunSetup
@@ -54,7 +54,7 @@ COSTS = {row.name: row.cost for row in RECOMMENDED} | {SMALL: 0.6}
 """Time per image, in times of the first recommended backbone, of those that are not timed themselves."""
 
 
-class OverTime(Exception):  # noqa: N818  # no error: the run goes on with less
+class OverTime(QurateError, RuntimeError):  # noqa: N818  # caught by the pipeline, which goes on with less
     """What is under way cannot end in time."""
 
 
