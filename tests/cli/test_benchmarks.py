@@ -16,12 +16,13 @@ from tests.own_images import save_weights
 from qurate.benchmark.cell import Cell, CellResult
 from qurate.benchmark.executors import Executor
 from qurate.benchmark.folder import BenchmarkFolder
-from qurate.benchmark.progress import TimeEstimate, estimate, say_time
+from qurate.benchmark.progress import TimeEstimate, estimate
 from qurate.benchmark.results import read_results
 from qurate.cli import run_verb
 from qurate.cli.benchmarks import demo
 from qurate.data.suites import load_suite
 from qurate.errors import QurateError
+from qurate.runtime.progress import say_time
 
 WORDS = ("benchmark", "--suite", "digits", "--methods", "ent", "--seeds", "0", "--steps", "6", "--device", "cpu")
 

@@ -28,6 +28,7 @@ def _parser_rows() -> list[BadInput]:
         "unknown missing": (f"{ADAPT} --missing ignore", "ignore"),
         "steps in words": (f"{ADAPT} --steps ten", "ten"),
         "steps with a fraction": (f"{ADAPT} --steps 1.5", "1.5"),
+        "minutes in words": (f"{ADAPT} --minutes twenty", "twenty"),
         "seed in words": (f"{ADAPT} --seed none", "none"),
         "rounds as inf": (f"{ADAPT} --rounds inf", "inf"),
         "unknown format of export": ("export run --format tflite", "tflite"),
@@ -56,6 +57,7 @@ def _number_rows() -> list[BadInput]:
         "--micro-batch": ("0", "-1"),
         "--checkpoint-steps": ("0", _HUGE),
         "--checkpoint-minutes": ("-1", "nan", "inf"),
+        "--minutes": ("0", "-1", "nan", "inf", "1000000"),
     }
     rows = [
         BadInput(f"adapt: {option} {value}", f"{ADAPT} {option} {value}", (option, value))
@@ -67,6 +69,14 @@ def _number_rows() -> list[BadInput]:
         for what, line, says in (
             ("with the head", "--prepare arrays", ("--prepare", "--train full")),
             ("that is a file", "--train full --prepare note.txt", ("--prepare", "note.txt")),
+        )
+    ]
+    rows += [
+        BadInput(f"adapt: --minutes beside {line}", f"{ADAPT} --minutes 5 {line}", ("--minutes", says))
+        for line, says in (
+            ("--train full", "--train full"),
+            ("--preset paper", "--preset paper"),
+            ("--devices 2", "--devices"),
         )
     ]
     rows.append(BadInput("adapt: --num-nodes 2 alone", f"{ADAPT} --num-nodes 2", ("--num-nodes", "torchrun")))

@@ -35,7 +35,7 @@ class _Stop:
     def say(self, line: str) -> None:
         pass
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
         if phase.startswith(self._phase):
             raise KeyboardInterrupt
 

@@ -42,7 +42,7 @@ class Listener:
     def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
         pass
 
 

@@ -125,7 +125,7 @@ class Ear(Silence):
     def __init__(self) -> None:
         self.shown: list[tuple[str, int, int]] = []
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
         self.shown.append((phase, done, total))
 
     @property
@@ -219,7 +219,7 @@ def test_processes_end_with_what_started_them() -> None:
     started: list[Any] = []
 
     class Impatient(Silence):
-        def show(self, phase: str, done: int, total: int) -> None:
+        def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
             started[:] = multiprocessing.active_children()
             if done:
                 raise KeyboardInterrupt

@@ -48,7 +48,7 @@ class Watcher:
     def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
         self.phases.append(phase)
         self.totals[phase] = total
         if self._kill_at and phase.startswith(self._kill_at):

@@ -38,7 +38,7 @@ class Watcher:
     def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
         self.phases += [phase] if phase not in self.phases else []
         if (phase, done) == self.kill_at:
             raise KilledError

@@ -67,6 +67,16 @@ def test_a_pace_is_said_once_there_is_one(done: int, left: int, seconds: float, 
     assert say_pace(done, left, seconds) == said
 
 
+def test_the_time_left_counts_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert say_pace(10, 10, 4.0, later=56.0) == "2.5 per second, 60 s left"
+    file = io.StringIO()
+    with PhaseBars(Console(file=file, force_terminal=True, force_jupyter=False, width=100)) as bars:
+        bars.show("writing the results", 0, 1, later=75.0)
+        bars._progress.refresh()
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    assert re.search(r"writing the results ━+ +0/1 +0:01:15 left", seen)
+
+
 def test_a_notebook_has_one_line_for_each_phase_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[list[str]] = []
 

@@ -25,6 +25,7 @@ from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
 from qurate.embedding.backbone import freeze_backbones
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.registry import ORACLE
+from qurate.runtime.progress import say_time
 from qurate.selection.answered import shorten
 from qurate.selection.crossfit import FOLDS
 from qurate.training import start
@@ -163,15 +164,6 @@ def _seconds_per_step(sample: Split, config: RunConfig) -> float:
     began = time.perf_counter()
     trainer.run(data, steps=steps, seed=0)
     return (time.perf_counter() - began) / steps / config.execution.processes
-
-
-def say_time(seconds: float) -> str:
-    """'about 40 seconds', 'about 7 minutes', 'about 3 hours'."""
-    if seconds < 90:
-        return f"about {max(10, 10 * round(seconds / 10))} seconds"
-    if seconds < 5400:
-        return f"about {round(seconds / 60)} minutes"
-    return f"about {round(seconds / 3600)} hours"
 
 
 class CellDisplay:

@@ -253,7 +253,8 @@ def _embed(runner: CellRunner, to_run: Sequence[Cell]) -> None:
 
 def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, processes: int) -> None:
     """What would run, and how long it would take."""
-    from qurate.benchmark.progress import estimate, say_time
+    from qurate.benchmark.progress import estimate
+    from qurate.runtime.progress import say_time
 
     cells = grid.cells()
     to_run = [cell for cell in cells if not folder.is_finished(cell)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +44,7 @@ from qurate.runs.options import (
     flags_off,
 )
 from qurate.runtime.commands import NextStep, free_name, learn_from, predict_with, review_of
-from qurate.runtime.options import option
+from qurate.runtime.options import between, option
 from qurate.runtime.paths import LABELED, existing, is_file, list_some
 
 
@@ -80,6 +82,11 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         print_next(NextStep("adapt to these images", ("adapt", *places, "--out", free_name("run"))))
 
 
+_MINUTES = (
+    "Take about so long at most: the best backbone, comparison, steps and rounds that fit are chosen, unless given."
+)
+
+
 def adapt(
     images: OmitArgPrefixes[ImageOptions],
     answers: OmitArgPrefixes[AnswerOptions],
@@ -87,17 +94,25 @@ def adapt(
     training: OmitArgPrefixes[TrainingOptions] = flags_off(TrainingOptions),  # noqa: B008  # tyro copies
     hardware: OmitArgPrefixes[HardwareOptions] = flags_off(HardwareOptions),  # noqa: B008
     output: OmitArgPrefixes[OutputOptions] = flags_off(OutputOptions),  # noqa: B008
+    minutes: Annotated[float | None, option("FLOAT", help=_MINUTES), between(0.1, 100_000)] = None,
 ) -> None:
     """Adapt an image classifier to your own images, and see whether it helped."""
+    began = time.monotonic()
     given: dict[str, Any] = {**images, **answers, **model, **training, **hardware, **output}
     off = flags_off(AdaptOptions)  # a flag that is not there was not given, and leaves a config as it is
     given = {name: value for name, value in given.items() if value is not False or name not in off}
     if "out" not in given:
         raise ConfigError("adapt needs --out, the folder for the run.")
+    if minutes is not None:
+        given["time_limit"] = 60 * minutes
     check_options(given)
     on_stop(functools.partial(_standing, Path(given["out"])))
     load_torch(f"adapting; the run will be in {given['out']}")
     import qurate
+
+    if minutes is not None:  # loading counts
+        importlib.import_module("qurate.runs.adapt")
+        given["time_limit"] = max(1.0, began + 60 * minutes - time.monotonic())
 
     qurate.adapt(**given)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qurate.evaluation import Metrics
 
 
-_OPTIONS = {"previous": "from"}
+_OPTIONS = {"previous": "from", "time_limit": "minutes"}
 """Arguments whose option has another name."""
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)(?:=([^`]*))?`")
 

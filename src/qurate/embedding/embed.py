@@ -248,6 +248,18 @@ def embed_files(
     return Embeddings(tuple(stores), files, unreadable, made, time.perf_counter() - began)
 
 
+def find_missing(
+    paths: Sequence[Path], frozen: FrozenBackbone, *, cache: Path | None = None, device: str = "auto"
+) -> list[Path]:
+    """The files that `embed_files` would have to embed, each content once."""
+    root = Path(cache or default_cache())
+    files, _ = hash_files(paths, digest_index(root))
+    store = _open_cache(root, frozen, choose_precision(frozen.module, choose_device(device).type), required=False)
+    by_digest = {files[path].digest: path for path in reversed(paths) if path in files}
+    missing = store.missing(list(by_digest))
+    return [path for digest, path in reversed(by_digest.items()) if digest in missing]
+
+
 def _open_cache(root: Path | None, frozen: FrozenBackbone, precision: torch.dtype, required: bool) -> EmbeddingCache:
     about = frozen.describe_space(precision)
     space = hashlib.sha256(about.encode()).hexdigest()

@@ -395,12 +395,22 @@ def find_backbone(
     return Chosen(str(resolved), find_weights(row.model, weights), message)
 
 
-def _choose_auto(images: int, device: torch.device) -> tuple[Recommended, str]:
-    """The strongest backbone that is ready or can be downloaded and embeds all images in time, and why."""
+def list_available() -> tuple[list[Recommended], bool]:
+    """The recommended backbones that are ready or few megabytes to download, and whether the hub answers.
+
+    Raises:
+        BackboneError: If there are none.
+    """
     online = hub_answers()
     available = [row for row in RECOMMENDED if row.ready or (online and row.megabytes <= AUTO_MEGABYTES)]
     if not available:
         raise BackboneError(f"no backbone's weights are here, and {_ways_out(RECOMMENDED[0])}")
+    return available, online
+
+
+def _choose_auto(images: int, device: torch.device) -> tuple[Recommended, str]:
+    """The strongest backbone that is ready or can be downloaded and embeds all images in time, and why."""
+    available, online = list_available()
     seconds = images * seconds_per_image(device)
     quick = [row for row in available if row.cost * seconds <= AUTO_SECONDS]
     row = quick[-1] if quick else available[0]

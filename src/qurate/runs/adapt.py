@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from qurate.embedding.backbone import choose_device
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import check_trainable, find_backbone
 from qurate.presets import make_config
+from qurate.runs.budget import describe_choice
 from qurate.runs.continue_from import PreviousRun, read_previous
 from qurate.runs.folder import RunFolder
 from qurate.runs.full_training import FULL_STEPS, full_training
@@ -24,7 +26,7 @@ from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.options import BACKBONE, AdaptOptions, check_options, find_places
 from qurate.runs.pipeline import outcome_lines, run_pipeline
-from qurate.runs.setup import RunOutcome, RunSetup
+from qurate.runs.setup import Clock, RunOutcome, RunSetup, TimeLimit
 from qurate.runtime.machine import available_cores
 from qurate.runtime.options import Train
 from qurate.runtime.paths import StrPath, is_file, is_folder
@@ -63,8 +65,14 @@ def adapt(
     return run_adaptation({"source": source, "labeled": labeled, "unlabeled": unlabeled, **options}).model
 
 
-def resolve(given: Mapping[str, Any]) -> RunSetup:
+def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup:
     """What options mean that `check_options` has judged."""
+    given, kept = recall_choice(given)
+    limit = None
+    if "time_limit" in given:
+        given = {name: value for name, value in given.items() if (name, value) != ("backbone", "auto")}
+        named = {"backbone" if name in _OF_BACKBONE else name for name in given}
+        limit = TimeLimit(given["time_limit"], named & {"backbone", "compare", "steps", "rounds"}, clock)
     places = find_places(given)
     if "previous" in given:
         previous = read_previous(given["previous"])
@@ -105,7 +113,32 @@ def resolve(given: Mapping[str, Any]) -> RunSetup:
         cache=Path(given["cache"]) if "cache" in given else None,
         prepare=Path(given["prepare"]) if "prepare" in given else None,
         folder=folder,
+        message=kept or setup.message,
+        limit=limit,
     )
+
+
+_OF_BACKBONE = ("backbone", "weights", "image_size", "pooling")
+
+
+def recall_choice(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The options of a resumed run with what was chosen for its time limit, in place of the limit; and what that is.
+
+    Nothing changes where there is no limit, or no interrupted run.
+    """
+    settings = None
+    if "time_limit" in given and given.get("resume") and "out" in given:
+        settings = RunFolder(given["out"]).kept_settings()
+    if settings is None or not {"run", "backbone", "weights", "check_helping"} <= settings.keys():
+        return dict(given), ""  # what is no config.json of a run is refused later
+    config = RunConfig.from_dict(settings["run"])
+    steps, rounds = config.training.steps, config.selection.rounds
+    backbone, compare = settings["backbone"], settings["check_helping"]
+    chosen = {"compare": compare, "steps": steps, "rounds": rounds}
+    said = describe_choice(backbone, steps, 0 if config.selection.selector.name == "none" else rounds, compare)
+    message = f"The run goes on with what was chosen when it began, and is not limited again: {said}."
+    rest = {name: value for name, value in given.items() if name not in ("time_limit", "image_size", "pooling")}
+    return {**chosen, **rest, "backbone": backbone, "weights": settings["weights"]}, message
 
 
 def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
@@ -156,14 +189,16 @@ def trained_network(train: Train, backbone: str, weights: str) -> NetworkConfig:
     return NetworkConfig(backbone, weights, "normalized")
 
 
-def run_adaptation(options: Mapping[str, Any], reporter: Reporter | None = None) -> RunOutcome:
+def run_adaptation(
+    options: Mapping[str, Any], reporter: Reporter | None = None, clock: Clock = time.monotonic
+) -> RunOutcome:
     """`adapt` with the record of the run beside its model; a `reporter` is used in place of bars.
 
     Where torchrun or a cluster has started several processes, the first does all that this says, and the others help it
     to train.
     """
     given = check_options(options)
-    setup = resolve(given)
+    setup = resolve(given, clock)
     execution, folder = setup.config.execution, setup.folder
     setup.config.check_shares()
     check_world_size(execution)  # else several would write to one folder

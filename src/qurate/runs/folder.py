@@ -16,8 +16,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
+from qurate.config import read_settings
 from qurate.data.samples import Split
-from qurate.errors import RunError
+from qurate.errors import ConfigError, RunError
 from qurate.run_results import RunRecord
 from qurate.runs.comparison import Folds, Model, pack_folds, unpack_folds
 from qurate.runs.files import (
@@ -228,6 +229,20 @@ class RunFolder:
             alone = [place for place in table if place not in both and (place[0], table[place]) not in moved]
             said += [f"{file} ({word} {part})" for part, file in alone]
         return list_some(said, 4) or "they are the same under other names"
+
+    def kept_settings(self) -> dict[str, Any] | None:
+        """config.json of an unfinished run here, or of one whose comparison is unfinished; None where there is none.
+
+        Raises:
+            RunError: If it is damaged.
+        """
+        work = self._replacement.path if self._replacement.unfinished else self.path
+        if not is_file(work / CONFIG_FILE):
+            return None
+        try:
+            return read_settings(work / CONFIG_FILE)
+        except ConfigError as error:
+            raise RunError(f"{error} Pass `force=True` to start again.") from error
 
     def processes_before(self) -> int:
         """How many processes an interrupted run was started with; 1 where it does not say."""

@@ -155,6 +155,9 @@ class AdaptOptions(AnswerOptions, BackboneOptions, TrainingOptions, HardwareOpti
 
     cache: StrPath | None
     """Folder of the embedding cache; QURATE_CACHE or the user's cache folder unless given."""
+    time_limit: Annotated[float | None, between(1, 10_000_000)]
+    """Seconds that the run may take: backbone, comparison, steps and rounds are chosen so that it fits, as far as they
+    are not given. `qurate adapt --minutes` is the same in minutes."""
     progress: bool
     """Show progress: bars in a terminal and in a notebook, elsewhere a line for each phase. Yes unless given."""
 
@@ -174,6 +177,7 @@ _BESIDE_PREVIOUS = (
     *("method", "selector", "preset", "config", "train", "steps", "rounds", "seed"),
     *("backbone", "image_size", "pooling"),
 )
+_BESIDE_TIME_LIMIT = ("config", "previous", "devices", "num_nodes", "full_steps", "prepare")
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,9 +260,22 @@ def _check_combination(given: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{other} cannot be given beside `config`: edit {shorten(config)} instead, or leave `config` out."
         )
+    if "time_limit" in given:
+        _check_time_limit(given)
     is_head = given.get("train") == "head" or not {"train", "config", "previous"} & given.keys()
     if "prepare" in given and is_head:
         raise ConfigError("`prepare` is for `train='full'`: the head is trained on embeddings, which are kept anyway.")
+
+
+def _check_time_limit(given: Mapping[str, Any]) -> None:
+    """What has no place beside a time limit, which is for a frozen backbone on one device."""
+    others = _listed(given, _BESIDE_TIME_LIMIT)
+    others = others or ("`train='full'`" if given.get("train") == "full" else "")
+    if others := others or ("`preset='paper'`" if given.get("preset") == "paper" else ""):
+        raise ConfigError(
+            f"{others} cannot be given beside `time_limit`, which chooses the settings of a new run with a frozen "
+            "backbone on one device. Leave one of them out."
+        )
 
 
 def _listed(given: Mapping[str, Any], names: tuple[str, ...]) -> str:

@@ -41,6 +41,7 @@ from qurate.report.run_text import (
     outcome,
 )
 from qurate.run_results import BaselineComparison, RunRecord
+from qurate.runs.budget import Budget, OverTime
 from qurate.runs.callbacks import PhaseProgress, TensorBoardCurves
 from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
 from qurate.runs.continue_from import (
@@ -71,6 +72,7 @@ from qurate.runs.predictions import (
 )
 from qurate.runs.setup import Run, RunOutcome, RunSetup
 from qurate.runs.suggestions import suggest_first
+from qurate.runs.workload import TimeLeft, workload_of
 from qurate.runtime.progress import Reporter
 from qurate.runtime.tables import is_text
 from qurate.selection.algorithm import Adaptation, fit
@@ -85,6 +87,8 @@ STILL_TO_COME = (
     "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
     "--resume to finish it, or with --resume --no-compare to do without."
 )
+
+NO_TIME = "The comparison with plain training (S+T) did not fit the time limit. Adapt again with more time to see it."
 
 
 def describe_shares(config: RunConfig) -> list[str]:
@@ -109,28 +113,59 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         reporter.say(line)
     parts = take_answers(parts, setup.answers)
     setup = choose_start(setup, parts)
+    budget = None if setup.limit is None else Budget(setup, parts, reporter)
+    setup = setup if budget is None else budget.choose()
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)
-    sound, split = load_inputs(setup, parts, frozen, reporter)
+    if budget is None:
+        sound, split = load_inputs(setup, parts, frozen, show_whole(setup, parts, reporter))
+    else:
+        setup, frozen, sound, split = load_in_time(setup, parts, frozen, reporter, budget)
     setup = choose_start(setup, sound)
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen), sound.table()):
         if folder is not None:
             folder.load()  # a damaged checkpoint is found before S+T is trained
-        run = Run(setup, frozen, data, reporter)
+        run = Run(setup, frozen, data, show_whole(setup, sound, reporter))
         plan, why_not = plan_folds(setup, sound)
         baseline = find_baseline(run, plan)
         result = fit_run(run, baseline)
         run, result = continue_with_all_layers(run, result, baseline)
         done = write_results(run, result, baseline, plan, why_not)
-        if plan.folds:
+        if not plan.folds:
+            reporter.say(f"No comparison was made. {why_not}")
+        elif budget is None:
             done = compare_with_baseline(run, plan, result, baseline, done)
         else:
-            reporter.say(f"No comparison was made. {why_not}")
+            done = compare_in_time(run, plan, result, baseline, done, budget)
         reporter.say(f"The model's probabilities are {done.model.calibration}.")
-        if folder is not None:
+        if folder is not None and done.model.no_comparison != STILL_TO_COME:
             folder.forget()
     return done
+
+
+def show_whole(setup: RunSetup, parts: Parts, reporter: Reporter) -> Reporter:
+    """A reporter that is shown the time left of the whole run, where that can be told: where the head is trained."""
+    if setup.train == "full" or setup.full is not None:
+        return reporter
+    images, labels = len(image_paths(parts.split)), parts.split.target_labeled.labels
+    compare = setup.compare and setup.continued is None
+    return TimeLeft(reporter, workload_of(setup.steps_taken, labels, images, compare=compare))
+
+
+def load_in_time(
+    setup: RunSetup, parts: Parts, frozen: Frozen, reporter: Reporter, budget: Budget
+) -> tuple[RunSetup, Frozen, Parts, Split]:
+    """`load_inputs` of what fits the time limit, and the run that it is for: less of one where embedding is slow."""
+    while True:
+        try:
+            watched = budget.watch_embedding(show_whole(setup, parts, reporter))
+            sound, split = load_inputs(setup, parts, frozen, watched)
+        except OverTime:
+            setup = budget.choose_again()
+            frozen = freeze_backbones(setup.backbone, setup.weights)
+        else:
+            return budget.settle(), frozen, sound, split
 
 
 def choose_start(setup: RunSetup, parts: Parts) -> RunSetup:
@@ -538,6 +573,21 @@ def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Ba
         )
         folder.write_compared(adapted, record, predictions)
     return RunOutcome(adapted, record)
+
+
+def compare_in_time(
+    run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome, budget: Budget
+) -> RunOutcome:
+    """`compare_with_baseline`; where that cannot end in time, what there is without it, and what to do about it."""
+    try:
+        watched = dataclasses.replace(run, reporter=budget.watch_comparison(run.reporter, len(plan.folds)))
+        return compare_with_baseline(watched, plan, result, baseline, done)
+    except OverTime:
+        run.reporter.say("The comparison takes longer than expected and does not fit the time limit, so it is left.")
+        if run.setup.folder is not None:
+            run.reporter.say("The model is finished. Re-run the command with --resume to finish the comparison too.")
+            return done
+        return RunOutcome(dataclasses.replace(done.model, no_comparison=NO_TIME), done.record)
 
 
 def calibrate_without_labels(run: Run, result: Adaptation, baseline: Baseline) -> Calibration:

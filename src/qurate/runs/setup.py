@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,28 @@ from qurate.runs.model import AdaptedModel
 from qurate.runtime.options import Train
 from qurate.runtime.progress import Reporter
 from qurate.selection.answered import shorten
+
+Clock = Callable[[], float]
+"""Seconds since some moment, as `time.monotonic` gives them."""
+
+
+class TimeLimit:
+    """How long a run may take, from now on.
+
+    Args:
+        seconds: All of it.
+        kept: The options among `backbone`, `compare`, `steps` and `rounds` that were given, and are not chosen.
+        clock: Tells the time.
+    """
+
+    def __init__(self, seconds: float, kept: Collection[str] = (), clock: Clock = time.monotonic) -> None:
+        self.seconds, self.kept, self.clock = seconds, frozenset(kept), clock
+        self._end = clock() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; negative once it is over."""
+        return self._end - self.clock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +62,7 @@ class RunSetup:
         message: What was chosen and why, where a word such as 'auto' left the choice to us.
         full: How all layers are trained after the head; None if they are not.
         anew: Whether the run starts anew although it is about answers to another one: where its classes differ.
+        limit: How long the run may take; backbone, comparison, steps and rounds are then chosen by `runs.budget`.
     """
 
     config: RunConfig
@@ -53,6 +78,7 @@ class RunSetup:
     message: str = ""
     full: TrainingConfig | None = None
     anew: bool = False
+    limit: TimeLimit | None = None
 
     @property
     def continued(self) -> PreviousRun | None:

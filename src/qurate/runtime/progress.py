@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,13 +24,25 @@ class RateColumn(ProgressColumn):
         return Text("" if rate is None else f"{say_rate(rate)}/s", style="dim")
 
 
+class LeftColumn(ProgressColumn):
+    """Time left of the phase and of what comes after it."""
+
+    def render(self, task: Task) -> Text:
+        """As hours, minutes and seconds, once something is known."""
+        later = task.fields.get("later", 0.0)
+        if task.time_remaining is None and not later:
+            return Text("-:--:--", style="progress.remaining")
+        seconds = round((task.time_remaining or 0.0) + later)
+        return Text(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left", style="progress.remaining")
+
+
 def say_rate(rate: float) -> str:
     """Whole numbers from ten on, else one digit after the point."""
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
-def say_pace(done: int, left: int, seconds: float) -> str:
-    """How fast something goes and how long it still takes; nothing before a second is over.
+def say_pace(done: int, left: int, seconds: float, later: float = 0.0) -> str:
+    """How fast something goes, and how long it and what comes later still take; nothing before a second is over.
 
     Example:
         >>> say_pace(done=640, left=6400, seconds=10.0)
@@ -38,9 +50,18 @@ def say_pace(done: int, left: int, seconds: float) -> str:
     """
     if seconds < 1 or done < 1:
         return ""
-    rest = left * seconds / done
+    rest = left * seconds / done + later
     time = f"{rest:.0f} s" if rest < 90 else f"{rest / 60:.0f} min" if rest < 5400 else f"{rest / 3600:.1f} h"
     return f"{say_rate(done / seconds)} per second, {time} left"
+
+
+def say_time(seconds: float) -> str:
+    """'about 40 seconds', 'about 7 minutes', 'about 3 hours'."""
+    if seconds < 90:
+        return f"about {max(10, 10 * round(seconds / 10))} seconds"
+    if seconds < 5400:
+        return f"about {round(seconds / 60)} minutes"
+    return f"about {round(seconds / 3600)} hours"
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -67,8 +88,8 @@ class Reporter(Protocol):
         """A sentence."""
         ...
 
-    def show(self, phase: str, done: int, total: int) -> None:
-        """How far a phase is."""
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
+        """How far a phase is, and the expected seconds of what comes after it."""
         ...
 
 
@@ -86,7 +107,7 @@ class PhaseBars:
             BarColumn(bar_width=24),
             TextColumn("{task.completed:>5.0f}/{task.total:.0f}"),
             RateColumn(),
-            TimeRemainingColumn(),
+            LeftColumn(),
         )
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         # One task for all phases: Ctrl-C may come in the middle of adding or removing one.
@@ -112,16 +133,16 @@ class PhaseBars:
         self._end(completed=True)
         self._print(line)
 
-    def show(self, phase: str, done: int, total: int) -> None:
-        """How far a phase is; a new phase ends the one before."""
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
+        """How far a phase is; a new phase ends the one before. The time left counts what comes `later` too."""
         if phase != self._phase:
             self._end(completed=True)
             self._phase, self._began = phase, time.perf_counter()
             self._logged, self._found = self._began, done
             self._progress.reset(self._task, description=phase, total=total, visible=True)
-        self._progress.update(self._task, completed=done, total=total)
+        self._progress.update(self._task, completed=done, total=total, later=later)
         now = time.perf_counter()
-        pace = say_pace(done - self._found, total - done, now - self._began)
+        pace = say_pace(done - self._found, total - done, now - self._began, later)
         if self._notebook is not None:
             full = 24 * done // max(1, total)
             self._notebook.draw(f"{phase} {'█' * full:░<24} {done}/{total}{pace and f', {pace}'}")
@@ -177,7 +198,7 @@ class Silence:
     def say(self, line: str) -> None:
         """Nothing."""
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def show(self, phase: str, done: int, total: int, *, later: float = 0.0) -> None:
         """Nothing."""
 
 
