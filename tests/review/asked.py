@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message
 from tests.review.test_session import make_session
+
+if TYPE_CHECKING:
+    from qurate.review.app import ReviewPage
+    from qurate.review.runs import OpenRuns
 
 TOKEN, PORT = "token", 81
 
@@ -20,7 +24,16 @@ def make_app(folder: Path, patience: float | None = None) -> ASGIApp:
 
     session = make_session(folder)
     session.log = AnswerLog(session.log.path, patience)
-    return ReviewPage("title", session, []).guarded(TOKEN, PORT)
+    return open_runs(folder, ReviewPage("title", session, [])).guarded(TOKEN, PORT)
+
+
+def open_runs(folder: Path, page: ReviewPage) -> OpenRuns:
+    """One run, whose page is there."""
+    from qurate.review.runs import OpenRuns
+
+    runs = OpenRuns(lambda folder, on_progress: page)
+    runs.add(folder, page)
+    return runs
 
 
 async def ask(
@@ -50,8 +63,8 @@ async def ask(
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": f"/{TOKEN}/{place}",
-        "raw_path": f"/{TOKEN}/{place}".encode("utf-8", "surrogatepass"),
+        "path": f"/{TOKEN}/0/{place}",
+        "raw_path": f"/{TOKEN}/0/{place}".encode("utf-8", "surrogatepass"),
         "root_path": "",
         "query_string": query.encode("utf-8", "surrogatepass"),
         "headers": [

@@ -24,7 +24,7 @@ ANSWER = {"answers": [{"image": 0, "answer": "none"}]}
 
 
 def test_the_page_and_its_parts_are_given_to_who_knows_the_token(server: Served) -> None:
-    from qurate.review.app import PARTS
+    from qurate.review.runs import PARTS
 
     for path, kind in PARTS.items():
         status, body, headers = server.request("GET", path)
