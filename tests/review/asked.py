@@ -50,21 +50,22 @@ async def ask(
     Args:
         app: The application.
         method: Of HTTP.
-        path: After the token, with what follows a question mark.
+        path: Of the first run, or of the server where it begins with a slash; with what follows a question mark.
         body: JSON.
         headers: Beside those of the page.
         leaves: Whether the client goes away in the middle of the body.
     """
     own = {"host": f"127.0.0.1:{PORT}", "origin": f"http://127.0.0.1:{PORT}", "content-type": "application/json"}
     place, _, query = path.partition("?")
+    place = place[1:] if place.startswith("/") else f"0/{place}"
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": f"/{TOKEN}/0/{place}",
-        "raw_path": f"/{TOKEN}/0/{place}".encode("utf-8", "surrogatepass"),
+        "path": f"/{TOKEN}/{place}",
+        "raw_path": f"/{TOKEN}/{place}".encode("utf-8", "surrogatepass"),
         "root_path": "",
         "query_string": query.encode("utf-8", "surrogatepass"),
         "headers": [

@@ -233,19 +233,26 @@ class ProgressFile:
 
     def say(self, line: str) -> None:
         """A sentence."""
+        self._end()
         self._lines.append(line)
-        self._phase = ""
         self._reporter.say(line)
         self._write()
 
     def show(self, phase: str, done: int, total: int) -> None:
         """How far a phase is."""
         if phase != self._phase:
+            self._end()
             self._phase, self._began, self._found, self._written = phase, time.monotonic(), done, 0.0
         self._done, self._total = done, total
         self._reporter.show(phase, done, total)
         if time.monotonic() - self._written >= _FILE_SECONDS:
             self._write()
+
+    def _end(self) -> None:
+        """Keep how long a phase took."""
+        if self._phase:
+            self._lines.append(f"{self._phase}: {time.monotonic() - self._began:.0f} s")
+        self._phase = ""
 
     def _write(self) -> None:
         self._written = time.monotonic()

@@ -55,7 +55,7 @@ if (/\/\d+\/$/.test(location.pathname)) {
   await doing(async () => {
     state.run = await call("status");
     state.title = state.run.title;
-    $("title").textContent = state.title;
+    $("title").textContent = `· ${state.title}`;
     document.title = `${state.title} · qurate`;
     if (state.run.ready) await start();
   });
