@@ -94,7 +94,7 @@ export async function showNext(root) {
   const learn = element("section", {},
     element("h1", { textContent: "Learn from the answers" }),
     ...worth(summary).map(text => element("p", { textContent: text })),
-    element("p", { className: "quiet", textContent: "A new run begins beside this one, which stays as it is. It takes minutes, not the time of the first run." }),
+    element("p", { className: "quiet", textContent: "A new run begins in a folder beside this one, which stays as it is. It takes a third of the steps." }),
     element("div", { className: "actions" },
       button("Learn from the answers", async () => {
         await call("learn", {});
