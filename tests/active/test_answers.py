@@ -215,7 +215,7 @@ def test_rows_of_a_table_that_have_a_label_are_answers(tmp_path: Path) -> None:
     assert said == {"a.png": ("label", "cat", "dog", "random"), "=c": ("label", "-d", "dog", "margin")}
     path.write_text("file,label\na.png,cat \nb.png, \n")  # blanks are no class, and no part of one
     assert list(read_answers(path).current) == ["a.png"]
-    assert read_answers(path).current["a.png"][3:] == ("label", "cat", "", "")
+    assert read_answers(path).current["a.png"][3:] == ("label", "cat", "", "", "")
     AnswerLog(tmp_path / "labels.csv").keep(read_answers(path).current.values())
     assert read_answers(tmp_path / "labels.csv").current == read_answers(path).current
 

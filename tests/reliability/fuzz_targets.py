@@ -348,7 +348,7 @@ class _Faults(logging.Handler):
 
 @contextmanager
 def _page(root: Path) -> Iterator[list[Target]]:
-    """The application of the review page, in this process and behind a socket."""
+    """The application of the page, in this process and behind a socket."""
     import uvicorn
     from tests.review.asked import PORT, TOKEN, answer, make_app
 
@@ -416,7 +416,7 @@ def _page(root: Path) -> Iterator[list[Target]]:
     requests = st.fixed_dictionaries(
         {"method": methods, "path": paths, "body": bodies, "headers": headers, "leaves": st.booleans()}
     )
-    whole = b"POST /TOKEN/answers HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://127.0.0.1:PORT\r\n"
+    whole = b"POST /TOKEN/0/answers HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://127.0.0.1:PORT\r\n"
     whole += (
         b'Content-Type: application/json\r\nContent-Length: 46\r\n\r\n{"answers": [{"image": 1, "answer": "none"}]}\n'
     )
