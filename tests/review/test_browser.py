@@ -262,7 +262,8 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
     page["search"].click()
     page["search"].send_keys("mug")
     page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#found li"))
-    (offered,) = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    said, offered = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    assert said.text == "No class has \u201c\u2068mug\u2069\u201d in its name."
     assert offered.text.startswith("Add the class \u2068mug\u2069")
     page.answer(offered.click)
     page.choose("None", Keys.ARROW_DOWN)
