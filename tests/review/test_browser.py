@@ -36,7 +36,8 @@ class Page:
 
     def __init__(self, browser: Chrome, address: str, width: int = 1300, scheme: str = "light") -> None:
         self.browser = browser
-        show(browser, address, width, scheme)
+        browser.get("about:blank")  # to the same address with a fragment, a browser would not load anything
+        show(browser, f"{address}#answer", width, scheme)
         self.wait(lambda: self["one"].is_displayed() or self["done"].is_displayed())
 
     def __getitem__(self, name: str) -> WebElement:
@@ -99,10 +100,10 @@ def test_a_whole_session_with_undo_reload_kill_and_restart(browser: Chrome, run:
     assert (page.answered, page.left) == (0, 35)
     assert "nothing is known of the accuracy" in page["estimate"].text
     ways: list[Callable[[], object]] = [
-        lambda: page.press(Keys.ENTER),
+        lambda: page.press("1"),
         lambda: page.press("2"),
-        lambda: page.press("0"),
-        lambda: page["confirm"].click(),
+        lambda: page.press("n"),
+        lambda: browser.find_elements(By.CSS_SELECTOR, "#choices button")[0].click(),
         lambda: browser.find_elements(By.CSS_SELECTOR, "#choices button")[1].click(),
         lambda: page.choose("ét"),
         lambda: page.choose("e", Keys.ARROW_DOWN),
@@ -137,7 +138,7 @@ def test_a_whole_session_with_undo_reload_kill_and_restart(browser: Chrome, run:
     assert (page.answered, page.left) == (30, 12)
     assert {file: answer.label for file, answer in AnswerLog(log.path).current().items()} == before
     for _ in range(12):
-        page.answer(lambda: page.press(Keys.ENTER))
+        page.answer(lambda: page.press("1"))
     assert page["done"].is_displayed()
     assert len(log.current()) == 42
     assert (log.damaged, page["estimate"].text[:8]) == (0, "Accuracy")
@@ -220,7 +221,7 @@ def test_it_is_readable_fits_and_says_nothing_on_the_console(
         page.wait(lambda: browser.execute_script("return [...document.images].every(i => i.complete)"))
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script(CONTRAST.replace("'h1,", "'button,label,option,#estimate,#count,h1,")) == []
-        shown = f"#{view} button, #{view} input, #{view} select, nav button"
+        shown = f"#{view} button, #{view} input, #{view} select, .views button, #tabs a"
         page.wait(partial(page.all_named, shown))
         broken = "return [...document.images].filter(i => i.src && i.naturalWidth === 0 && i.loading !== 'lazy').length"
         assert browser.execute_script(broken) == 0
@@ -261,7 +262,8 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
     page["search"].click()
     page["search"].send_keys("mug")
     page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#found li"))
-    (offered,) = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    said, offered = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    assert said.text == "No class has \u201c\u2068mug\u2069\u201d in its name."
     assert offered.text.startswith("Add the class \u2068mug\u2069")
     page.answer(offered.click)
     page.choose("None", Keys.ARROW_DOWN)
@@ -280,6 +282,8 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[str]:
     """A page about 10,000 images, all of them links to a few."""
+    from tests.review.asked import open_runs
+
     from qurate.review.app import Example, ReviewPage
     from qurate.review.server import listen
     from qurate.review.session import QueryOptions, Session
@@ -297,12 +301,12 @@ def crowd(tmp_path: Path) -> Iterator[str]:
     examples = [Example(path, path.stem, "source") for path in names]
     own = listen(0)
     port = own.getsockname()[1]
-    app = ReviewPage("crowd", session, examples).guarded("token", port)
+    app = open_runs(tmp_path, ReviewPage("crowd", session, examples)).guarded("token", port)
     config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
     thread.start()
-    yield f"http://127.0.0.1:{port}/token/"
+    yield f"http://127.0.0.1:{port}/token/0/"
     server.should_exit = True
     thread.join()
     own.close()
@@ -338,7 +342,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     seen = set()
     for _ in range(page.left):
         check_layout()
-        assert tallest(browser, "#choices button, #confirm") < 250
+        assert tallest(browser, "#choices button") < 250
         seen.add(str(page["image"].get_attribute("alt")).removeprefix("Image to label: ").removesuffix(".png"))
         image = page.image
         page.press("l")
@@ -363,3 +367,55 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     server.kill()
     assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
+
+
+def test_the_address_keeps_the_tab_and_a_link_that_names_none_shows_the_outcome(
+    browser: Chrome, server: Served
+) -> None:
+    page = Page(browser, server.address)
+    shown = ["progress", "outcome", "images", "answer", "next"]
+    for name in shown:
+        page[f"to-{name}"].click()
+        page.wait(page[f"tab-{name}"].is_displayed)
+        browser.refresh()
+        page.wait(page[f"tab-{name}"].is_displayed)
+        assert [other for other in shown if page[f"tab-{other}"].is_displayed()] == [name]
+        assert page[f"to-{name}"].get_attribute("aria-current") == "page"
+    browser.get(f"{server.address}#<b>")
+    browser.refresh()
+    page.wait(page["tab-outcome"].is_displayed)
+
+
+def test_a_reload_keeps_the_question_a_name_is_kept_and_wrong_can_say_what_it_is(browser: Chrome, run: Path) -> None:
+    server, log = Served(run), AnswerLog(run / "labels.csv")
+    page = Page(browser, server.address)
+    page.press("l")
+    page.wait(lambda: page["status"].get_attribute("textContent") == "Put off.")
+    image = page.image
+    browser.refresh()
+    page.wait(lambda: page["one"].is_displayed() and page.image)
+    assert page.image == image
+    page["by"].send_keys("Zoë", Keys.TAB)
+    browser.refresh()
+    page.wait(lambda: page["one"].is_displayed() and page["by"].get_attribute("value") == "Zoë")
+    keys = [key.text for key in browser.find_elements(By.CSS_SELECTOR, "#choices b")]
+    page.answer(lambda: page.press("2"))
+    assert [key.text for key in browser.find_elements(By.CSS_SELECTOR, "#choices b")] == keys == list(CLASSES)
+    assert [(row.label, row.by) for row in log.rows()] == [(CLASSES[1], "Zoë")]
+    page["to-grid"].click()
+    page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    cell = browser.find_elements(By.CSS_SELECTOR, "#cells button")[0]
+    cell.click()
+    options = browser.find_elements(By.CSS_SELECTOR, "#cells select option")
+    assert [option.text for option in options][:1] == ["What is it?"]
+    options[1].click()
+    named, shown = options[1].text, len(browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    page["confirm-grid"].click()
+    page.wait(lambda: len(log.rows()) == 1 + shown)
+    assert [row.label for row in log.rows()[1:]].count(named) == 1
+    assert "wrong" not in {row.answer for row in log.rows()}
+    page["to-next"].click()
+    page.wait(lambda: page["learn"].is_enabled())
+    assert f"{1 + shown} new answers" in page["tab-next"].text
+    browser.execute_script("localStorage.clear()")
+    server.kill()

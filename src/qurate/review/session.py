@@ -12,18 +12,24 @@ from typing import Any
 
 import torch
 
-from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, estimate_accuracy
+from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, disagreements, estimate_accuracy
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
-from qurate.data.class_names import check_class_name
+from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.errors import DataError
 from qurate.runs.continue_from import LEAST_IMAGES
 from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9
 """Likely classes that are offered; there are nine keys."""
+FEW_CLASSES = 10
+"""Up to so many classes, all are offered: each has a key of its own."""
 BORDER_SHARE = 0.2
 """Part of the questions that is about images between known and unknown: answers there show what fits no class, which a
 query strategy does not ask for. Our choice: one in five, as of those that are drawn at random."""
+MOST_DISAGREEMENTS = 50
+"""Images with different answers that are listed."""
+MOST_LETTERS = 60
+"""Of the name of a person."""
 HELD = 60.0
 """Seconds for which a question that one tab shows is not given to another. Our choice."""
 
@@ -73,24 +79,30 @@ class Session:
             self.questions = [*self.questions, *more]
             return len(more)
 
-    def next_question(self, tab: str, later: Collection[int] = ()) -> dict[str, Any] | None:
+    def next_question(
+        self, tab: str, later: Collection[int] = (), now_shown: int | None = None
+    ) -> dict[str, Any] | None:
         """The next question for a tab, or None when all are answered.
 
         Args:
             tab: The tab that asks; its question is not given to other tabs for a while.
             later: Images that this tab has put off; they come last.
+            now_shown: The image that the tab showed before it was loaded again; it stays, unless it has an answer.
         """
         now, waiting = time.monotonic(), self._open()
         with self._lock:
             taken = {image for image, (by, since) in self._held.items() if by != tab and now - since < HELD}
-            order = sorted(waiting, key=lambda question: (question.image in taken, question.image in later))
+            order = sorted(
+                waiting,
+                key=lambda one: (one.image in taken, one.image != now_shown, one.image in later),
+            )
             if not order:
                 return None
             self._held = {image: held for image, held in self._held.items() if held[0] != tab}
             question = order[0]
             self._held[question.image] = (tab, now)
         row = self.inquiry.pool.probabilities[question.image]
-        values, labels = row.topk(min(CHOICES, len(row)))
+        values, labels = row.topk(len(row) if len(row) <= FEW_CLASSES else CHOICES)
         return {
             "image": question.image,
             "file": self.inquiry.files[question.image],
@@ -100,12 +112,13 @@ class Session:
             "following": [question.image for question in order[1:3]],
         }
 
-    def answer(self, given: Sequence[Mapping[str, Any]]) -> str:
+    def answer(self, given: Sequence[Mapping[str, Any]], by: object = "") -> str:
         """Save answers that were given at once.
 
         Args:
             given: Of each its `image`, its `answer` and, where that is 'label', its `label`, the number of a class, or
                 its `name`, which may be that of a new class.
+            by: Who answers; may be empty.
 
         Returns:
             Their id.
@@ -113,6 +126,7 @@ class Session:
         Raises:
             DataError: If one makes no sense; then none is saved.
         """
+        person = _check_person(by)
         askers, added = self._askers(), self.added_classes()
         rows = []
         for one in given:
@@ -131,6 +145,7 @@ class Session:
                     "label": self._class_of(one, added) if kind == "label" else "",
                     "predicted": self.inquiry.classes[predicted],
                     "asked": askers.get(image, "check"),
+                    "by": person,
                 }
             )
         if not rows:
@@ -154,15 +169,34 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Progress, and the accuracy of the model; answers that it has learned from do not count."""
         answers = self._new_answers()
+        labeled = [row for row in answers.values() if row.answer == "label"]
         return {
             "answered": len(answers),
+            "labeled": len(labeled),
+            "corrected": sum(row.label != row.predicted for row in labeled),
+            "random": sum(row.asked == "random" for row in labeled),
             "none": sum(answer.answer == "none" for answer in answers.values()),
             "left": len(self._open()),
             "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],
             "needed": LEAST_IMAGES,
             "estimate": self.estimate()._asdict(),
             "damaged": self.log.damaged,
+            "disagreements": self._disagreements(),
         }
+
+    def _disagreements(self) -> list[dict[str, Any]]:
+        """Images about which people said different things, what each said, and what counts: the last."""
+        found, counts = disagreements(self.log.rows()), self.log.current()
+        return [
+            {
+                "image": self.inquiry.place[file],
+                "file": file,
+                "said": [{"by": name, "label": label} for name, label in said.items()],
+                "counts": counts[file].label or NO_CLASS,
+            }
+            for file, said in found.items()
+            if file in self.inquiry.place
+        ][:MOST_DISAGREEMENTS]
 
     def estimate(self) -> AccuracyEstimate:
         """Accuracy by the random part; the model cannot name a new class, so that counts as no class."""
@@ -234,3 +268,14 @@ class Session:
         ]
         waiting = [question for question in self.questions if self.inquiry.files[question.image] not in answers]
         return first + waiting
+
+
+def _check_person(name: object) -> str:
+    """The name of who answers.
+
+    Raises:
+        DataError: If it is none.
+    """
+    if not isinstance(name, str) or len(name) > MOST_LETTERS or not all(map(str.isprintable, name)):
+        raise DataError(f"the name of who answers must be one line of at most {MOST_LETTERS} letters.")
+    return name.strip()

@@ -57,7 +57,7 @@ class AnswerOptions(TypedDict, total=False):
     previous: Annotated[StrPath | ModelInFolder | None, option("RUN", name="from", constructor=Path)]
     """A finished run to learn on from, with its images and settings, in a third of its steps; it is left as it is."""
     labels: Annotated[StrPath | None, option("FILE")]
-    """Answers: labels.csv of qurate review, a filled-in table of qurate suggest, or Label Studio's export as JSON;
+    """Answers: labels.csv of qurate open, a filled-in table of qurate suggest, or Label Studio's export as JSON;
     beside those in the earlier run."""
 
 
@@ -218,8 +218,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if not is_file(labels):
             came = "a folder" if is_folder(labels) else "none"
             raise DataError(
-                f"`labels` must be a file, got {shorten(labels)}, which is {came}. 'qurate review' writes "
-                "RUN/labels.csv."
+                f"`labels` must be a file, got {shorten(labels)}, which is {came}. 'qurate open' writes RUN/labels.csv."
             )
         try:
             if is_export(head := read_head(labels)):
