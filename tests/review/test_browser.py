@@ -36,7 +36,8 @@ class Page:
 
     def __init__(self, browser: Chrome, address: str, width: int = 1300, scheme: str = "light") -> None:
         self.browser = browser
-        show(browser, address, width, scheme)
+        browser.get("about:blank")  # to the same address with a fragment, a browser would not load anything
+        show(browser, f"{address}#answer", width, scheme)
         self.wait(lambda: self["one"].is_displayed() or self["done"].is_displayed())
 
     def __getitem__(self, name: str) -> WebElement:
@@ -220,7 +221,7 @@ def test_it_is_readable_fits_and_says_nothing_on_the_console(
         page.wait(lambda: browser.execute_script("return [...document.images].every(i => i.complete)"))
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script(CONTRAST.replace("'h1,", "'button,label,option,#estimate,#count,h1,")) == []
-        shown = f"#{view} button, #{view} input, #{view} select, nav button"
+        shown = f"#{view} button, #{view} input, #{view} select, .views button, #tabs a"
         page.wait(partial(page.all_named, shown))
         broken = "return [...document.images].filter(i => i.src && i.naturalWidth === 0 && i.loading !== 'lazy').length"
         assert browser.execute_script(broken) == 0
@@ -363,3 +364,18 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     server.kill()
     assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
+
+
+def test_the_address_keeps_the_tab_and_a_link_that_names_none_shows_the_outcome(browser: Chrome, server: Served) -> None:
+    page = Page(browser, server.address)
+    shown = ["progress", "outcome", "images", "answer", "next"]
+    for name in shown:
+        page[f"to-{name}"].click()
+        page.wait(page[f"tab-{name}"].is_displayed)
+        browser.refresh()
+        page.wait(page[f"tab-{name}"].is_displayed)
+        assert [other for other in shown if page[f"tab-{other}"].is_displayed()] == [name]
+        assert page[f"to-{name}"].get_attribute("aria-current") == "page"
+    browser.get(f"{server.address}#<b>")
+    browser.refresh()
+    page.wait(page["tab-outcome"].is_displayed)

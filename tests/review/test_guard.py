@@ -24,7 +24,9 @@ ANSWER = {"answers": [{"image": 0, "answer": "none"}]}
 
 
 def test_the_page_and_its_parts_are_given_to_who_knows_the_token(server: Served) -> None:
-    for path, kind in {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}.items():
+    from qurate.review.app import PARTS
+
+    for path, kind in PARTS.items():
         status, body, headers = server.request("GET", path)
         assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
         assert body

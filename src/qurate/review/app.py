@@ -31,7 +31,13 @@ SIDES = {"small": 192, "large": 1024}
 """Longer side in pixels of each size."""
 
 
-PARTS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_SCRIPTS = ("answer", "images", "page", "runs", "shared")
+PARTS = {
+    "": "text/html",
+    "page.css": "text/css",
+    "images.css": "text/css",
+    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
+}
 """Files of the page, and their media types."""
 MOST_IMAGES = 200
 """Pseudo-labels that a page of the grid may ask for."""
@@ -74,6 +80,7 @@ class ReviewPage:
             Route(f"{at}undo", self.undo, methods=["POST"]),
             Route(f"{at}more", self.more, methods=["POST"]),
             *(Route(at + name, self.part) for name in PARTS),
+            # Routes of the tab Images come here.
         ]
         handlers: dict[Any, Callable[..., Any]] = {
             HTTPException: _explain,

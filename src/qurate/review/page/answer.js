@@ -1,0 +1,255 @@
+// The tab Answer: it shows a question, sends the answer, and goes on when the server has confirmed that it is saved.
+import { $, breakable, call, doing as doingAny, element, fileName, isolated, onSummary, percent, picture, plural, short, state } from "./shared.js";
+
+const GRID = 30;
+const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
+const own = { question: null, later: [], view: "one", grid: null };
+const KEY = `acts ${location.pathname}`; // with the token: another server on this port has other answers
+const acts = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
+const doing = work => doingAny(work).then(showUndo);
+
+onSummary(summary => {
+  const { answered, left, none, damaged, estimate, added, needed } = summary;
+  state.added = added.map(one => one.name);
+  $("bar").max = Math.max(1, answered + left);
+  $("bar").value = answered;
+  $("count").textContent = `${answered.toLocaleString("en")} answered, ${left.toLocaleString("en")} left`;
+  $("bar").setAttribute("aria-valuetext", $("count").textContent);
+  const words = [];
+  if (estimate.images) {
+    words.push(`Accuracy by the images drawn at random: ${percent(estimate.right / estimate.images)} of ${estimate.images}, 95 % interval ${percent(estimate.low)} to ${percent(estimate.high)}.`);
+  } else {
+    words.push("No image drawn at random is answered yet, so nothing is known of the accuracy.");
+  }
+  if (estimate.none) words.push(`${plural(estimate.none, "image")} of no class not counted.`);
+  if (none) words.push(`${plural(none, "image")} set aside in all.`);
+  if (added.length) {
+    const named = added.map(({ name, images }) => `${isolated(name)} (${images < needed ? `${images} of the ${needed} images that it needs` : plural(images, "image")})`);
+    words.push(`New ${added.length === 1 ? "class" : "classes"} for the next run: ${named.join(", ")}.`);
+  }
+  if (damaged) words.push(`${plural(damaged, "row")} of labels.csv cannot be read.`);
+  $("estimate").textContent = words.join(" ");
+});
+
+function showUndo() {
+  for (const id of ["undo", "undo-done", "undo-grid"]) $(id).disabled = acts.length === 0;
+}
+
+function remember(id) {
+  acts.push(id);
+  sessionStorage.setItem(KEY, JSON.stringify(acts.slice(-500)));
+}
+
+function examplesOf(label, most, named) {
+  const all = state.examples[label];
+  const target = all.filter(one => one.part === "labeled"), source = all.filter(one => one.part !== "labeled");
+  const few = [...target.slice(0, Math.max(1, most - 1)), ...source].slice(0, most);
+  return few.map(one => picture(`examples/${one.number}/small`, named ? `${state.classes[label]}, ${one.part === "labeled" ? "labelled target" : "source"}` : "", { loading: "lazy" }));
+}
+
+async function nextQuestion() {
+  const reply = await call(`question?tab=${tab}&later=${own.later.join(",")}`);
+  own.question = reply.question;
+  showQuestion();
+}
+
+function showQuestion() {
+  const question = own.question;
+  show(question ? "one" : "done");
+  if (!question) return $("done-title").focus();
+  const name = fileName(question.file), best = state.classes[question.choices[0].label];
+  $("image").alt = `Image to label: ${name}`;
+  $("image").classList.remove("tiny");
+  $("image").src = `images/${question.image}/large`;
+  $("file").textContent = name;
+  $("file").title = question.file;
+  $("question").textContent = question.asker === "border" ? "Is it any of your classes?" : "Which class is this?";
+  $("why").textContent = question.why;
+  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), element("span", { title: best, textContent: `Confirm: ${isolated(best)}` }));
+  $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
+    const button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
+    button.setAttribute("aria-label", `${i + 1}: ${state.classes[label]}, ${percent(probability)}`);
+    button.append(
+      element("span", { className: "name" }, element("kbd", { textContent: i + 1 }), element("b", {}, ...breakable(state.classes[label])), element("span", { textContent: short(probability) })),
+      element("span", { className: "pair" }, ...examplesOf(label, 3, false)),
+    );
+    return element("li", {}, button);
+  }));
+  for (const image of question.following) new Image().src = `images/${image}/large`;
+  closeSearch();
+  $("question").focus({ preventScroll: true });
+  if (scrollY > 0) scrollTo(0, 0);
+}
+
+// A class by its number, or by its name where the model does not have it.
+const answer = (kind, label) => doing(async () => {
+  if (!own.question) return;
+  const { image } = own.question, named = typeof label === "string";
+  const reply = await call("answers", { answers: [{ image, answer: kind, ...(named ? { name: label } : kind === "label" ? { label } : {}) }] });
+  remember(reply.id);
+  own.later = own.later.filter(one => one !== image);
+  $("status").textContent = `Saved: ${named ? label : kind === "label" ? state.classes[label] : "none of the classes"}.`;
+  await nextQuestion();
+});
+
+const later = () => doing(async () => {
+  if (!own.question) return;
+  const { image } = own.question;
+  own.later = [...own.later.filter(one => one !== image), image];
+  $("status").textContent = "Put off.";
+  await nextQuestion();
+});
+
+const undo = () => doing(async () => {
+  if (!acts.length) return;
+  const id = acts.at(-1);
+  const { undone } = await call("undo", { id });
+  acts.pop();
+  sessionStorage.setItem(KEY, JSON.stringify(acts));
+  $("status").textContent = undone ? "Undone." : "It had been taken back already.";
+  await (own.view === "grid" ? showGrid() : nextQuestion());
+});
+
+function show(section) {
+  for (const id of ["one", "done", "grid"]) $(id).hidden = id !== section;
+  $("to-one").setAttribute("aria-pressed", section !== "grid");
+  $("to-grid").setAttribute("aria-pressed", section === "grid");
+}
+
+// Something else: type-ahead over all classes; the last of what is found is the word itself, as a new class.
+const search = { found: [], at: 0 };
+function find() {
+  const typed = $("search").value.trim(), word = typed.toLocaleLowerCase();
+  const names = [...state.classes.map((name, label) => ({ name, label })), ...state.added.map(name => ({ name, label: name }))]
+    .map((one, order) => ({ ...one, order, at: one.name.toLocaleLowerCase().indexOf(word) }));
+  search.found = word ? names.filter(one => one.at >= 0).sort((a, b) => a.at - b.at || a.order - b.order).slice(0, 40) : [];
+  search.at = search.found.length ? 0 : -1; // nobody adds a class by a typing error and Enter
+  if (word && !names.some(one => one.name.toLocaleLowerCase() === word)) search.found.push({ name: typed, label: typed, isNew: true });
+  showFound();
+}
+function showFound() {
+  $("found").replaceChildren(...search.found.map(({ name, label, isNew }, i) => {
+    const examples = typeof label === "number" ? examplesOf(label, 2, false) : [];
+    const words = isNew ? [`Add the class ${isolated(name)}`] : breakable(name);
+    const item = element("li", { id: `found-${i}`, title: name, onmousedown: event => { event.preventDefault(); answer("label", label); } }, ...examples, element("span", {}, ...words));
+    if (isNew) item.append(element("kbd", { textContent: "\u2193 Enter" }));
+    item.setAttribute("role", "option");
+    item.setAttribute("aria-selected", i === search.at);
+    return item;
+  }));
+  $("found").hidden = !search.found.length;
+  $("search").setAttribute("aria-expanded", search.found.length > 0);
+  if (search.at >= 0 && search.found.length) $("search").setAttribute("aria-activedescendant", `found-${search.at}`);
+  else $("search").removeAttribute("aria-activedescendant");
+  $("found").children[search.at]?.scrollIntoView({ block: "nearest" });
+  if (search.found.length && search.at < 0) $("status").textContent = "No class has that in its name. Press the down arrow, then Enter, to add it as a new class.";
+}
+function closeSearch() {
+  $("search").value = "";
+  search.found = [];
+  showFound();
+}
+$("search").addEventListener("input", find);
+$("search").addEventListener("blur", () => { search.found = []; showFound(); });
+$("search").addEventListener("focus", find);
+$("search").addEventListener("keydown", event => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (step && search.found.length) {
+    search.at = (search.at + step + search.found.length) % search.found.length;
+    showFound();
+    event.preventDefault();
+  } else if (event.key === "Enter") {
+    if (search.found[search.at]) answer("label", search.found[search.at].label);
+    event.preventDefault();
+  } else if (event.key === "Escape") {
+    closeSearch();
+    $("question").focus();
+  }
+});
+
+// By class: confirm many pseudo-labels at once.
+async function showGrid() {
+  show("grid");
+  const chosen = Number($("class").value || -1);
+  const first = state.trusted.find(one => one.open) ?? state.trusted[0];
+  const label = state.trusted.some(one => one.label === chosen) ? chosen : first?.label;
+  own.grid = label === undefined ? null : (await call(`trusted?label=${label}&count=${GRID}`)).grid;
+  $("class").replaceChildren(...state.trusted.map(one => element("option", { value: one.label, textContent: `${isolated(state.classes[one.label])} (${one.open} of ${one.trusted} to check)`, selected: one.label === label })));
+  const images = own.grid?.images ?? [];
+  $("cells").replaceChildren(...images.map(({ image, file }) => {
+    const button = element("button", { title: file });
+    button.append(picture(`images/${image}/small`, "", { loading: "lazy" }));
+    button.dataset.image = image;
+    button.setAttribute("aria-pressed", "false");
+    button.setAttribute("aria-label", `${fileName(file)} is wrong`);
+    button.onclick = () => { button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true"); nameConfirm(); };
+    return element("li", {}, button);
+  }));
+  $("examples").replaceChildren(...(label === undefined ? [] : examplesOf(label, 8, true)).map(image => element("li", {}, image)));
+  $("examples-title").textContent = $("examples").children.length ? `Labelled examples of ${isolated(state.classes[label])}:` : "";
+  $("grid-empty").hidden = images.length > 0;
+  $("grid-empty").textContent = state.trusted.length ? "Nothing is left to check in this class." : "This run trusted no pseudo-labels.";
+  nameConfirm();
+  $("grid-title").focus({ preventScroll: true });
+}
+const cells = () => [...$("cells").querySelectorAll("button")];
+const isWrong = cell => cell.getAttribute("aria-pressed") === "true";
+function nameConfirm() {
+  const wrong = cells().filter(isWrong).length, right = cells().length - wrong;
+  $("confirm-grid").textContent = wrong ? `Confirm ${right}, reject ${wrong}` : `Confirm all ${right} shown`;
+  $("confirm-grid").disabled = cells().length === 0;
+}
+const confirmGrid = () => doing(async () => {
+  const label = own.grid?.label;
+  const answers = cells().map(cell => ({ image: Number(cell.dataset.image), ...(isWrong(cell) ? { answer: "wrong" } : { answer: "label", label }) }));
+  if (!answers.length) return;
+  remember((await call("answers", { answers })).id);
+  $("status").textContent = `Saved: ${plural(answers.length, "answer")}.`;
+  const here = state.trusted.find(one => one.label === label);
+  if (!here?.open) $("class").value = String(state.trusted.find(one => one.open)?.label ?? label);
+  await showGrid();
+});
+
+const views = { one: nextQuestion, grid: showGrid };
+const go = view => doing(async () => { own.view = view; await views[view](); });
+
+document.addEventListener("keydown", event => {
+  if (state.tab !== "answer") return;
+  const typing = event.target.matches("input[type=text], select");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat || !$("keys").checked) return;
+  const onControl = event.target.matches("button, input");
+  const one = own.view === "one" && own.question && !$("one").hidden, key = event.key.toLowerCase();
+  const choice = one && /^[1-9]$/.test(key) ? own.question.choices[key - 1] : null;
+  const does = choice ? () => answer("label", choice.label)
+    : key === "enter" && one && !onControl ? () => answer("label", own.question.choices[0].label)
+    : one && (key === "0" || key === "n") ? () => answer("none")
+    : one && key === "l" ? later
+    : one && (key === "/" || key === "s") ? () => $("search").focus()
+    : key === "u" ? undo
+    : key === "g" ? () => go(own.view === "one" ? "grid" : "one")
+    : null;
+  if (does) {
+    event.preventDefault();
+    does();
+  }
+});
+
+$("confirm").onclick = () => own.question && answer("label", own.question.choices[0].label);
+$("none").onclick = () => answer("none");
+$("later").onclick = later;
+for (const id of ["undo", "undo-done", "undo-grid"]) $(id).onclick = undo;
+$("more").onclick = () => doing(async () => {
+  const { added } = await call("more", {});
+  if (added) await nextQuestion();
+  else $("done-title").textContent = "There is nothing left to ask about";
+});
+$("to-one").onclick = () => go("one");
+$("to-grid").onclick = () => go("grid");
+$("class").onchange = () => doing(showGrid);
+$("confirm-grid").onclick = confirmGrid;
+$("image").addEventListener("load", () => $("image").classList.toggle("tiny", Math.max($("image").naturalWidth, $("image").naturalHeight) <= 48));
+$("keys").checked = localStorage.getItem("keys") !== "off";
+$("keys").onchange = () => localStorage.setItem("keys", $("keys").checked ? "on" : "off");
+
+// Called when the tab is shown.
+export const showAnswer = () => views[own.view]();
