@@ -366,7 +366,9 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
 
 
-def test_the_address_keeps_the_tab_and_a_link_that_names_none_shows_the_outcome(browser: Chrome, server: Served) -> None:
+def test_the_address_keeps_the_tab_and_a_link_that_names_none_shows_the_outcome(
+    browser: Chrome, server: Served
+) -> None:
     page = Page(browser, server.address)
     shown = ["progress", "outcome", "images", "answer", "next"]
     for name in shown:

@@ -47,10 +47,10 @@ def test_the_columns_say_what_the_model_says_and_are_json(tmp_path: Path) -> Non
     session.inquiry = replace(session.inquiry, flagged=2, learned={"5.png": "label", "gone.png": "none"})
     rows = json.loads(json.dumps(Gallery(session).rows(), allow_nan=False))
     assert (rows["folder"], rows["file"][:2]) == ("", ["0.png", "1.png"])
-    assert all(len(rows[name]) == N for name in ("file", "label", "probability", "known", "trusted"))
+    assert all(len(rows[name]) == N for name in ("file", "label", "probability", "known", "pseudo"))
     assert rows["label"] == session.inquiry.predicted
     assert rows["known"][3] is None
-    assert [label >= 0 for label in rows["trusted"]] == [i < 20 for i in range(N)]
+    assert [label >= 0 for label in rows["pseudo"]] == [i < 20 for i in range(N)]
     assert (rows["flagged"], rows["learned"]) == ([N - 2, N - 1], [5])
 
 

@@ -22,6 +22,7 @@ from qurate.runtime.options import between
 from qurate.runtime.paths import is_file
 
 if TYPE_CHECKING:
+    from qurate.runs.model import AdaptedModel
     from qurate.runs.suggestions import Inquiry, RunImages
 
 
@@ -66,9 +67,10 @@ def suggest(
     table = read_suggested(run, count, asker, random_share, answers)
     if table is None:
         load_torch("there is no ready list for that, so the model looks at the images")
+        from qurate.runs.model import load
         from qurate.runs.suggestions import read_run_images
 
-        inquiry = look_at(run, read_run_images(run))
+        inquiry = look_at(load(run), read_run_images(run))
         table = inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))
     if table.empty:
         raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
@@ -108,18 +110,20 @@ def review(
     load_torch(f"opening {run} for questions")
     from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.review.app import PATIENCE, ReviewPage
-    from qurate.review.server import listen, read_examples, serve
+    from qurate.review.server import embed_examples, listen, read_examples, serve
     from qurate.review.session import QueryOptions, Session
+    from qurate.runs.model import load
     from qurate.runs.suggestions import read_run_images
 
     examples = read_examples(run)
     own = listen(port)
     with own:
-        inquiry = look_at(run, read_run_images(run))
+        model = load(run)
+        inquiry = look_at(model, read_run_images(run))
         log = AnswerLog(run / LABELS_FILE, PATIENCE)
         session = Session(inquiry, log, QueryOptions(count, asker, random_share, seed))
         title = run.absolute().name
-        serve(ReviewPage(title, session, examples), own, show=browser, say=print_line)
+        serve(ReviewPage(title, session, embed_examples(model, examples)), own, show=browser, say=print_line)
 
 
 def _after_review(run: Path) -> str:
@@ -127,17 +131,17 @@ def _after_review(run: Path) -> str:
     return f"All answers are saved in {labels}. {learn_from(run).line if is_file(labels) else ''}".rstrip()
 
 
-def look_at(run: Path, images: RunImages) -> Inquiry:
+def look_at(model: AdaptedModel, images: RunImages) -> Inquiry:
     """The images of a run as its model sees them; says how many cannot be read."""
-    from qurate.runs.model import load
     from qurate.runs.suggestions import make_inquiry
     from qurate.runtime.paths import list_some
     from qurate.runtime.progress import PhaseBars
 
     with PhaseBars(Console()) as bars:
-        inquiry = make_inquiry(load(run), images, functools.partial(bars.show, "looking at the images"))
+        inquiry = make_inquiry(model, images, functools.partial(bars.show, "looking at the images"))
     if inquiry.unreadable:
-        lost = f"{len(inquiry.unreadable)} of {len(images.files)} images cannot be read and are left out"
+        count = len(images.files) + len(images.flagged)
+        lost = f"{len(inquiry.unreadable)} of {count} images cannot be read and are left out"
         print_message(f"{lost}: {list_some(inquiry.unreadable, 3)}.", "yellow")
     return inquiry
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from qurate.active.strategies import nearest
 from qurate.review.session import CHOICES, Session
 
-ALIKE = 8
+ALIKE = 6
 """Images that are shown beside one: as many of the labelled ones, and of the unlabelled ones."""
 PARTNERS = 5
 """Nearest images of which near-duplicates are sought, for each. Our choice."""
@@ -51,8 +51,8 @@ class Gallery:
         """What never changes of each image, in columns.
 
         Of each its `file` without the `folder` that all have in common, the `label` that the model predicts, its
-        `probability`, `known` (null where that was not measured) and the pseudo-label `trusted` (-1 for none); and
-        which images are `flagged`, and which had an answer that the run has `learned`.
+        `probability`, `known` (null where that was not measured) and its trusted pseudo-label `pseudo` (-1 for none).
+        And which images are `flagged`, and which had an answer that the run has `learned`.
         """
         inquiry, pool = self._inquiry, self._inquiry.pool
         folder = _common_folder(inquiry.files)
@@ -62,7 +62,7 @@ class Gallery:
             "label": inquiry.predicted,
             "probability": [round(p, 4) for p in pool.probabilities.amax(dim=1).tolist()],
             "known": None if inquiry.known is None else [_shorten(value) for value in inquiry.known.tolist()],
-            "trusted": [-1] * len(inquiry.files) if pool.trusted is None else pool.trusted.tolist(),
+            "pseudo": [-1] * len(inquiry.files) if pool.trusted is None else pool.trusted.tolist(),
             "flagged": list(range(len(inquiry.files) - inquiry.flagged, len(inquiry.files))),
             "learned": sorted(inquiry.place[file] for file in inquiry.learned if file in inquiry.place),
         }

@@ -6,7 +6,8 @@ import logging
 import secrets
 import socket
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -15,6 +16,7 @@ from qurate.errors import ConfigError
 from qurate.review.app import Example, ReviewPage
 from qurate.runs.files import EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
+from qurate.runs.model import AdaptedModel
 from qurate.runs.model_json import file_of
 from qurate.runtime.paths import list_some
 from qurate.runtime.tables import TableError, read_csv
@@ -95,3 +97,12 @@ def read_examples(folder: Path) -> list[Example]:
     rows = zip(table["file"], table["label"], table["part"], strict=True)
     base = start_folder_of(folder)
     return [Example(base / file, label, part) for file, label, part in rows]
+
+
+def embed_examples(model: AdaptedModel, examples: Sequence[Example]) -> list[Example]:
+    """The same with their embeddings, so that the page can say which of them are most like an image."""
+    if not examples:
+        return []
+    seen = model.look([example.file for example in examples])
+    embeddings = dict(zip(seen.files, seen.embeddings, strict=True))
+    return [replace(example, embedding=embeddings.get(example.file)) for example in examples]
