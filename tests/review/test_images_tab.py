@@ -93,9 +93,9 @@ def test_filters_and_orders_show_what_the_tables_say(browser: Chrome, run: Path,
     trusted = read_csv(run / "positives.csv").set_index("file")["label"]
     shown = table["label"].where(~table.index.isin(trusted.index), trusted.reindex(table.index))
     assert page.count == "42 images"
-    assert table.loc[page.files, "probability"].is_monotonic_increasing
+    assert np.diff(table.loc[page.files, "probability"]).min() > -2e-6
     page.choose("sort", "sure")
-    assert table.loc[page.files, "probability"].is_monotonic_decreasing
+    assert np.diff(table.loc[page.files, "probability"]).max() < 2e-6
     page.choose("sort", "file")
     assert page.files == sorted(page.files)
     page.choose("class", shown.iloc[0])
@@ -114,7 +114,7 @@ def test_filters_and_orders_show_what_the_tables_say(browser: Chrome, run: Path,
     middle = int(100 * table["probability"].median())
     low.clear()
     low.send_keys(str(middle))
-    assert page.count == f"{(table['probability'].round(4) >= middle / 100).sum()} of 42 images"
+    assert page.count == f"{(table['probability'] >= middle / 100).sum()} of 42 images"
     page.click("reset")
     page.part("filters").find_element(By.NAME, "file").send_keys(Path(page.files[0]).name)
     assert Path(page.files[0]).name.lower() in {Path(file).name.lower() for file in page.files}
@@ -274,7 +274,9 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
         page.cells[0].click()
         page.wait("document.querySelector('dialog').open")
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        assert not browser.execute_script("const d = document.querySelector('dialog'); return d.scrollWidth > d.clientWidth")
+        assert not browser.execute_script(
+            "const d = document.querySelector('dialog'); return d.scrollWidth > d.clientWidth"
+        )
     assert browser.execute_script("return window.hurt === undefined")
     assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], main script") == []
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]

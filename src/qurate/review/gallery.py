@@ -60,7 +60,7 @@ class Gallery:
             "folder": folder,
             "file": [file[len(folder) :] for file in inquiry.files],
             "label": inquiry.predicted,
-            "probability": [round(p, 4) for p in pool.probabilities.amax(dim=1).tolist()],
+            "probability": [round(p, 6) for p in pool.probabilities.amax(dim=1).tolist()],
             "known": None if inquiry.known is None else [_shorten(value) for value in inquiry.known.tolist()],
             "pseudo": [-1] * len(inquiry.files) if pool.trusted is None else pool.trusted.tolist(),
             "flagged": list(range(len(inquiry.files) - inquiry.flagged, len(inquiry.files))),

@@ -98,7 +98,8 @@ function build() {
   if (!rows.known) form.elements.sort.querySelector("[value=known]").remove();
   if (!rows.flagged.size) flagged.closest("label").remove();
   if (!rows.pseudo.some(label => label >= 0)) form.elements.trusted.closest("label").remove();
-  form.addEventListener("input", () => form.elements.sort.value === "alike" && !pairs ? doing(readPairs) : refresh());
+  form.addEventListener("input", event => { if (event.target.matches("input")) refresh(); });
+  form.addEventListener("change", event => { if (event.target.matches("select")) form.elements.sort.value === "alike" && !pairs ? doing(readPairs) : refresh(); });
   form.addEventListener("submit", event => event.preventDefault());
   on("to-filters", "click", () => part("to-filters").setAttribute("aria-expanded", form.classList.toggle("open")));
   on("to-map", "click", () => doing(showMap));
@@ -198,6 +199,8 @@ function layOut() {
   height = side + 34; // two lines of words
   grid.style.height = `${Math.max(1, Math.ceil(view.length / columns)) * (height + 8)}px`;
   for (const n of [...cells.keys()]) drop(n);
+  grid.style.setProperty("--side", `${side}px`);
+  grid.style.setProperty("--height", `${height}px`);
   drawCells();
   drawChosen();
 }
@@ -205,7 +208,6 @@ function drop(n) {
   const cell = cells.get(n);
   cells.delete(n);
   cell.image.removeAttribute("src"); // so that nobody waits for it
-  cell.remove();
   spare.push(cell);
 }
 function drawCells() {
@@ -218,6 +220,8 @@ function drawCells() {
   const end = Math.min(view.length, (Math.ceil((top + innerHeight) / step) + ROWS_BEYOND) * columns);
   for (const n of [...cells.keys()]) if (n < first || n >= end) drop(n);
   for (let n = first; n < end; n++) if (!cells.has(n)) put(n);
+  for (const cell of spare) cell.remove();
+  spare.length = 0;
   clearTimeout(loading);
   if (speed > 4) loading = setTimeout(load, 90); // nobody sees what flies by
   else load();
@@ -228,13 +232,11 @@ function load() {
 function put(n) {
   const cell = spare.pop() ?? makeCell();
   cells.set(n, cell);
-  cell.style.width = `${side}px`;
-  cell.style.height = `${height}px`;
   cell.style.transform = `translate(${(n % columns) * (side + 8)}px, ${Math.floor(n / columns) * (height + 8)}px)`;
   cell.id = `cell-${n}`;
   cell.dataset.n = n;
   fill(cell, view[n], n);
-  part("grid").append(cell);
+  if (!cell.isConnected) part("grid").append(cell);
 }
 function makeCell() {
   const cell = element("div", { className: "cell" });
