@@ -62,8 +62,10 @@ def serve(names: list[Path], folder: Path, ready: Any) -> None:
     from qurate.active.answers import AnswerLog
     from qurate.active.strategies import Pool
     from qurate.review.app import Example, ReviewPage
+    from qurate.review.runs import OpenRuns
     from qurate.review.server import listen
     from qurate.review.session import QueryOptions, Session
+    from qurate.runs.model_json import ABOUT_FILE
     from qurate.runs.suggestions import Inquiry
 
     rng = torch.Generator().manual_seed(0)
@@ -80,7 +82,11 @@ def serve(names: list[Path], folder: Path, ready: Any) -> None:
     session = Session(inquiry, AnswerLog(folder / "labels.csv"), QueryOptions(50, "margin", 0.2, 0))
     examples = [Example(names[k], classes[k % CLASSES], "source", features[k]) for k in range(4 * CLASSES)]
     own = listen(0)
-    app = ReviewPage("measured", session, examples).guarded(TOKEN, own.getsockname()[1])
+    (folder / ABOUT_FILE).write_text("{}")  # the run is finished
+    page = ReviewPage("measured", session, examples)
+    runs = OpenRuns(lambda _folder, _on_progress: page)
+    runs.add(folder, page)
+    app = runs.guarded(TOKEN, own.getsockname()[1])
     config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     own.listen(128)
     ready.put((os.getpid(), own.getsockname()[1]))
@@ -201,7 +207,7 @@ def main() -> None:
         profile = f"{folder}/profile"
         browser = open_browser(profile)
         try:
-            measure(browser, f"http://127.0.0.1:{port}/{TOKEN}/", process, profile)
+            measure(browser, f"http://127.0.0.1:{port}/{TOKEN}/0/", process, profile)
         finally:
             browser.quit()
             server.terminate()

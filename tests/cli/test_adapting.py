@@ -64,7 +64,7 @@ def test_the_page_and_suggest_have_one_list_and_suggest_needs_no_torch(
     assert command(place, monkeypatch, *ADAPT, "--out", str(run)) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-2:] == [
-        f"Next, to label the images that help most, on a page: qurate review '{run}'",
+        f"Next, to label the images that help most, on a page: qurate open '{run}'",
         f"Next, to use the model on other images: qurate predict '{run}' IMAGES --out predictions.csv",
     ]
     page = Page((run / "report.html").read_text(encoding="utf-8"))

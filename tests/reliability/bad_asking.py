@@ -67,26 +67,24 @@ def _suggest_rows() -> list[BadInput]:
     return rows
 
 
-def _review_rows() -> list[BadInput]:
+def _open_rows() -> list[BadInput]:
     given = {
-        "no questions": ("review run --count 0", ("--count", "0")),
-        "an unknown asker": ("review run --asker best", ("--asker", "best")),
-        "a share above one": ("review run --random-share 7", ("--random-share", "7")),
-        "a negative seed": ("review run --seed -4", ("--seed", "-4")),
-        "a port that is none": ("review run --port 70000", ("--port", "70000")),
-        "a negative port": ("review run --port -1", ("--port", "-1")),
-        "no run": ("review nowhere", ("nowhere", "finished run")),
-        "a run that is not finished": ("review begun", ("begun", "finished run")),
+        "no questions": ("open run --count 0", ("--count", "0")),
+        "an unknown asker": ("open run --asker best", ("--asker", "best")),
+        "a share above one": ("open run --random-share 7", ("--random-share", "7")),
+        "a negative seed": ("open run --seed -4", ("--seed", "-4")),
+        "a port that is none": ("open run --port 70000", ("--port", "70000")),
+        "a negative port": ("open run --port -1", ("--port", "-1")),
+        "no run": ("open nowhere", ("nowhere", "finished run")),
     }
-    rows = [BadInput(f"review: {name}", line, says) for name, (line, says) in given.items()]
+    rows = [BadInput(f"open: {name}", line, says) for name, (line, says) in given.items()]
     damages: dict[str, tuple[Any, tuple[str, ...]]] = {
         "no predictions": (_removed("run/predictions.csv"), ("predictions.csv", "cannot be read")),
         "examples that are no table": (written("run/examples.csv", '"'), ("examples.csv", "Remove it")),
         "examples without their column": (written("run/examples.csv", "file,label\n"), ("examples.csv", "part")),
         "a damaged model": (flipped("run/model.safetensors"), ("model.safetensors", "damaged")),
     }
-    rows += [BadInput(f"review: {name}", "review run", says, damage) for name, (damage, says) in damages.items()]
-    rows.append(BadInput("parser: nothing given to review", "review", ("RUN",), parser=True))
+    rows += [BadInput(f"open: {name}", "open run", says, damage) for name, (damage, says) in damages.items()]
     return rows
 
 
@@ -108,4 +106,4 @@ def _python_rows() -> list[BadInput]:
     return [BadInput(f"model.suggest: {name}", call(**changes), says) for name, (changes, says) in given.items()]
 
 
-ASKING_ROWS = (*_suggest_rows(), *_review_rows(), *_python_rows())
+ASKING_ROWS = (*_suggest_rows(), *_open_rows(), *_python_rows())

@@ -160,9 +160,9 @@ def test_what_to_label_next_is_the_list_of_suggest_in_its_order(tmp_path: Path) 
     ("comparison", "commands"),
     [
         (HELPS, ["predict RUN IMAGES --out predictions.csv", "export RUN --format onnx"]),
-        (UNCLEAR, ["review RUN", "predict RUN IMAGES --out predictions.csv"]),
-        (HARMS, ["review RUN", "predict RUN/baseline IMAGES --out predictions.csv"]),
-        (None, ["review RUN", "predict RUN IMAGES --out predictions.csv"]),
+        (UNCLEAR, ["open RUN", "predict RUN IMAGES --out predictions.csv"]),
+        (HARMS, ["open RUN", "predict RUN/baseline IMAGES --out predictions.csv"]),
+        (None, ["open RUN", "predict RUN IMAGES --out predictions.csv"]),
     ],
 )
 def test_the_page_ends_with_the_commands_that_make_sense_now(
@@ -178,7 +178,7 @@ def test_the_page_ends_with_the_commands_that_make_sense_now(
 def test_images_that_fit_no_class_are_worth_asking_about(tmp_path: Path) -> None:
     strange = FlaggedImages(3, 0.1, 20, 0.9)
     page = written(finished_run(tmp_path, comparison=HELPS, flagged=strange), tmp_path)
-    assert f"qurate review {tmp_path / 'run'}" in page.text["steps"]
+    assert f"qurate open {tmp_path / 'run'}" in page.text["steps"]
 
 
 def test_the_table_counts_each_class(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_the_page_shows_what_fits_no_class_worst_first(tmp_path: Path) -> None:
                 "4 images of 36 seem to fit none of your classes, compared with 93 labelled images that were held",
                 "They were left out of training. Of those flagged, about 1 in 10 does fit one.",
                 "In all about 10 of 36 may fit none of your classes; the others cannot be told from images of the",
-                "qurate review RUN",
+                "qurate open RUN",
                 "qurate adapt --from RUN",
                 "remove them from the folder",
             ],
@@ -205,7 +205,7 @@ def test_the_page_shows_what_fits_no_class_worst_first(tmp_path: Path) -> None:
             [
                 "Of the unlabelled images about 11 of 36 may fit none of your classes, and at least 4 with a",
                 "Which ones cannot be told with 30 labelled images, so none was left out of training.",
-                "Answer 'none' about some with `qurate review RUN`",
+                "Answer 'none' about some with `qurate open RUN`",
             ],
         ),
         (FlaggedImages(0, 0.1, 30, 0.8), ["No image was found that fits none"]),

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message
 from tests.review.test_session import make_session
+
+if TYPE_CHECKING:
+    from qurate.review.app import ReviewPage
+    from qurate.review.runs import OpenRuns
 
 TOKEN, PORT = "token", 81
 
@@ -20,7 +24,16 @@ def make_app(folder: Path, patience: float | None = None) -> ASGIApp:
 
     session = make_session(folder)
     session.log = AnswerLog(session.log.path, patience)
-    return ReviewPage("title", session, []).guarded(TOKEN, PORT)
+    return open_runs(folder, ReviewPage("title", session, [])).guarded(TOKEN, PORT)
+
+
+def open_runs(folder: Path, page: ReviewPage) -> OpenRuns:
+    """One run, whose page is there."""
+    from qurate.review.runs import OpenRuns
+
+    runs = OpenRuns(lambda folder, on_progress: page)
+    runs.add(folder, page)
+    return runs
 
 
 async def ask(
@@ -37,13 +50,14 @@ async def ask(
     Args:
         app: The application.
         method: Of HTTP.
-        path: After the token, with what follows a question mark.
+        path: Of the first run, or of the server where it begins with a slash; with what follows a question mark.
         body: JSON.
         headers: Beside those of the page.
         leaves: Whether the client goes away in the middle of the body.
     """
     own = {"host": f"127.0.0.1:{PORT}", "origin": f"http://127.0.0.1:{PORT}", "content-type": "application/json"}
     place, _, query = path.partition("?")
+    place = place[1:] if place.startswith("/") else f"0/{place}"
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,4 +1,4 @@
-"""A review server in a process of its own, as a person starts it."""
+"""A server of the page in a process of its own, as a person starts it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-OPENED = re.compile(r"Open (http://127\.0\.0\.1:(\d+)/([\w-]+)/)")
+OPENED = re.compile(r"Open (http://127\.0\.0\.1:(\d+)/([\w-]+)/(0/)?)")
 
 
 class Served:
-    """`qurate review RUN`, until it is killed.
+    """`qurate open RUN`, until it is killed.
 
     Args:
-        run: The folder.
+        run: The folder; None for the form that starts one.
         *words: Further options.
     """
 
-    def __init__(self, run: Path, *words: str) -> None:
-        command = [sys.executable, "-m", "qurate", "review", str(run), "--no-browser", *words]
+    def __init__(self, run: Path | None, *words: str) -> None:
+        named = [] if run is None else [str(run)]
+        command = [sys.executable, "-m", "qurate", "open", *named, "--no-browser", *words]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "400"}
         )
@@ -68,9 +69,8 @@ class Served:
         if body is not None:
             given = {"Origin": f"http://{host}", "Content-Type": "application/json", **given}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.putrequest(
-            method, path if path.startswith("/") else f"/{self.token}/{path}", skip_host=True, skip_accept_encoding=True
-        )
+        place = path if path.startswith("/") else f"{urlsplit(self.address).path}{path}"
+        connection.putrequest(method, place, skip_host=True, skip_accept_encoding=True)
         content = b"" if body is None else json.dumps(body).encode()
         for name, value in {"Content-Length": str(len(content)), **given}.items():
             connection.putheader(name, value)

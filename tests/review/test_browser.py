@@ -100,10 +100,10 @@ def test_a_whole_session_with_undo_reload_kill_and_restart(browser: Chrome, run:
     assert (page.answered, page.left) == (0, 35)
     assert "nothing is known of the accuracy" in page["estimate"].text
     ways: list[Callable[[], object]] = [
-        lambda: page.press(Keys.ENTER),
+        lambda: page.press("1"),
         lambda: page.press("2"),
-        lambda: page.press("0"),
-        lambda: page["confirm"].click(),
+        lambda: page.press("n"),
+        lambda: browser.find_elements(By.CSS_SELECTOR, "#choices button")[0].click(),
         lambda: browser.find_elements(By.CSS_SELECTOR, "#choices button")[1].click(),
         lambda: page.choose("ét"),
         lambda: page.choose("e", Keys.ARROW_DOWN),
@@ -138,7 +138,7 @@ def test_a_whole_session_with_undo_reload_kill_and_restart(browser: Chrome, run:
     assert (page.answered, page.left) == (30, 12)
     assert {file: answer.label for file, answer in AnswerLog(log.path).current().items()} == before
     for _ in range(12):
-        page.answer(lambda: page.press(Keys.ENTER))
+        page.answer(lambda: page.press("1"))
     assert page["done"].is_displayed()
     assert len(log.current()) == 42
     assert (log.damaged, page["estimate"].text[:8]) == (0, "Accuracy")
@@ -281,6 +281,8 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[str]:
     """A page about 10,000 images, all of them links to a few."""
+    from tests.review.asked import open_runs
+
     from qurate.review.app import Example, ReviewPage
     from qurate.review.server import listen
     from qurate.review.session import QueryOptions, Session
@@ -298,12 +300,12 @@ def crowd(tmp_path: Path) -> Iterator[str]:
     examples = [Example(path, path.stem, "source") for path in names]
     own = listen(0)
     port = own.getsockname()[1]
-    app = ReviewPage("crowd", session, examples).guarded("token", port)
+    app = open_runs(tmp_path, ReviewPage("crowd", session, examples)).guarded("token", port)
     config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
     thread.start()
-    yield f"http://127.0.0.1:{port}/token/"
+    yield f"http://127.0.0.1:{port}/token/0/"
     server.should_exit = True
     thread.join()
     own.close()
@@ -339,7 +341,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     seen = set()
     for _ in range(page.left):
         check_layout()
-        assert tallest(browser, "#choices button, #confirm") < 250
+        assert tallest(browser, "#choices button") < 250
         seen.add(str(page["image"].get_attribute("alt")).removeprefix("Image to label: ").removesuffix(".png"))
         image = page.image
         page.press("l")

@@ -24,7 +24,7 @@ ANSWER = {"answers": [{"image": 0, "answer": "none"}]}
 
 
 def test_the_page_and_its_parts_are_given_to_who_knows_the_token(server: Served) -> None:
-    from qurate.review.app import PARTS
+    from qurate.review.runs import PARTS
 
     for path, kind in PARTS.items():
         status, body, headers = server.request("GET", path)
@@ -69,8 +69,23 @@ def test_another_host_origin_or_site_is_refused_even_with_the_token(
     assert said.startswith(b"Refused: ")
 
 
-def test_a_post_without_an_origin_is_refused(server: Served) -> None:
-    assert server.request("POST", "undo")[0] == 403
+@pytest.mark.parametrize("path", ["answers", "undo", "more", "learn", "resume", "../begin"])
+def test_a_post_without_an_origin_or_from_another_starts_and_saves_nothing(server: Served, path: str) -> None:
+    place = f"/{server.token}/{path.removeprefix('../')}" if path.startswith("..") else path
+    assert server.request("POST", place)[0] == 403
+    assert server.request("POST", place, {}, Origin="http://evil.example")[0] == 403
+    assert server.request("POST", place, {}, Sec_Fetch_Site="cross-site")[0] == 403
+    assert server.request("POST", f"/wrong/{path.removeprefix('../')}", {})[0] == 403
+    assert server.request("GET", place)[0] == 405
+    assert json.loads(server.request("GET", "status")[1])["next"] is None
+
+
+@pytest.mark.parametrize("path", ["status", "report", "changes", "learn", "question", "", "page.js"])
+@pytest.mark.parametrize("number", ["1", "9" * 5000, "-1", "x", "٣"])
+def test_a_run_that_is_not_open_is_not_found(server: Served, path: str, number: str) -> None:
+    from urllib.parse import quote
+
+    assert server.request("GET", f"/{server.token}/{quote(number)}/{path}")[0] in (404, 405)
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])

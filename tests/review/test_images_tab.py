@@ -180,7 +180,7 @@ def test_an_image_opens_large_and_is_answered_by_keyboard_alone(browser: Chrome,
     browser.switch_to.active_element.send_keys("2")
     page.wait(f"document.querySelector('dialog figcaption').textContent === {files[2]!r}")
     assert {row.file: row.label for row in log.current().values()} == {files[1]: second}
-    browser.switch_to.active_element.send_keys("0")
+    browser.switch_to.active_element.send_keys("n")
     page.wait(f"document.querySelector('dialog figcaption').textContent === {files[3]!r}")
     browser.switch_to.active_element.send_keys("u")
     page.wait("document.querySelectorAll('.is-none').length === 0")

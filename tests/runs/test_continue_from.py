@@ -212,7 +212,7 @@ def test_without_random_answers_it_is_said_that_nobody_knows(world: Path, run: P
     said = " ".join(watcher.lines)
     assert "better than the run before is not known. None of the new answers with a class was drawn at random" in said
     assert f"qurate evaluate '{tmp_path / 'next'}' --labeled DIR".replace("'", "") in watcher.lines[-2]
-    assert watcher.lines[-1].endswith(f"qurate review {tmp_path / 'next'}")
+    assert watcher.lines[-1].endswith(f"qurate open {tmp_path / 'next'}")
     page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
     assert "; whether it is better is not clear" in page
 

@@ -11,9 +11,9 @@ from qurate.runtime.commands import NextStep, free_name, learn_from
 
 
 def test_a_command_is_quoted_for_the_shell() -> None:
-    words = ("review", "it's $HOME; a run")
+    words = ("open", "it's $HOME; a run")
     assert shlex.split(NextStep("answer", words).command) == ["qurate", *words]
-    assert NextStep("answer", words).line.startswith("Next, to answer: qurate review '")
+    assert NextStep("answer", words).line.startswith("Next, to answer: qurate open '")
 
 
 @pytest.mark.parametrize(

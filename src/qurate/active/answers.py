@@ -313,7 +313,7 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
         lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""
         raise DataError(
             f"labels must be {_ALLOWED}, with answers in it; {path} has none.{lost} Fill in the column label, or "
-            "answer on the page of 'qurate review'."
+            "answer on the page of 'qurate open'."
         )
     return found
 

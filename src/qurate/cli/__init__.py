@@ -26,7 +26,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "predict": own_images.predict,
     "evaluate": own_images.evaluate,
     "suggest": asking.suggest,
-    "review": asking.review,
+    "open": asking.open_page,
     "export": own_images.export,
     "embed": own_images.embed,
     "backbones": own_images.backbones,

@@ -1,4 +1,4 @@
-"""The verbs that ask a person: suggest, review."""
+"""The verbs that ask a person: suggest, open."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from qurate.cli.options import check_output, write_output
 from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_line, print_message, print_next
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
-from qurate.runs.model_json import read_about
+from qurate.runs.files import CONFIG_FILE, PROGRESS_FILE
+from qurate.runs.model_json import ABOUT_FILE, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
-from qurate.runtime.commands import learn_from
+from qurate.runtime.commands import learn_from, open_run
 from qurate.runtime.options import between
 from qurate.runtime.paths import is_file
+from qurate.runtime.progress import PhaseBars
 
 if TYPE_CHECKING:
-    from qurate.runs.model import AdaptedModel
-    from qurate.runs.suggestions import Inquiry, RunImages
+    from qurate.review.runs import OpenRuns
 
 
 QueryStrategyName = Annotated[
@@ -62,15 +63,17 @@ def suggest(
     from qurate.runtime.tables import to_csv
 
     if out.resolve() == (run / LABELS_FILE).resolve():
-        raise ConfigError(f"--out cannot be {out}, for 'qurate review' adds answers to it. Choose another --out.")
+        raise ConfigError(f"--out cannot be {out}, for 'qurate open' adds answers to it. Choose another --out.")
     answers = AnswerLog(run / LABELS_FILE).current()
     table = read_suggested(run, count, asker, random_share, answers)
     if table is None:
         load_torch("there is no ready list for that, so the model looks at the images")
         from qurate.runs.model import load
-        from qurate.runs.suggestions import read_run_images
+        from qurate.runs.suggestions import look_at, read_run_images
 
-        inquiry = look_at(load(run), read_run_images(run))
+        with PhaseBars(Console()) as bars:
+            show = functools.partial(bars.show, "looking at the images")
+            inquiry = look_at(load(run), read_run_images(run), show, functools.partial(print_message, style="yellow"))
         table = inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))
     if table.empty:
         raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
@@ -82,8 +85,8 @@ def suggest(
     print_next(learn_from(run, "--labels", str(out)))
 
 
-def review(
-    run: options.RunDir,
+def open_page(
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None,
     count: options.Count = 50,
     asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
     random_share: options.Share = 0.2,
@@ -91,10 +94,11 @@ def review(
     port: Annotated[int, between(0, 65535)] = 0,
     browser: options.Switch = True,
 ) -> None:
-    """Answer on a page on this machine: which classes images have, and which pseudo-labels are wrong.
+    """Open a page on this machine: start a run, follow it, see its outcome, answer questions, and learn from them.
 
     Args:
-        run: Folder of a finished run; every answer is added to RUN/labels.csv at once.
+        run: Folder of a run, finished or at work; every answer is added to RUN/labels.csv at once. Without it, the page
+            begins with the folders of a new run.
         count: Questions at a time.
         asker: Which images to ask about; a name of the registry.
         random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
@@ -103,47 +107,45 @@ def review(
         browser: Open the page in a browser.
     """
     _check_strategy(asker)
-    read_about(run)
+    is_begun = (
+        run is not None
+        and not is_file(file_of(run, ABOUT_FILE))
+        and (is_file(run / PROGRESS_FILE) or is_file(run / CONFIG_FILE))
+    )
+    if run is not None and not is_begun:
+        read_about(run)
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise ConfigError("review needs the extra 'review': pip install 'qurate[review]'.")
-    on_stop(functools.partial(_after_review, run))
-    load_torch(f"opening {run} for questions")
-    from qurate.active.answers import LABELS_FILE, AnswerLog
-    from qurate.review.app import PATIENCE, ReviewPage
-    from qurate.review.server import embed_examples, listen, read_examples, serve
-    from qurate.review.session import QueryOptions, Session
-    from qurate.runs.model import load
-    from qurate.runs.suggestions import read_run_images
+        raise ConfigError("open needs the extra 'review': pip install 'qurate[review]'.")
+    on_stop(functools.partial(_after_page, run, None))
+    load_torch("opening a page for a new run" if run is None else f"opening {run}")
+    from qurate.review.runs import OpenRuns
+    from qurate.review.server import listen, load_page, serve
+    from qurate.review.session import QueryOptions
 
-    examples = read_examples(run)
+    ask = QueryOptions(count, asker, random_share, seed)
+    warn = functools.partial(print_message, style="yellow")
+    runs = OpenRuns(lambda folder, on_progress: load_page(folder, ask, on_progress, warn))
+    on_stop(functools.partial(_after_page, run, runs))
     own = listen(port)
     with own:
-        model = load(run)
-        inquiry = look_at(model, read_run_images(run))
-        log = AnswerLog(run / LABELS_FILE, PATIENCE)
-        session = Session(inquiry, log, QueryOptions(count, asker, random_share, seed))
-        title = run.absolute().name
-        serve(ReviewPage(title, session, embed_examples(model, examples)), own, show=browser, say=print_line)
+        if run is not None and not is_begun:
+            with PhaseBars(Console()) as bars:
+                page = load_page(run, ask, functools.partial(bars.show, "looking at the images"), warn)
+            runs.add(run, page)
+        elif run is not None:
+            runs.add(run)
+        serve(runs, own, at="" if run is None else "0/", show=browser, say=print_line)
 
 
-def _after_review(run: Path) -> str:
-    labels = run / "labels.csv"
-    return f"All answers are saved in {labels}. {learn_from(run).line if is_file(labels) else ''}".rstrip()
-
-
-def look_at(model: AdaptedModel, images: RunImages) -> Inquiry:
-    """The images of a run as its model sees them; says how many cannot be read."""
-    from qurate.runs.suggestions import make_inquiry
-    from qurate.runtime.paths import list_some
-    from qurate.runtime.progress import PhaseBars
-
-    with PhaseBars(Console()) as bars:
-        inquiry = make_inquiry(model, images, functools.partial(bars.show, "looking at the images"))
-    if inquiry.unreadable:
-        count = len(images.files) + len(images.flagged)
-        lost = f"{len(inquiry.unreadable)} of {count} images cannot be read and are left out"
-        print_message(f"{lost}: {list_some(inquiry.unreadable, 3)}.", "yellow")
-    return inquiry
+def _after_page(run: Path | None, runs: OpenRuns | None) -> str:
+    """What is kept when the page ends, and what to do next."""
+    said = []
+    if run is not None:
+        labels = run / "labels.csv"
+        said.append(f"All answers are saved in {labels}. {learn_from(run).line if is_file(labels) else ''}".rstrip())
+    for folder in [] if runs is None else runs.working:
+        said.append(f"The run in {folder} goes on. {open_run(folder).line}")
+    return " ".join(said) or "Nothing was started."
 
 
 def _check_strategy(asker: str) -> None:

@@ -32,7 +32,7 @@ from qurate.runs.options import (
     check_options,
     flags_off,
 )
-from qurate.runtime.commands import NextStep, free_name, predict_with, review_of
+from qurate.runtime.commands import NextStep, free_name, open_run, predict_with
 from qurate.runtime.options import option
 from qurate.runtime.paths import LABELED, existing, is_file, list_some
 
@@ -183,7 +183,7 @@ def evaluate(
         counted.insert(0, "true class", model.classes, allow_duplicates=True)
         write_output(confusion, to_csv(counted), "--confusion")
         print_line(f"Confusion table: {confusion}")
-    print_next(review_of(run), predict_with(run))
+    print_next(open_run(run), predict_with(run))
 
 
 def export(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qurate.report.run_tables import moved_in
 from qurate.run_results import RunAnswers, RunRecord
-from qurate.runtime.commands import NextStep, predict_with, review_of
+from qurate.runtime.commands import NextStep, open_run, predict_with
 
 
 def steps_after(record: RunRecord | None, run: Path) -> list[NextStep]:
@@ -17,16 +17,16 @@ def steps_after(record: RunRecord | None, run: Path) -> list[NextStep]:
         run: Its folder, as the commands are to name it.
     """
     if record is None:
-        return [review_of(run), predict_with(run)]
+        return [open_run(run), predict_with(run)]
     comparison = record.comparison
     if comparison is not None and comparison.verdict == "harms":
-        return [review_of(run), predict_with(run / "baseline")]
+        return [open_run(run), predict_with(run / "baseline")]
     if record.answers is not None and (before := record.answers.corrections) is not None:
         return _after_answers(record.answers, run, Path(before.run))
     is_clear = comparison is not None and comparison.verdict == "helps"
     has_strange = bool(record.flagged and record.flagged.flagged) or bool(moved_in(record))
     if not is_clear or has_strange:
-        return [review_of(run), predict_with(run)]
+        return [open_run(run), predict_with(run)]
     return [predict_with(run), NextStep("use it without qurate", ("export", str(run), "--format", "onnx"))]
 
 
@@ -37,7 +37,7 @@ def _after_answers(answers: RunAnswers, run: Path, before: Path) -> list[NextSte
         measure = NextStep(
             "see whether it is better, for each of both runs", ("evaluate", str(run), "--labeled", "DIR")
         )
-        return [measure, review_of(run)]
+        return [measure, open_run(run)]
     if better.high < 0:
-        return [predict_with(before), review_of(run)]
-    return [predict_with(run), review_of(run)] if better.low > 0 else [review_of(run), predict_with(run)]
+        return [predict_with(before), open_run(run)]
+    return [predict_with(run), open_run(run)] if better.low > 0 else [open_run(run), predict_with(run)]

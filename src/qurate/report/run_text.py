@@ -9,7 +9,7 @@ from typing import Any
 
 from qurate.report.page import count, percent, signed
 from qurate.report.run_tables import moved_in
-from qurate.run_results import BaselineComparison, Gain, RunAnswers, RunRecord
+from qurate.run_results import BaselineComparison, Gain, Improvement, RunAnswers, RunRecord
 
 CONFUSIONS = 10
 """Rows of the table of what was taken for what."""
@@ -50,7 +50,8 @@ def outcome(
         if answers is not None and answers.corrections is not None:
             headline = f"The model has learned from {count(answers.total, 'answer')}"
             tone, better = _is_better(answers)
-            return PageOutcome(tone, f"{headline}{better}", (improvement_in_words(answers), no_comparison))
+            measured = improvement_in_words(answers.improvement, answers.not_measured)
+            return PageOutcome(tone, f"{headline}{better}", (measured, no_comparison))
         if no_comparison:
             return PageOutcome("open", "Whether adaptation helped was not measured", (no_comparison,))
         return PageOutcome("open", "Whether adaptation helped could not be measured", _NOT_COMPARED)
@@ -152,7 +153,7 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
         return (
             f"Of the unlabelled images {in_all}, and at least {least:,} with a confidence of 95 %. Which ones cannot "
             f"be told with {count(found.held_out, 'labelled image')}, so none was left out of training.",
-            "Answer 'none' about some with `qurate review RUN`, and learn from the answers with `qurate adapt --from "
+            "Answer 'none' about some with `qurate open RUN`, and learn from the answers with `qurate adapt --from "
             "RUN`; RUN is the folder of this run. Or label more target images and run again.",
         )
     if not found.flagged:
@@ -165,7 +166,7 @@ def flagged_in_words(record: RunRecord) -> tuple[str, ...]:
         f"{count(found.flagged, 'image')} of {images:,} {seem} to fit none of your classes, {compared}. {they} left "
         f"out of training. Of those flagged, about 1 in {round(1 / found.level)} does fit one.",
         *([f"In all {in_all}; the others cannot be told from images of the classes."] if about > found.flagged else []),
-        "To find them more surely, answer 'none' about some with `qurate review RUN`, and learn from the answers with "
+        "To find them more surely, answer 'none' about some with `qurate open RUN`, and learn from the answers with "
         "`qurate adapt --from RUN`; RUN is the folder of this run. Or remove them from the folder of unlabelled images "
         "and run again.",
     )
@@ -256,11 +257,11 @@ def _is_better(found: RunAnswers) -> tuple[str, str]:
     return ("good", " and is better") if better.low > 0 else ("bad", " and is worse")
 
 
-def improvement_in_words(found: RunAnswers) -> str:
+def improvement_in_words(better: Improvement | None, not_measured: str) -> str:
     """Whether the model is better than that of the run before, by how much, how sure that is, and what to do."""
-    if (better := found.improvement) is None:
+    if better is None:
         return (
-            f"Whether the new model is better than the run before is not known. {found.not_measured} Labelled images "
+            f"Whether the new model is better than the run before is not known. {not_measured} Labelled images "
             "that no run was given would tell: `qurate evaluate` measures each run on them."
         )
     low, high = signed(better.low * 100, 1), signed(better.high * 100, 1)

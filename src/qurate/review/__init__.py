@@ -1,1 +1,1 @@
-"""A page on this machine where a person answers what the model asks: `qurate review RUN`."""
+"""A page on this machine where a person answers what the model asks: `qurate open RUN`."""

@@ -1,4 +1,4 @@
-"""The addresses of the page: its parts, questions, pictures by number, and answers."""
+"""The addresses of a run whose model is loaded: questions, pictures by number, and answers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from importlib.resources import files
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from torch import Tensor
 from qurate.data.images import UnreadableImageError, read_image
 from qurate.errors import QurateError
 from qurate.review.gallery import Gallery, PictureCache
-from qurate.review.guard import MOST_BYTES, Guard
+from qurate.review.guard import MOST_BYTES
 from qurate.review.session import Session
 from qurate.runtime.commands import learn_from
 from qurate.runtime.files import call_within
@@ -35,14 +34,6 @@ SIDES = {"small": 192, "large": 1024}
 """Longer side in pixels of each size."""
 
 
-_SCRIPTS = ("answer", "images", "page", "runs", "shared")
-PARTS = {
-    "": "text/html",
-    "page.css": "text/css",
-    "images.css": "text/css",
-    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
-}
-"""Files of the page, and their media types."""
 MOST_IMAGES = 200
 """Pseudo-labels that a page of the grid may ask for."""
 MOST_CACHED = 64_000_000
@@ -85,8 +76,9 @@ class ReviewPage:
         seen = {i: example.embedding for i, example in enumerate(examples) if example.embedding is not None}
         self._gallery = Gallery(session, torch.stack([*seen.values()]) if seen else None, [*seen])
 
-    def guarded(self, token: str, port: int) -> ASGIApp:
-        """The application, behind its guard."""
+    @cached_property
+    def app(self) -> ASGIApp:
+        """The application, which is to stand behind a guard."""
         at = "/{token}/"
         routes = [
             Route(f"{at}start", self.start),
@@ -96,25 +88,13 @@ class ReviewPage:
             Route(f"{at}answers", self.answers, methods=["POST"]),
             Route(f"{at}undo", self.undo, methods=["POST"]),
             Route(f"{at}more", self.more, methods=["POST"]),
-            *(Route(at + name, self.part) for name in PARTS),
             Route(f"{at}rows", self.rows),
             Route(f"{at}answered", self.answered),
             Route(f"{at}likeness", self.likeness),
             Route(f"{at}duplicates", self.duplicates),
             Route(f"{at}map", self.map),
         ]
-        handlers: dict[Any, Callable[..., Any]] = {
-            HTTPException: _explain,
-            QurateError: _explain_ours,
-            ClientDisconnect: _say_nothing,
-        }
-        return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
-
-    async def part(self, request: Request) -> Response:
-        """A file of the page."""
-        name = request.url.path.rsplit("/", 1)[1]
-        content = files("qurate.review").joinpath("page", name or "index.html").read_bytes()
-        return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
+        return Starlette(routes=routes, exception_handlers=HANDLERS)
 
     async def start(self, request: Request) -> Response:
         """What the page shows first: classes, their examples, the pseudo-labels, and the progress."""
@@ -131,9 +111,11 @@ class ReviewPage:
     async def question(self, request: Request) -> Response:
         """The next question."""
         words = request.query_params.get("later", "").split(",")
-        later = [int(word) for word in words if _is_number(word)]
+        later = [int(word) for word in words if is_number(word)]
         tab = request.query_params.get("tab", "")[:40]
-        return await self._respond(lambda: {"question": self._session.next_question(tab, later)})
+        word = request.query_params.get("now", "")
+        shown = int(word) if is_number(word) else None
+        return await self._respond(lambda: {"question": self._session.next_question(tab, later, shown)})
 
     async def trusted(self, request: Request) -> Response:
         """Pseudo-labels of a class without an answer."""
@@ -145,7 +127,7 @@ class ReviewPage:
         """An image by its number; no path of a request ever leads to a file."""
         part, number, size = (request.path_params[name] for name in ("part", "number", "size"))
         files = self._pictures.get(part, [])
-        if size not in SIDES or not _is_number(number) or int(number) >= len(files):
+        if size not in SIDES or not is_number(number) or int(number) >= len(files):
             raise HTTPException(404, "there is no such image")
         try:
             encode = partial(_encode, files[int(number)], SIDES[size])
@@ -179,14 +161,14 @@ class ReviewPage:
 
     async def answers(self, request: Request) -> Response:
         """Save answers."""
-        given = (await _body(request)).get("answers")
+        given = (await read_body(request)).get("answers")
         if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
             raise HTTPException(400, "answers must be a list")
         return await self._respond(lambda: {"id": self._session.answer(given)})
 
     async def undo(self, request: Request) -> Response:
         """Take answers back."""
-        act = (await _body(request)).get("id")
+        act = (await read_body(request)).get("id")
         return await self._respond(lambda: {"undone": self._session.log.undo(str(act))})
 
     async def more(self, request: Request) -> Response:
@@ -219,7 +201,8 @@ def _encode(path: Path, side: int) -> bytes:
     return jpeg.getvalue()
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def read_body(request: Request) -> dict[str, Any]:
+    """A JSON table; HTTPException where it is none, or too large."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise HTTPException(415, "the body must be JSON")
     content = b""
@@ -236,12 +219,13 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _is_number(word: str) -> bool:
+def is_number(word: str) -> bool:
+    """Whether a word of an address is a number of a sensible length."""
     return word.isascii() and word.isdigit() and len(word) < 10
 
 
 def _whole(word: str | None, most: int) -> int:
-    if word is None or not _is_number(word) or int(word) > most:
+    if word is None or not is_number(word) or int(word) > most:
         raise HTTPException(400, f"a number between 0 and {most} is needed")
     return int(word)
 
@@ -256,3 +240,11 @@ def _say_nothing(request: Request, error: ClientDisconnect) -> Response:
 
 def _explain_ours(request: Request, error: QurateError) -> Response:
     return JSONResponse({"problem": str(error)}, 500 if isinstance(error, RuntimeError) else 400)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    HTTPException: _explain,
+    QurateError: _explain_ours,
+    ClientDisconnect: _say_nothing,
+}
+"""What becomes of errors."""

@@ -21,7 +21,7 @@ MOST_BYTES = 2_000_000
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -53,7 +53,8 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                given = {name for name, _ in message.get("headers", [])}  # the report has its own policy
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
                 message = {**message, "headers": [*message.get("headers", []), *own]}
             await send(message)
 
@@ -69,7 +70,7 @@ class Guard:
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return "the host is not this server"
         if not secrets.compare_digest(given.encode(), self._token.encode()):
-            return "the address lacks the token; open the one that `qurate review` printed"
+            return "the address lacks the token; open the one that `qurate open` printed"
         if any(origin != f"http://{hosts[0]}" for origin in origins) or (scope["method"] == "POST" and not origins):
             return "the request comes from another page"
         if any(site not in ("same-origin", "none") for site in sites):

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import uvicorn
 
+from qurate.active.answers import LABELS_FILE, AnswerLog
+from qurate.data.images import OnProgress
 from qurate.errors import ConfigError
-from qurate.review.app import Example, ReviewPage
+from qurate.review.app import PATIENCE, Example, ReviewPage
+from qurate.review.runs import OpenRuns
+from qurate.review.session import QueryOptions, Session
 from qurate.runs.files import EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
-from qurate.runs.model import AdaptedModel
+from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
+from qurate.runs.suggestions import look_at, read_run_images
 from qurate.runtime.paths import list_some
 from qurate.runtime.tables import TableError, read_csv
 
@@ -45,19 +50,20 @@ def listen(port: int) -> socket.socket:
     return own
 
 
-def serve(page: ReviewPage, own: socket.socket, *, show: bool, say: Callable[[str], None]) -> None:
+def serve(runs: OpenRuns, own: socket.socket, *, at: str, show: bool, say: Callable[[str], None]) -> None:
     """Answer requests until a signal comes.
 
     Args:
-        page: What answers.
+        runs: What answers.
         own: Where it listens.
+        at: Where to begin, after the token: the number of a run and a slash, or nothing for the form.
         show: Whether to open a browser.
         say: Told the address.
     """
     token, port = secrets.token_urlsafe(32), own.getsockname()[1]
-    address = f"http://{HOST}:{port}/{token}/"
+    address = f"http://{HOST}:{port}/{token}/{at}"
     config = uvicorn.Config(
-        page.guarded(token, port),
+        runs.guarded(token, port),
         http="h11",
         ws="none",
         lifespan="off",
@@ -72,6 +78,21 @@ def serve(page: ReviewPage, own: socket.socket, *, show: bool, say: Callable[[st
     if show:
         webbrowser.open(address)
     uvicorn.Server(config).run(sockets=[own])
+
+
+def load_page(run: Path, options: QueryOptions, on_progress: OnProgress, warn: Callable[[str], None]) -> ReviewPage:
+    """The page of a finished run: its model looks at the images.
+
+    Args:
+        run: Its folder.
+        options: What to ask.
+        on_progress: Called after each image.
+        warn: Told of images that cannot be read.
+    """
+    examples, model = read_examples(run), load(run)
+    inquiry = look_at(model, read_run_images(run), on_progress, warn)
+    session = Session(inquiry, AnswerLog(run / LABELS_FILE, PATIENCE), options)
+    return ReviewPage(run.absolute().name, session, embed_examples(model, examples))
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:

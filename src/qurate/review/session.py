@@ -21,6 +21,8 @@ from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9
 """Likely classes that are offered; there are nine keys."""
+FEW_CLASSES = 10
+"""Up to so many classes, all are offered: each has a key of its own."""
 BORDER_SHARE = 0.2
 """Part of the questions that is about images between known and unknown: answers there show what fits no class, which a
 query strategy does not ask for. Our choice: one in five, as of those that are drawn at random."""
@@ -73,24 +75,30 @@ class Session:
             self.questions = [*self.questions, *more]
             return len(more)
 
-    def next_question(self, tab: str, later: Collection[int] = ()) -> dict[str, Any] | None:
+    def next_question(
+        self, tab: str, later: Collection[int] = (), now_shown: int | None = None
+    ) -> dict[str, Any] | None:
         """The next question for a tab, or None when all are answered.
 
         Args:
             tab: The tab that asks; its question is not given to other tabs for a while.
             later: Images that this tab has put off; they come last.
+            now_shown: The image that the tab showed before it was loaded again; it stays, unless it has an answer.
         """
         now, waiting = time.monotonic(), self._open()
         with self._lock:
             taken = {image for image, (by, since) in self._held.items() if by != tab and now - since < HELD}
-            order = sorted(waiting, key=lambda question: (question.image in taken, question.image in later))
+            order = sorted(
+                waiting,
+                key=lambda one: (one.image in taken, one.image != now_shown, one.image in later),
+            )
             if not order:
                 return None
             self._held = {image: held for image, held in self._held.items() if held[0] != tab}
             question = order[0]
             self._held[question.image] = (tab, now)
         row = self.inquiry.pool.probabilities[question.image]
-        values, labels = row.topk(min(CHOICES, len(row)))
+        values, labels = row.topk(len(row) if len(row) <= FEW_CLASSES else CHOICES)
         return {
             "image": question.image,
             "file": self.inquiry.files[question.image],
@@ -154,8 +162,12 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Progress, and the accuracy of the model; answers that it has learned from do not count."""
         answers = self._new_answers()
+        labeled = [row for row in answers.values() if row.answer == "label"]
         return {
             "answered": len(answers),
+            "labeled": len(labeled),
+            "corrected": sum(row.label != row.predicted for row in labeled),
+            "random": sum(row.asked == "random" for row in labeled),
             "none": sum(answer.answer == "none" for answer in answers.values()),
             "left": len(self._open()),
             "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],

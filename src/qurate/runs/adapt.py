@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,6 +18,7 @@ from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import check_trainable, find_backbone
 from qurate.presets import make_config
 from qurate.runs.continue_from import PreviousRun, read_previous
+from qurate.runs.files import PROGRESS_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.full_training import FULL_STEPS, full_training
 from qurate.runs.image_sources import Places, start_folder
@@ -28,7 +29,7 @@ from qurate.runs.setup import RunOutcome, RunSetup
 from qurate.runtime.machine import available_cores
 from qurate.runtime.options import Train
 from qurate.runtime.paths import StrPath, is_file, is_folder
-from qurate.runtime.progress import Reporter, follow
+from qurate.runtime.progress import ProgressFile, Reporter, follow
 from qurate.selection.algorithm import follow_rank_zero
 
 
@@ -58,7 +59,7 @@ def adapt(
     Example:
         >>> model = qurate.adapt("studio", "phone-labelled", "phone", out="run")  # needs images  # doctest: +SKIP
         >>> model.predict("new-photos")  # needs images  # doctest: +SKIP
-        >>> model = qurate.adapt(previous="run", out="better")  # after `qurate review run`  # doctest: +SKIP
+        >>> model = qurate.adapt(previous="run", out="better")  # after `qurate open run`  # doctest: +SKIP
     """
     return run_adaptation({"source": source, "labeled": labeled, "unlabeled": unlabeled, **options}).model
 
@@ -171,9 +172,12 @@ def run_adaptation(options: Mapping[str, Any], reporter: Reporter | None = None)
     if group is not None and not group.is_rank_zero:
         return RunOutcome(follow_rank_zero(group), None)
     choose_device(execution.device)  # before any work
-    with follow(given.get("progress", True)) if reporter is None else nullcontext(reporter) as reporter:
+    with ExitStack() as stack:
+        if reporter is None:
+            reporter = stack.enter_context(follow(given.get("progress", True)))
         if folder is not None:
             folder.claim(resume=given.get("resume", False), force=given.get("force", False))
+            reporter = stack.enter_context(ProgressFile(reporter, folder.path / PROGRESS_FILE))
         if folder is not None and given.get("resume") and folder.finished and not folder.pending:
             folder.forget()  # a kill may have come just before that
             reporter.say(f"{folder.path} is already finished.")
@@ -202,6 +206,6 @@ def find_answers(labels: StrPath | None, previous: PreviousRun | None) -> Answer
     if not is_there:
         raise DataError(
             f"{previous.labels}: there is no such file, so there are no answers to learn from. Answer on the page of "
-            f"'qurate review {previous.folder}', or pass `labels=FILE`."
+            f"'qurate open {previous.folder}', or pass `labels=FILE`."
         )
     return read_answers(previous.labels).start_from(base)

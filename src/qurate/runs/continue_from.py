@@ -63,6 +63,12 @@ class PreviousRun:
         return self.folder / LABELS_FILE
 
     @property
+    def stored_path(self) -> str | None:
+        """Its folder for config.json; None where the path is no valid text."""
+        path = str(self.folder.absolute())
+        return path if is_text(path) else None
+
+    @property
     def compared(self) -> Path:
         """The run whose page shows whether adaptation helped: this one, or the first of its chain."""
         back = self.settings.get("compared_in")
@@ -411,7 +417,7 @@ def _check(applied: AppliedAnswers, file: AnswersFile, n_files: int, previous: P
     if previous is not None and applied.earlier == len(applied) == len(previous.learned):
         raise DataError(
             f"labels: {previous.folder} has learned from all of the {count} of {file.path} already. Answer more, for "
-            f"example on the page of 'qurate review {previous.folder}'."
+            f"example on the page of 'qurate open {previous.folder}'."
         )
     if n_files - len(applied) < _LEAST_LEFT:
         raise DataError(

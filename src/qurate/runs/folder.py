@@ -34,6 +34,7 @@ from qurate.runs.files import (
     METRICS_FILE,
     POSITIVES_FILE,
     PREDICTIONS_FILE,
+    PROGRESS_FILE,
     REPORT_FILE,
     SUGGESTIONS_FILE,
     Replacement,
@@ -82,7 +83,7 @@ def describe_checkpoint(folder: Path) -> str:
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
 
-_MAY_DIFFER = ("check_helping", "places", "started_in", "compared_in")
+_MAY_DIFFER = ("check_helping", "places", "started_in", "compared_in", "continued_from")
 """Settings that may differ when a run is resumed: the comparison can be left out at any time, and the digest of the
 data identifies it better than its paths."""
 
@@ -153,7 +154,7 @@ class RunFolder:
             raise RunError(f"{self.path} is a link to nothing. Choose another `out`.")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: the run folder must be a folder, and this is a file. Choose another `out`.")
-        if not there and self.path.is_dir() and any(self.path.iterdir()):
+        if not there and self.path.is_dir() and any(PROGRESS_FILE not in file.name for file in self.path.iterdir()):
             raise RunError(f"{self.path} is not empty and not a run of qurate. Choose another `out`.")
         if there and not (self._resume or self._force):
             raise RunError(f"{self.path} holds {self._what_is_there()}")

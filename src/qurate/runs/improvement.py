@@ -47,7 +47,7 @@ def measure_improvement(
     if len(chosen) < LEAST:
         return None, (
             f"{len(chosen) or 'None'} of the new answers with a class {'was' if len(chosen) < 2 else 'were'} drawn at "
-            f"random, and that takes {LEAST}. 'qurate review' draws one in five at random, 'qurate suggest' with "
+            f"random, and that takes {LEAST}. 'qurate open' draws one in five at random, 'qurate suggest' with "
             "--random-share 0.2."
         )
     if not run.has_heads or setup.full is not None:

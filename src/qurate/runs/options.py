@@ -56,7 +56,7 @@ class AnswerOptions(TypedDict, total=False):
     previous: Annotated[StrPath | ModelInFolder | None, option("RUN", name="from", constructor=Path)]
     """A finished run to learn on from, with its images and settings, in a third of its steps; it is left as it is."""
     labels: Annotated[StrPath | None, option("FILE")]
-    """Answers: labels.csv of qurate review, or a filled-in table of qurate suggest, beside those in the earlier run."""
+    """Answers: labels.csv of qurate open, or a filled-in table of qurate suggest, beside those in the earlier run."""
 
 
 class BackboneOptions(TypedDict, total=False):
@@ -212,8 +212,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if not is_file(labels):
             came = "a folder" if is_folder(labels) else "none"
             raise DataError(
-                f"`labels` must be a file, got {shorten(labels)}, which is {came}. 'qurate review' writes "
-                "RUN/labels.csv."
+                f"`labels` must be a file, got {shorten(labels)}, which is {came}. 'qurate open' writes RUN/labels.csv."
             )
         try:
             check_table(labels)

@@ -167,6 +167,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "previous": None if setup.previous is None else setup.previous.fingerprint,
         "places": setup.places.stored(),
         "started_in": str(Path.cwd()) if is_text(str(Path.cwd())) else None,
+        "continued_from": None if setup.previous is None else setup.previous.stored_path,
         "compared_in": None if setup.continued is None else setup.continued.compared_in,
         "run": to_dict(setup.config),
         **({} if setup.full is None else {"full": to_dict(setup.full)}),
@@ -574,7 +575,8 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
         lines += [*flagged_in_words(record), *class_warnings(record)]
     if record is not None and record.answers is not None:
         lines += answers_in_words(record.answers)
-        lines += [improvement_in_words(record.answers)] if record.answers.corrections is not None else []
+        if (told := record.answers).corrections is not None:
+            lines.append(improvement_in_words(told.improvement, told.not_measured))
     if folder is not None:
         lines.append(f"Model, predictions and tables: {folder}")
         lines.append(f"Open {folder / REPORT_FILE} in a browser to see what was learned.")

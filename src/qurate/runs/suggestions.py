@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -226,6 +226,16 @@ def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress
     if (novelty := model.novelty) is None:
         return inquiry
     return replace(inquiry, known=seen.predicted.known, border=novelty.border)
+
+
+def look_at(model: AdaptedModel, images: RunImages, on_progress: OnProgress, warn: Callable[[str], None]) -> Inquiry:
+    """The images of a run as its model sees them; `warn` is told how many cannot be read."""
+    inquiry = make_inquiry(model, images, on_progress)
+    if inquiry.unreadable:
+        count = len(images.files) + len(images.flagged)
+        lost = f"{len(inquiry.unreadable)} of {count} images cannot be read and are left out"
+        warn(f"{lost}: {list_some(inquiry.unreadable, 3)}.")
+    return inquiry
 
 
 def suggest_first(

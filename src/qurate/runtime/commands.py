@@ -18,8 +18,8 @@ class NextStep(NamedTuple):
         words: After the word `qurate`; capitals such as IMAGES are for the person to fill in.
 
     Example:
-        >>> print(NextStep("label images", ("review", "my run")).line)
-        Next, to label images: qurate review 'my run'
+        >>> print(NextStep("label images", ("open", "my run")).line)
+        Next, to label images: qurate open 'my run'
     """
 
     purpose: str
@@ -41,9 +41,9 @@ def predict_with(run: StrPath) -> NextStep:
     return NextStep("use the model on other images", ("predict", str(run), "IMAGES", "--out", "predictions.csv"))
 
 
-def review_of(run: StrPath) -> NextStep:
+def open_run(run: StrPath) -> NextStep:
     """The step of answering questions about the images of a run."""
-    return NextStep("label the images that help most, on a page", ("review", str(run)))
+    return NextStep("label the images that help most, on a page", ("open", str(run)))
 
 
 def suggest_from(run: StrPath, count: int) -> NextStep:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -13,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from qurate.runtime.files import write_atomically
 
 
 class RateColumn(ProgressColumn):
@@ -189,3 +195,107 @@ def follow(progress: bool) -> Iterator[Reporter]:
         return
     with PhaseBars(Console()) as bars:
         yield bars
+
+
+_FILE_SECONDS = 0.5
+"""Least time between two writings of a progress file."""
+_FILE_LINES = 40
+"""Messages that a progress file keeps."""
+
+
+class ProgressFile:
+    """Passes on what a run reports, and keeps it in a file as long as the run goes on: `qurate open` shows it.
+
+    Args:
+        reporter: Told everything.
+        path: The file; the folder is made. Both are gone when the run ends, unless something else is in the folder. A
+            kill leaves them, and then the process of the file is gone.
+    """
+
+    def __init__(self, reporter: Reporter, path: Path) -> None:
+        self._reporter, self._path = reporter, path
+        self._lines: deque[str] = deque(maxlen=_FILE_LINES)
+        self._phase, self._done, self._total, self._found = "", 0, 0, 0
+        self._began, self._written = 0.0, 0.0
+        self._is_new = not path.parent.exists()
+
+    def __enter__(self) -> Self:
+        self._write()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+            if self._is_new:
+                self._path.parent.rmdir()  # only where it is empty
+
+    def say(self, line: str) -> None:
+        """A sentence."""
+        self._end()
+        self._lines.append(line)
+        self._reporter.say(line)
+        self._write()
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        """How far a phase is."""
+        if phase != self._phase:
+            self._end()
+            self._phase, self._began, self._found, self._written = phase, time.monotonic(), done, 0.0
+        self._done, self._total = done, total
+        self._reporter.show(phase, done, total)
+        if time.monotonic() - self._written >= _FILE_SECONDS:
+            self._write()
+
+    def _end(self) -> None:
+        """Keep how long a phase took."""
+        if self._phase:
+            self._lines.append(f"{self._phase}: {time.monotonic() - self._began:.0f} s")
+        self._phase = ""
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        took, did = self._written - self._began, self._done - self._found
+        left = took * (self._total - self._done) / did if self._phase and did > 0 and took >= 1 else None
+        content = {
+            "process": os.getpid(),
+            "process_began": process_start(os.getpid()),
+            "phase": self._phase,
+            "done": self._done,
+            "total": self._total,
+            "seconds_left": left,
+            "lines": list(self._lines),
+        }
+        with suppress(OSError):  # the run is worth more than the news of it
+            write_atomically(self._path, json.dumps(content))
+
+
+def read_progress(path: Path) -> dict[str, Any] | None:
+    """What a progress file says, and as `alive` whether its process goes on; None where there is no sound file."""
+    try:
+        found = json.loads(path.read_bytes())
+        process, lines = found["process"], found["lines"]
+        numbers = [process, found["done"], found["total"], found["seconds_left"] or 0]
+        is_sound = all(type(x) in (int, float) for x in numbers) and process > 0 and isinstance(found["phase"], str)
+        is_sound = is_sound and isinstance(lines, list) and all(isinstance(line, str) for line in lines)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return {**found, "alive": _is_alive(int(process), found.get("process_began"))} if is_sound else None
+
+
+def process_start(process: int) -> str:
+    """When a process began, in ticks of the system, which tells it from a later one of the same number; else empty."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    return ""
+
+
+def _is_alive(process: int, began: object) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        pass
+    except (OSError, OverflowError):
+        return False
+    return process_start(process) == began

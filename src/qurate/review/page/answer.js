@@ -2,10 +2,13 @@
 import { $, breakable, call, doing as doingAny, element, fileName, isolated, onSummary, percent, picture, plural, short, state } from "./shared.js";
 
 const GRID = 30;
-const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
-const own = { question: null, later: [], view: "one", grid: null };
-const KEY = `acts ${location.pathname}`; // with the token: another server on this port has other answers
-const acts = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
+const FEW = 10; // classes up to which each has a key of its own
+const KEY = `answers ${location.pathname}`; // with the token and the run: another server on this port has other answers
+// A reload keeps these: what can be undone, what was put off, and the question.
+const kept = { tab: crypto.getRandomValues(new Uint32Array(2)).join("-"), acts: [], later: [], image: null, ...JSON.parse(sessionStorage.getItem(KEY) ?? "{}") };
+const { tab, acts } = kept;
+const own = { question: null, view: "one", grid: null };
+const keep = () => sessionStorage.setItem(KEY, JSON.stringify({ ...kept, acts: acts.slice(-500) }));
 const doing = work => doingAny(work).then(showUndo);
 
 onSummary(summary => {
@@ -37,7 +40,7 @@ function showUndo() {
 
 function remember(id) {
   acts.push(id);
-  sessionStorage.setItem(KEY, JSON.stringify(acts.slice(-500)));
+  keep();
 }
 
 function examplesOf(label, most, named) {
@@ -48,16 +51,21 @@ function examplesOf(label, most, named) {
 }
 
 async function nextQuestion() {
-  const reply = await call(`question?tab=${tab}&later=${own.later.join(",")}`);
+  const reply = await call(`question?tab=${tab}&later=${kept.later.join(",")}&now=${kept.image ?? ""}`);
   own.question = reply.question;
+  kept.image = reply.question?.image ?? null;
+  keep();
   showQuestion();
 }
+
+// The classes with a key: few of them in their own order, so that a key keeps its meaning; else the likeliest first.
+const offered = () => state.classes.length <= FEW ? [...own.question.choices].sort((a, b) => a.label - b.label) : own.question.choices;
 
 function showQuestion() {
   const question = own.question;
   show(question ? "one" : "done");
   if (!question) return $("done-title").focus();
-  const name = fileName(question.file), best = state.classes[question.choices[0].label];
+  const name = fileName(question.file);
   $("image").alt = `Image to label: ${name}`;
   $("image").classList.remove("tiny");
   $("image").src = `images/${question.image}/large`;
@@ -65,12 +73,11 @@ function showQuestion() {
   $("file").title = question.file;
   $("question").textContent = question.asker === "border" ? "Is it any of your classes?" : "Which class is this?";
   $("why").textContent = question.why;
-  $("confirm").replaceChildren(element("kbd", { textContent: "Enter" }), element("span", { title: best, textContent: `Confirm: ${isolated(best)}` }));
-  $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
-    const button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
-    button.setAttribute("aria-label", `${i + 1}: ${state.classes[label]}, ${percent(probability)}`);
+  $("choices").replaceChildren(...offered().map(({ label, probability }, i) => {
+    const key = (i + 1) % 10, button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
+    button.setAttribute("aria-label", `${key}: ${state.classes[label]}, ${percent(probability)}`);
     button.append(
-      element("span", { className: "name" }, element("kbd", { textContent: i + 1 }), element("b", {}, ...breakable(state.classes[label])), element("span", { textContent: short(probability) })),
+      element("span", { className: "name" }, element("kbd", { textContent: key }), element("b", {}, ...breakable(state.classes[label])), element("span", { textContent: short(probability) })),
       element("span", { className: "pair" }, ...examplesOf(label, 3, false)),
     );
     return element("li", {}, button);
@@ -87,7 +94,8 @@ const answer = (kind, label) => doing(async () => {
   const { image } = own.question, named = typeof label === "string";
   const reply = await call("answers", { answers: [{ image, answer: kind, ...(named ? { name: label } : kind === "label" ? { label } : {}) }] });
   remember(reply.id);
-  own.later = own.later.filter(one => one !== image);
+  kept.later = kept.later.filter(one => one !== image);
+  kept.image = null;
   $("status").textContent = `Saved: ${named ? label : kind === "label" ? state.classes[label] : "none of the classes"}.`;
   await nextQuestion();
 });
@@ -95,7 +103,8 @@ const answer = (kind, label) => doing(async () => {
 const later = () => doing(async () => {
   if (!own.question) return;
   const { image } = own.question;
-  own.later = [...own.later.filter(one => one !== image), image];
+  kept.later = [...kept.later.filter(one => one !== image), image];
+  kept.image = null;
   $("status").textContent = "Put off.";
   await nextQuestion();
 });
@@ -105,7 +114,8 @@ const undo = () => doing(async () => {
   const id = acts.at(-1);
   const { undone } = await call("undo", { id });
   acts.pop();
-  sessionStorage.setItem(KEY, JSON.stringify(acts));
+  keep();
+  kept.image = null;
   $("status").textContent = undone ? "Undone." : "It had been taken back already.";
   await (own.view === "grid" ? showGrid() : nextQuestion());
 });
@@ -137,11 +147,16 @@ function showFound() {
     item.setAttribute("aria-selected", i === search.at);
     return item;
   }));
+  if (search.found.length && search.at < 0 && search.found[0].isNew) {
+    const said = element("li", { className: "said", textContent: `No class has \u201c${isolated(search.found[0].name)}\u201d in its name.` });
+    said.setAttribute("role", "presentation");
+    $("found").prepend(said);
+  }
   $("found").hidden = !search.found.length;
   $("search").setAttribute("aria-expanded", search.found.length > 0);
   if (search.at >= 0 && search.found.length) $("search").setAttribute("aria-activedescendant", `found-${search.at}`);
   else $("search").removeAttribute("aria-activedescendant");
-  $("found").children[search.at]?.scrollIntoView({ block: "nearest" });
+  $(`found-${search.at}`)?.scrollIntoView({ block: "nearest" });
   if (search.found.length && search.at < 0) $("status").textContent = "No class has that in its name. Press the down arrow, then Enter, to add it as a new class.";
 }
 function closeSearch() {
@@ -182,8 +197,14 @@ async function showGrid() {
     button.dataset.image = image;
     button.setAttribute("aria-pressed", "false");
     button.setAttribute("aria-label", `${fileName(file)} is wrong`);
-    button.onclick = () => { button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true"); nameConfirm(); };
-    return element("li", {}, button);
+    const item = element("li", {}, button);
+    button.onclick = () => {
+      button.setAttribute("aria-pressed", !isWrong(button));
+      item.querySelector("select")?.remove();
+      if (isWrong(button)) item.append(chooseInstead(fileName(file), label));
+      nameConfirm();
+    };
+    return item;
   }));
   $("examples").replaceChildren(...(label === undefined ? [] : examplesOf(label, 8, true)).map(image => element("li", {}, image)));
   $("examples-title").textContent = $("examples").children.length ? `Labelled examples of ${isolated(state.classes[label])}:` : "";
@@ -191,6 +212,24 @@ async function showGrid() {
   $("grid-empty").textContent = state.trusted.length ? "Nothing is left to check in this class." : "This run trusted no pseudo-labels.";
   nameConfirm();
   $("grid-title").focus({ preventScroll: true });
+}
+// What a wrong one is, if the person knows it.
+function chooseInstead(name, label) {
+  const others = [...state.classes.entries()].filter(([other]) => other !== label);
+  const choice = element("select", {},
+    element("option", { value: "wrong", textContent: "What is it?" }),
+    ...others.map(([other, title]) => element("option", { value: other, textContent: title })),
+    ...state.added.map(title => element("option", { value: `name ${title}`, textContent: title })),
+    element("option", { value: "none", textContent: "none of the classes" }));
+  choice.setAttribute("aria-label", `What is ${name}?`);
+  return choice;
+}
+function answerOf(cell, label) {
+  const image = Number(cell.dataset.image);
+  if (!isWrong(cell)) return { image, answer: "label", label };
+  const said = cell.parentElement.querySelector("select").value;
+  if (said === "wrong" || said === "none") return { image, answer: said };
+  return { image, answer: "label", ...(said.startsWith("name ") ? { name: said.slice(5) } : { label: Number(said) }) };
 }
 const cells = () => [...$("cells").querySelectorAll("button")];
 const isWrong = cell => cell.getAttribute("aria-pressed") === "true";
@@ -201,7 +240,7 @@ function nameConfirm() {
 }
 const confirmGrid = () => doing(async () => {
   const label = own.grid?.label;
-  const answers = cells().map(cell => ({ image: Number(cell.dataset.image), ...(isWrong(cell) ? { answer: "wrong" } : { answer: "label", label }) }));
+  const answers = cells().map(cell => answerOf(cell, label));
   if (!answers.length) return;
   remember((await call("answers", { answers })).id);
   $("status").textContent = `Saved: ${plural(answers.length, "answer")}.`;
@@ -217,12 +256,10 @@ document.addEventListener("keydown", event => {
   if (state.tab !== "answer") return;
   const typing = event.target.matches("input[type=text], select");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat || !$("keys").checked) return;
-  const onControl = event.target.matches("button, input");
   const one = own.view === "one" && own.question && !$("one").hidden, key = event.key.toLowerCase();
-  const choice = one && /^[1-9]$/.test(key) ? own.question.choices[key - 1] : null;
+  const choice = one && /^[0-9]$/.test(key) ? offered()[(Number(key) + 9) % 10] : null;
   const does = choice ? () => answer("label", choice.label)
-    : key === "enter" && one && !onControl ? () => answer("label", own.question.choices[0].label)
-    : one && (key === "0" || key === "n") ? () => answer("none")
+    : one && key === "n" ? () => answer("none")
     : one && key === "l" ? later
     : one && (key === "/" || key === "s") ? () => $("search").focus()
     : key === "u" ? undo
@@ -234,7 +271,6 @@ document.addEventListener("keydown", event => {
   }
 });
 
-$("confirm").onclick = () => own.question && answer("label", own.question.choices[0].label);
 $("none").onclick = () => answer("none");
 $("later").onclick = later;
 for (const id of ["undo", "undo-done", "undo-grid"]) $(id).onclick = undo;

@@ -405,7 +405,7 @@ function pressedInOne(event) {
   const key = event.key.toLowerCase(), choice = /^[1-9]$/.test(key) && part("one").querySelectorAll(".likely button")[key - 1];
   const does = key === "arrowleft" ? () => move(-1) : key === "arrowright" ? () => move(1)
     : !$("keys").checked || event.repeat ? null
-    : choice ? () => choice.click() : key === "0" || key === "n" ? () => give([opened], "none") : key === "u" ? undo : null;
+    : choice ? () => choice.click() : key === "n" ? () => give([opened], "none") : key === "u" ? undo : null;
   if (!does) return;
   event.preventDefault();
   does();

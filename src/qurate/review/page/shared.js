@@ -1,6 +1,7 @@
 // What all tabs share: the state of the page, requests to the server, and small parts of the page.
 export const $ = id => document.getElementById(id);
-export const state = { classes: [], added: [], examples: [], trusted: [], busy: false, tab: "", title: "" };
+export const state = { classes: [], added: [], examples: [], trusted: [], busy: false, tab: "", title: "", run: null, ready: false };
+const SAVED = ["answers", "undo"];
 const watchers = [];
 // Called with every summary of the answers that the server sends.
 export const onSummary = watcher => watchers.push(watcher);
@@ -16,7 +17,7 @@ export async function call(path, body) {
   const text = await answer.text();
   let reply = { problem: text || `the server answers ${answer.status}` };
   try { reply = JSON.parse(text); } catch { /* a refusal is in plain text */ }
-  if (!answer.ok) throw new Error(body === undefined ? reply.problem : `Not saved: ${reply.problem}`);
+  if (!answer.ok) throw new Error(SAVED.includes(path) ? `Not saved: ${reply.problem}` : reply.problem);
   if (reply.trusted) state.trusted = reply.trusted;
   if (reply.summary) for (const watcher of watchers) watcher(reply.summary);
   return reply;
@@ -50,6 +51,7 @@ async function run(work) {
   }
 }
 
+export const pause = milliseconds => new Promise(done => setTimeout(done, milliseconds));
 export const percent = share => share > 0 && share < .005 ? "under 1 %" : share < 1 && share >= .995 ? "over 99 %" : `${Math.round(100 * share)} %`;
 export const short = share => percent(share).replace("under ", "<").replace("over ", ">");
 export const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;

@@ -1,0 +1,189 @@
+"""Runs on the server: how far they are, those that it starts, and two of them side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.own_images import make_folders
+from tests.review.asked import PORT, TOKEN, answer, open_runs
+from tests.review.served import Served
+from tests.review.test_session import make_session
+from tests.runs.written import write_run
+
+from qurate.runs.files import PROGRESS_FILE
+from qurate.runtime.progress import ProgressFile, Silence, process_start
+
+pytest.importorskip("uvicorn", reason="the extra review is not installed")
+
+
+class Started:
+    """In place of a process."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words, self.exit_code, self.said = tuple(words), None, ["a line"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from qurate.review.app import ReviewPage
+
+    monkeypatch.setattr("qurate.review.runs.AdaptProcess", Started)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return open_runs(folder, ReviewPage("title", make_session(folder), []))
+
+
+def get(runs: Any, path: str = "status", body: object = None) -> tuple[int, dict[str, Any]]:
+    """Status and reply."""
+    method, content = ("GET", b"") if body is None else ("POST", json.dumps(body).encode())
+    status, said = answer(runs.guarded(TOKEN, PORT), method, path, content)
+    return status, json.loads(said)
+
+
+def write_progress(folder: Path, process: int, began: str) -> None:
+    content = {"process": process, "process_began": began, "phase": "training", "done": 3, "total": 9}
+    (folder / PROGRESS_FILE).write_text(json.dumps({**content, "seconds_left": None, "lines": ["one", "two"]}))
+
+
+def test_a_run_is_at_work_as_long_as_the_process_of_its_progress_file_is(runs: Any, tmp_path: Path) -> None:
+    own = os.getpid()
+    write_progress(tmp_path / "run", own, process_start(own))
+    status, said = get(runs)
+    assert (status, said["state"], said["phase"], said["lines"]) == (200, "working", "training", ["one", "two"])
+    if sys.platform == "linux":
+        write_progress(tmp_path / "run", own, "1")
+        assert get(runs)[1]["state"] == "stopped", "another process has the number now"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    write_progress(tmp_path / "run", gone.pid, "")
+    assert get(runs)[1]["state"] == "stopped"
+    for damaged in ("", "{", "[]", '{"process": "x"}', '{"process": -1, "lines": [], "phase": "", "done": 0}'):
+        (tmp_path / "run" / PROGRESS_FILE).write_text(damaged)
+        assert get(runs)[1]["state"] == "stopped"
+    (tmp_path / "run" / "model.json").write_text("{}")
+    assert get(runs)[1]["state"] == "finished"
+
+
+def test_progress_is_in_the_folder_until_the_run_ends_and_a_folder_made_for_it_goes_too(tmp_path: Path) -> None:
+    from qurate.runtime.progress import read_progress
+
+    path = tmp_path / "new" / PROGRESS_FILE
+    with suppress(KeyError), ProgressFile(Silence(), path) as progress:
+        progress.say("Reading the images ...")
+        progress.show("embedding", 1, 10)
+        found = read_progress(path)
+        assert found is not None
+        assert (found["phase"], found["done"], found["total"], found["alive"]) == ("embedding", 1, 10, True)
+        progress.say("next")
+        found = read_progress(path)
+        assert found is not None
+        assert (found["lines"], found["phase"]) == (["Reading the images ...", "embedding: 0 s", "next"], "")
+        raise KeyError
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    with ProgressFile(Silence(), path):
+        (path.parent / "config.json").write_text("{}")
+    assert [file.name for file in path.parent.iterdir()] == ["config.json"]
+
+
+def test_learning_starts_one_run_beside_this_one_and_a_reload_finds_it(runs: Any, tmp_path: Path) -> None:
+    status, said = get(runs, "learn", {})
+    assert (status, said) == (200, {"run": 1})
+    process = runs._runs[1].process
+    assert process.words == (f"--from={tmp_path / 'run'}", f"--out={tmp_path / 'run-2'}")
+    assert get(runs)[1]["next"] == 1
+    status, said = get(runs, "learn", {})
+    assert (status, said["problem"]) == (409, "a run is at work already; wait until it is finished")
+    process.exit_code = -9
+    stopped = runs._runs[1].status(None)
+    assert (stopped["state"], stopped["resumable"], stopped["lines"]) == ("stopped", True, ["a line"])
+    (tmp_path / "run-2").mkdir()
+    assert get(runs, "/1/resume", {})[0] == 200
+    assert runs._runs[1].process.words == (*process.words, "--resume")
+    assert get(runs, "/1/resume", {})[0] == 409, "it goes on"
+    assert get(runs, "resume", {})[0] == 409, "it was not started here"
+
+
+def test_a_run_that_another_server_started_is_found_by_its_settings(runs: Any, tmp_path: Path) -> None:
+    for name, before in (("run-7", tmp_path / "run"), ("other", tmp_path / "elsewhere")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"continued_from": str(before)}))
+    assert get(runs)[1]["next"] == 1
+    assert runs._runs[1].folder == tmp_path / "run-7"
+    assert len(runs._runs) == 2
+
+
+def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
+    def write(folder: Path, labels: str) -> None:
+        folder.mkdir(exist_ok=True)
+        table = pd.DataFrame({"file": [f"{i}.png" for i in range(6)], "label": [*labels], "problem": ""})
+        table.to_csv(folder / "predictions.csv", index=False)
+
+    write(tmp_path / "before", "aaabbb")
+    write(tmp_path / "run", "aabbbc")
+    values = {"images": 20, "before": 0.5, "now": 0.7, "low": 0.05, "high": 0.35}
+    rows = [(f"improvement_{name}", "", value) for name, value in values.items()]
+    pd.DataFrame(rows, columns=["what", "round", "value"]).to_csv(tmp_path / "run" / "metrics.csv", index=False)
+    assert get(runs, "changes") == (200, {"changes": None})
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"continued_from": str(tmp_path / "before")}))
+    found = get(runs, "changes")[1]["changes"]
+    assert (found["before"], found["now"], found["images"], found["changed"]) == ("before", "run", 6, 2)
+    assert found["improvement"] == values
+    assert "so use the new model" in found["words"]
+    assert {one["name"]: (one["before"], one["gone"], one["come"], one["now"]) for one in found["classes"]} == {
+        "a": (3, 1, 0, 2),
+        "b": (3, 1, 1, 3),
+        "c": (0, 0, 1, 1),
+    }
+    assert {"from": "a", "to": "b", "images": 1} in found["moves"]
+
+
+def test_the_report_is_shown_in_a_frame_of_the_page_only_and_runs_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (run / "report.html").write_text("<p>fine</p>")
+    server = Served(run)
+    status, body, headers = server.request("GET", "report")
+    assert (status, body) == (200, b"<p>fine</p>")
+    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    assert "script-src" not in headers["content-security-policy"]
+    assert headers["x-frame-options"] == "SAMEORIGIN"
+    assert server.request("GET", "status")[2]["x-frame-options"] == "DENY"
+    server.kill()
+
+
+def test_a_run_that_is_started_here_outlives_the_server_and_never_overwrites(tmp_path: Path) -> None:
+    places = {name: str(place) for name, place in make_folders(tmp_path).items()}
+    server, out = Served(None), tmp_path / "new"
+    wrong = {**places, "unlabeled": str(tmp_path / "nowhere"), "out": str(out)}
+    query = "&".join(f"{name}={place}" for name, place in wrong.items())
+    checked = json.loads(server.request("GET", f"check?{query}")[1])
+    assert (checked["ok"], any("nowhere" in line for line in checked["lines"])) == (False, True)
+    for body, says in (({**places, "out": str(tmp_path)}, "nothing is overwritten"), (places, "out: a folder")):
+        status, said, _ = server.request("POST", "begin", body)
+        assert (status, says in json.loads(said)["problem"]) == (400, True)
+    status, said, _ = server.request("POST", "begin", {**places, "out": str(out)})
+    assert (status, json.loads(said)) == (200, {"run": 0})
+    until = time.monotonic() + 300
+    while not (out / PROGRESS_FILE).is_file() and time.monotonic() < until:
+        time.sleep(0.2)
+    process = json.loads((out / PROGRESS_FILE).read_text())["process"]
+    server.kill()
+    again = Served(out)
+    assert json.loads(again.request("GET", "status")[1])["state"] == "working"
+    assert again.request("GET", "question?tab=a")[0] == 503
+    os.kill(process, signal.SIGKILL)
+    while (found := json.loads(again.request("GET", "status")[1]))["state"] == "working" and time.monotonic() < until:
+        time.sleep(0.2)
+    assert found["state"] == "stopped"
+    assert found["standing"]
+    again.kill()
