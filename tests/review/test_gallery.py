@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.review.asked import answer, make_app
 from tests.review.test_session import K, N, make_session
 from torch.nn import functional as F
 
@@ -179,3 +182,25 @@ def test_the_cache_of_pictures_is_bounded_and_forgets_what_was_not_used() -> Non
     assert cache._bytes <= 100
     assert len(get(9, 1000)) == 1000
     assert cache._bytes == 0
+
+
+def test_the_server_answers_in_compressed_json_and_refuses_strange_numbers(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+
+    def read(path: str) -> dict[str, Any]:
+        status, body = answer(app, path=path)
+        assert status == 200
+        found: dict[str, Any] = json.loads(gzip.decompress(body))
+        return found
+
+    assert len(read("rows")["file"]) == N
+    assert "trusted" not in read("rows"), "the page takes that for the classes of pseudo-labels"
+    assert read("answered") == {"answers": []}
+    assert len(read(f"likeness?image={N - 1}")["alike"]) == gallery.ALIKE
+    assert len(read("map")["x"]) == N
+    assert read("duplicates")["least"] == gallery.LEAST_COSINE
+    for strange in (str(N), "-1", "1.0", "٣", "", "9" * 5000):
+        assert answer(app, path=f"likeness?image={strange}")[0] == 400
+    many = json.dumps({"answers": [{"images": list(range(N)), "answer": "none"}]}).encode()
+    assert answer(app, "POST", "answers", many)[0] == 200
+    assert len(read("answered")["answers"]) == N

@@ -19,9 +19,10 @@ const on = (name, event, does) => part(name).addEventListener(event, does);
 const values = form => Object.fromEntries(new FormData(form));
 
 // What is shown as the class of an image, and who says so.
-const origin = i => rows.kind[i] === "label" ? "answer" : rows.kind[i] === "none" ? "answer" : rows.pseudo[i] >= 0 && rows.kind[i] !== "wrong" ? "pseudo" : "model";
-const labelOf = i => rows.kind[i] === "label" ? rows.given[i] : rows.kind[i] === "none" ? "" : state.classes[rows.pseudo[i] >= 0 ? rows.pseudo[i] : rows.label[i]];
-const said = i => rows.kind[i] === "none" ? "none of the classes" : rows.kind[i] === "wrong" ? `not ${labelOf(i)}` : labelOf(i);
+const origin = i => rows.kind[i] ? "answer" : rows.pseudo[i] >= 0 ? "pseudo" : "model";
+const guessOf = i => state.classes[rows.pseudo[i] >= 0 ? rows.pseudo[i] : rows.label[i]];
+const labelOf = i => rows.kind[i] ? rows.given[i] : guessOf(i); // empty where an answer gives none
+const said = i => rows.kind[i] === "none" ? "none of the classes" : rows.kind[i] === "wrong" ? `not ${guessOf(i)}` : labelOf(i);
 
 const PAGE = `
 <form data-part="filters" class="filters" aria-label="Filters">
@@ -94,9 +95,9 @@ function nameClasses() {
 
 function build() {
   root.innerHTML = PAGE; // nothing of a run is in it
-  const form = part("filters"), { known, flagged } = form.elements;
+  const form = part("filters");
   if (!rows.known) form.elements.sort.querySelector("[value=known]").remove();
-  if (!rows.flagged.size) flagged.closest("label").remove();
+  if (!rows.flagged.size) form.elements.flagged.closest("label").remove();
   if (!rows.pseudo.some(label => label >= 0)) form.elements.trusted.closest("label").remove();
   form.addEventListener("input", event => { if (event.target.matches("input")) refresh(); });
   form.addEventListener("change", event => { if (event.target.matches("select")) form.elements.sort.value === "alike" && !pairs ? doing(readPairs) : refresh(); });
@@ -118,7 +119,8 @@ function build() {
   on("one", "close", () => { opened = -1; part("grid").focus({ preventScroll: true }); });
   on("one", "keydown", pressedInOne);
   addEventListener("scroll", () => requestAnimationFrame(drawCells), { passive: true });
-  new ResizeObserver(layOut).observe(part("grid"));
+  addEventListener("hashchange", () => part("one").close());
+  new ResizeObserver(() => { if (part("grid").clientWidth !== laidOut) layOut(); }).observe(part("grid"));
   watchLasso(part("map").firstElementChild);
 }
 
@@ -134,7 +136,7 @@ function refresh() {
     (!wanted.origin || (wanted.origin === "learned" ? rows.learned.has(i) : origin(i) === wanted.origin)) &&
     (!wanted.trusted || (wanted.trusted === "yes") === (rows.pseudo[i] >= 0)) &&
     (!wanted.flagged || (wanted.flagged === "yes") === rows.flagged.has(i)) &&
-    (!wanted.answer || (wanted.answer === "open" ? !rows.kind[i] : wanted.answer === "any" ? rows.kind[i] : wanted.answer === "differs" ? rows.kind[i] === "label" && rows.given[i] !== state.classes[rows.label[i]] : rows.kind[i] === wanted.answer)) &&
+    (!wanted.answer || (wanted.answer === "open" ? !rows.kind[i] : wanted.answer === "any" ? rows.kind[i] : wanted.answer === "differs" ? rows.kind[i] && rows.given[i] !== state.classes[rows.label[i]] : rows.kind[i] === wanted.answer)) &&
     (!word || rows.file[i].toLowerCase().includes(word));
   view = Array.from({ length: rows.count }, (_, i) => i).filter(passes);
   groups = alike ? group(Number(wanted.bound)) : null;
@@ -158,7 +160,6 @@ function refresh() {
   part("reset").hidden = view.length === rows.count && !only;
   part("all").disabled = !view.length;
   layOut();
-  drawMap();
 }
 
 // Near-duplicates: the images that are linked by pairs of at least this cosine, the most alike first.
@@ -190,15 +191,20 @@ async function readPairs() {
 // The grid: its height is that of all cells, and only those in sight exist.
 const cells = new Map(); // by place in the view
 const spare = [];
-let columns = 1, side = 150, height = 190, loading = 0, drawnAt = 0, speed = 0;
+let columns = 1, side = 150, height = 184, laidOut = 0, loading = 0, drawnAt = { top: 0, now: 0 };
 function layOut() {
   const grid = part("grid"), width = grid.clientWidth;
   if (!width) return;
+  const isSame = width === laidOut;
+  laidOut = width;
   columns = Math.max(2, Math.floor((width + 8) / (width < 500 ? 120 : 158)));
   side = Math.floor((width + 8) / columns) - 8;
   height = side + 34; // two lines of words
   grid.style.height = `${Math.max(1, Math.ceil(view.length / columns)) * (height + 8)}px`;
-  for (const n of [...cells.keys()]) drop(n);
+  for (const [n, cell] of [...cells]) {
+    if (isSame && view[n] === cell.shown) fill(cell, view[n], n);
+    else drop(n);
+  }
   grid.style.setProperty("--side", `${side}px`);
   grid.style.setProperty("--height", `${height}px`);
   drawCells();
@@ -214,7 +220,7 @@ function drawCells() {
   const grid = part("grid");
   if (!grid.clientWidth) return;
   const top = -grid.getBoundingClientRect().top, now = performance.now(), step = height + 8;
-  speed = Math.abs(top - drawnAt.top) / Math.max(1, now - drawnAt.now);
+  const speed = Math.abs(top - drawnAt.top) / Math.max(1, now - drawnAt.now);
   drawnAt = { top, now };
   const first = Math.max(0, Math.floor(top / step) - ROWS_BEYOND) * columns;
   const end = Math.min(view.length, (Math.ceil((top + innerHeight) / step) + ROWS_BEYOND) * columns);
@@ -251,6 +257,7 @@ function makeCell() {
 }
 function fill(cell, i, n) {
   const name = said(i), kind = rows.kind[i];
+  cell.shown = i;
   cell.name.textContent = name;
   cell.facts.textContent = kind ? `answered · model ${short(rows.probability[i])}` : `${short(rows.probability[i])}${rows.pseudo[i] >= 0 ? " · trusted" : ""}${rows.flagged.has(i) ? " · fits none" : ""}`;
   cell.className = `cell${kind ? ` is-${kind}` : ""}${groups && n && groups.of[view[n - 1]] !== groups.of[i] ? " begins" : ""}`;
@@ -325,7 +332,10 @@ const give = (images, kind, name) => doing(async () => {
   let answers = [{ images, answer: kind, ...(kind === "label" ? classOf(name) : {}) }];
   if (kind === "shown") {
     const by = new Map();
-    for (const i of images) if (labelOf(i)) by.set(labelOf(i), [...(by.get(labelOf(i)) ?? []), i]);
+    for (const i of images.filter(labelOf)) {
+      if (!by.has(labelOf(i))) by.set(labelOf(i), []);
+      by.get(labelOf(i)).push(i);
+    }
     answers = [...by].map(([label, some]) => ({ images: some, answer: "label", ...classOf(label) }));
   }
   acts.push((await call("answers", { answers })).id);
@@ -389,7 +399,7 @@ async function look(image) {
       search,
       element("div", { className: "actions" },
         element("button", { textContent: "None of the classes", onclick: () => give([opened], "none") }),
-        element("button", { textContent: `Not ${isolated(state.classes[rows.pseudo[image] >= 0 ? rows.pseudo[image] : rows.label[image]])}`, onclick: () => give([opened], "wrong") }),
+        element("button", { textContent: `Not ${isolated(guessOf(image))}`, onclick: () => give([opened], "wrong") }),
         element("button", { textContent: "Undo", disabled: !acts.length, onclick: undo }))),
     element("div", { className: "near" }, ...strip("Labelled images most like it", labeled, near), ...strip("Unlabelled images most like it", alike, other)));
   if (!part("one").open) part("one").showModal();
