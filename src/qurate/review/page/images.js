@@ -128,7 +128,7 @@ function build() {
 const isOnly = () => part("only").getAttribute("aria-pressed") === "true";
 function refresh() {
   const wanted = values(part("filters")), alike = wanted.sort === "alike" && pairs;
-  const low = Number(wanted.low) / 100, high = Number(wanted.high) / 100, word = wanted.file.toLowerCase(), only = isOnly() && chosen.size;
+  const low = Number(wanted.low) / 100, high = Number(wanted.high || 100) / 100, word = wanted.file.toLowerCase(), only = isOnly() && chosen.size;
   const passes = i =>
     (!only || chosen.has(i)) &&
     (!wanted.class || labelOf(i) === wanted.class) &&
