@@ -100,6 +100,12 @@ def memory_of(process: int) -> tuple[float, float]:
     return found["VmRSS"], found["VmHWM"]
 
 
+def work_of(process: int) -> float:
+    """Seconds of processor time of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def renderer_of(profile: str) -> int:
     """The process of Chromium that shows the page: the largest of those with this profile."""
     found = []
@@ -159,10 +165,11 @@ def measure(browser: Any, address: str, process: int, profile: str) -> None:
         time.sleep(1)
     tell_memory("after scrolling", browser, process, profile)
     for name, click in (("map", "document.querySelector('[data-part=to-map]').click()"), ("near-duplicates", ALIKE)):
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), work_of(process)
         browser.execute_script(click)
         await_true(browser, "document.querySelector('main').getAttribute('aria-busy') === 'false'")
-        print(f"{name}: {time.perf_counter() - began:.1f} s, the first time")
+        seconds, busy = time.perf_counter() - began, work_of(process) - worked
+        print(f"{name}: {seconds:.1f} s the first time, {busy:.1f} s of work of the server", flush=True)
     tell_memory("after map and near-duplicates", browser, process, profile)
 
 
