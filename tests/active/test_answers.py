@@ -18,6 +18,7 @@ from qurate.active.answers import (
     AnswerLog,
     Kind,
     count_right,
+    disagreements,
     estimate_accuracy,
     paired_interval,
     parse_answers,
@@ -105,9 +106,10 @@ def test_processes_that_write_at_once_lose_nothing(log: AnswerLog) -> None:
 
 @given(st.data())
 def test_a_row_that_was_cut_off_costs_no_other_row(data: st.DataObject) -> None:
-    rows = [["1", "t", 'a,"b".png', "label", "mug", "cup", "random"], ["2", "t", "c.png", "none", "", "cup", "density"]]
-    lines = ['1,t,"a,""b"".png",label,mug,cup,random\n', "2,t,c.png,none,,cup,density\n"]
-    torn = lines[0][: data.draw(st.integers(1, len(lines[0]) - len(",cup,random\n")))]
+    first = ["1", "t", 'a,"b".png', "label", "mug", "cup", "random", "Anna"]
+    rows = [first, ["2", "t", "c.png", "none", "", "cup", "density", ""]]
+    lines = ['1,t,"a,""b"".png",label,mug,cup,random,Anna\n', "2,t,c.png,none,,cup,density,\n"]
+    torn = lines[0][: data.draw(st.integers(1, len(lines[0]) - len(",Anna\n")))]
     content = f"{HEADER}\n{lines[0]}{torn}\n{lines[1]}"  # as `add` writes after a kill in the middle of a row
     found, damaged = parse_answers(content.encode())
     assert [list(row) for row in found] == rows
@@ -126,10 +128,10 @@ def test_after_a_torn_row_the_next_answer_stands_on_a_line_of_its_own(log: Answe
 @pytest.mark.parametrize(
     "row",
     [
-        "1,t,a,maybe,,cup,density",
-        "1,t,,label,mug,cup,density",
-        ",t,a,label,mug,cup,density",
-        "1,t,a,label,,cup,density",
+        "1,t,a,maybe,,cup,density,",
+        "1,t,,label,mug,cup,density,",
+        ",t,a,label,mug,cup,density,",
+        "1,t,a,label,,cup,density,",
     ],
 )
 def test_a_row_that_says_nothing_is_no_answer(row: str) -> None:
@@ -138,7 +140,7 @@ def test_a_row_that_says_nothing_is_no_answer(row: str) -> None:
 
 @given(st.binary(max_size=300) | st.text("a1,\"\\n\\r\\0'=é", max_size=60).map(str.encode))
 def test_any_bytes_give_answers_or_are_counted_as_damage(content: bytes) -> None:
-    whole = f"{HEADER}\n1,t,a,none,,cup,random\n".encode()
+    whole = f"{HEADER}\n1,t,a,none,,cup,random,\n".encode()
     parse_answers(content)
     found, _ = parse_answers(whole + content.replace(b'"', b""))
     assert Answer("1", "t", "a", "none", "", "cup", "random") in found
@@ -213,7 +215,7 @@ def test_rows_of_a_table_that_have_a_label_are_answers(tmp_path: Path) -> None:
     assert said == {"a.png": ("label", "cat", "dog", "random"), "=c": ("label", "-d", "dog", "margin")}
     path.write_text("file,label\na.png,cat \nb.png, \n")  # blanks are no class, and no part of one
     assert list(read_answers(path).current) == ["a.png"]
-    assert read_answers(path).current["a.png"][3:] == ("label", "cat", "", "")
+    assert read_answers(path).current["a.png"][3:] == ("label", "cat", "", "", "")
     AnswerLog(tmp_path / "labels.csv").keep(read_answers(path).current.values())
     assert read_answers(tmp_path / "labels.csv").current == read_answers(path).current
 
@@ -371,3 +373,38 @@ def test_the_paired_interval_holds_the_difference_in_about_95_of_100(
     held = np.mean([low <= first - second <= high for low, high in ends])
     assert 0.93 <= held <= 0.99
     assert paired_interval(0, 0, 5)[0] == -paired_interval(0, 0, 5)[1] < 0
+
+
+def test_a_file_of_version_0_2_is_read_and_goes_on_without_names(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    old = "id,time,file,answer,label,predicted,asked\n1,t,a.png,label,mug,cup,random\n2,t,b.png,label,cu"
+    path.write_text(old)
+    log = AnswerLog(path)
+    assert [(row.file, row.label, row.by) for row in log.rows()] == [("a.png", "mug", "")]
+    assert log.damaged == 1
+    log.add([{**said("c.png"), "by": "Anna"}])
+    assert [row.file for row in log.rows()] == ["a.png", "c.png"]
+    assert {len(line.split(",")) for line in path.read_text().splitlines()} == {7, 5}, (
+        "five of the row that was cut off"
+    )
+
+
+def test_a_row_with_a_name_that_was_cut_off_is_not_taken_for_one_without(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    AnswerLog(path).add([{**said("a.png"), "by": "Anna"}])
+    path.write_bytes(path.read_bytes() + b"2,t,b.png,label,mug,cup,dens")
+    log = AnswerLog(path)
+    assert [(row.file, row.by) for row in log.rows()] == [("a.png", "Anna")]
+    assert log.damaged == 1
+
+
+def test_people_disagree_by_what_each_said_last(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path / "labels.csv")
+    for file, label, by in (("a", "mug", "Anna"), ("a", "cup", "Ben"), ("b", "mug", "Anna"), ("b", "mug", "Ben")):
+        log.add([{**said(file, label), "by": by}])
+    log.add([{**said("c", "mug"), "by": "Anna"}])
+    act = log.add([{**said("c", "", "none"), "by": "=Ben"}])
+    assert disagreements(log.rows()) == {"a": {"Anna": "mug", "Ben": "cup"}, "c": {"Anna": "mug", "=Ben": "none"}}
+    log.undo(act)
+    log.add([{**said("a", "mug"), "by": "Ben"}])
+    assert disagreements(log.rows()) == {}

@@ -264,7 +264,7 @@ def _answers(root: Path) -> Iterator[Target]:
     from qurate.active.answers import Answer, AnswerLog, read_answers
 
     path = root / "labels.csv"
-    log = ",".join(Answer._fields) + '\n1,t,a.png,label,b,b,random\n2,t,"b\nc,"".png",wrong,,b,check\n'
+    log = ",".join(Answer._fields) + '\n1,t,a.png,label,b,b,random,\n2,t,"b\nc,"".png",wrong,,b,check,Anna\n'
     table = "file,label,predicted,asker\na.png,b,b,random\nc.png,,b,random\n"
     inputs = ANY_BYTES | damaged(log.encode()) | damaged(table.encode())
     yield Target("answers", inputs, _replacing(path, lambda: read_answers(path).fingerprint))
@@ -348,7 +348,7 @@ class _Faults(logging.Handler):
 
 @contextmanager
 def _page(root: Path) -> Iterator[list[Target]]:
-    """The application of the review page, in this process and behind a socket."""
+    """The application of the page, in this process and behind a socket."""
     import uvicorn
     from tests.review.asked import PORT, TOKEN, answer, make_app
 
@@ -416,7 +416,7 @@ def _page(root: Path) -> Iterator[list[Target]]:
     requests = st.fixed_dictionaries(
         {"method": methods, "path": paths, "body": bodies, "headers": headers, "leaves": st.booleans()}
     )
-    whole = b"POST /TOKEN/answers HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://127.0.0.1:PORT\r\n"
+    whole = b"POST /TOKEN/0/answers HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://127.0.0.1:PORT\r\n"
     whole += (
         b'Content-Type: application/json\r\nContent-Length: 46\r\n\r\n{"answers": [{"image": 1, "answer": "none"}]}\n'
     )

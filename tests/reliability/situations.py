@@ -133,14 +133,14 @@ def files_of_tomorrow(shop: Workshop) -> str:
     return ""
 
 
-def killed_review(shop: Workshop) -> str:
+def killed_page(shop: Workshop) -> str:
     """Four tabs answer while the server is killed, three times: what was acknowledged is in labels.csv."""
     from tests.review.served import Served
     from tests.runs.written import write_run
 
     from qurate.active.answers import AnswerLog
 
-    root = shop.root / "review"
+    root = shop.root / "page"
     root.mkdir()
     run = write_run(root)
     rng = random.Random(f"{shop.seed} review")
@@ -166,12 +166,12 @@ def killed_review(shop: Workshop) -> str:
         server.kill()
         for tab in tabs:
             tab.join()
-        shop.counts.kills["review", "SIGKILL"] += 1
+        shop.counts.kills["open", "SIGKILL"] += 1
         there = Counter(row.id for row in AnswerLog(run / "labels.csv").rows())
         lost = [act for act, count in acknowledged if there[act] != count]
         shop.counts.survived += not lost
         if lost:
-            shop.complain(f"killed review: {len(lost)} of {len(acknowledged)} acknowledged answers are lost")
+            shop.complain(f"killed page: {len(lost)} of {len(acknowledged)} acknowledged answers are lost")
     return f"done, {len(acknowledged)} acknowledged requests"
 
 
@@ -290,7 +290,7 @@ SITUATIONS: tuple[Callable[[Workshop], str], ...] = (
     full_disk,
     disk_that_fills_and_empties,
     files_of_tomorrow,
-    killed_review,
+    killed_page,
     full_disk_of_tables,
     full_cache,
     read_only_home,

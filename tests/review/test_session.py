@@ -235,3 +235,54 @@ def test_where_nothing_is_flagged_the_worst_are_asked_about_and_without_a_score_
 def test_nonsense_is_refused(tmp_path: Path, given: list[dict[str, object]]) -> None:
     with pytest.raises(DataError):
         make_session(tmp_path).answer(given)
+
+
+def test_who_answers_is_kept_and_different_answers_are_listed(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    session.answer([{"image": 3, "answer": "label", "label": 0}], "  Zoë ")
+    session.answer([{"image": 3, "answer": "none"}], "")
+    assert [row.by for row in session.log.rows()] == ["Zoë", ""]
+    assert session.summary()["disagreements"] == [
+        {
+            "image": 3,
+            "file": "3.png",
+            "said": [{"by": "Zoë", "label": "a"}, {"by": "", "label": "none"}],
+            "counts": "none",
+        }
+    ]
+    for name in ("x" * 61, "two\nlines", "\x1b", 7, None):
+        with pytest.raises(DataError, match="name of who answers"):
+            session.answer([{"image": 4, "answer": "none"}], name)
+    assert session.summary()["answered"] == 1
+
+
+def test_a_reload_keeps_the_question_until_it_is_answered(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    third = session.questions[2].image
+    shown = session.next_question("tab", (), third)
+    assert shown is not None
+    assert shown["image"] == third
+    session.answer([{"image": third, "answer": "none"}])
+    after = session.next_question("tab", (), third)
+    assert after is not None
+    assert after["image"] == session.questions[0].image
+
+
+def test_few_classes_are_all_offered(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    pool = replace(session.inquiry.pool, probabilities=session.inquiry.pool.probabilities[:, :10])
+    few = Session(replace(session.inquiry, pool=pool, classes=tuple("abcdefghij")), session.log, session.options)
+    question = few.next_question("tab")
+    assert question is not None
+    assert sorted(choice["label"] for choice in question["choices"]) == list(range(10))
+
+
+def test_the_summary_says_what_the_answers_are_worth(tmp_path: Path) -> None:
+    session = make_session(tmp_path, count=N, share=1.0)
+    first, second, third = (question.image for question in session.questions[:3])
+    right = session.inquiry.predicted[first]
+    session.answer([{"image": first, "answer": "label", "label": right}])
+    session.answer([{"image": second, "answer": "label", "label": (session.inquiry.predicted[second] + 1) % K}])
+    session.answer([{"image": third, "answer": "none"}])
+    found = session.summary()
+    assert [found[name] for name in ("answered", "labeled", "corrected", "random", "none")] == [3, 2, 1, 2, 1]

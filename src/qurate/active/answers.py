@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import pandas as pd
 
-from qurate.data.class_names import compose_name
+from qurate.data.class_names import NO_CLASS, compose_name
 from qurate.errors import DataError, RunError
 from qurate.runtime.files import call_within, wait_for_lock
 from qurate.runtime.paths import StrPath, as_path, shorten
@@ -48,6 +48,7 @@ class Answer(NamedTuple):
         label: The class; empty unless the answer is 'label'.
         predicted: The prediction of the model; of a pseudo-label that was called wrong, that label.
         asked: Why it was asked about: the name of a query strategy.
+        by: Who gave it; empty where nobody said, as in files of version 0.2, which lack the column.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Answer(NamedTuple):
     label: str
     predicted: str
     asked: str
+    by: str = ""
 
 
 class AnswerLog:
@@ -93,7 +95,7 @@ class AnswerLog:
         """Write answers that were given at once; they are on the disk when this returns.
 
         Args:
-            answers: The fields file, answer, label, predicted and asked of each.
+            answers: The fields file, answer, label, predicted and asked of each, and perhaps by.
 
         Returns:
             Their id.
@@ -119,8 +121,7 @@ class AnswerLog:
     def _append(self, rows: Sequence[Answer]) -> None:
         if not rows:
             return
-        content = to_csv(pd.DataFrame(rows, columns=list(Answer._fields)))
-        self._ask_disk(lambda: self._write(content), "written")
+        self._ask_disk(lambda: self._write(rows), "written")
 
     def _ask_disk(self, work: Callable[[], Result], done: str) -> Result:
         try:
@@ -147,12 +148,16 @@ class AnswerLog:
         finally:
             os.close(descriptor)
 
-    def _write(self, content: bytes) -> None:
+    def _write(self, rows: Sequence[Answer]) -> None:
         is_new = not self.path.exists()
         with self.path.open("ab+", buffering=0) as file:
             _check_regular(file.fileno())
             with wait_for_lock(file.fileno()):
-                _write_at_end(file.fileno(), content)
+                header = os.pread(file.fileno(), 200, 0).partition(b"\n")[0].rstrip(b"\r")
+                table = pd.DataFrame(rows, columns=list(Answer._fields))
+                if header.endswith(b",asked"):  # of version 0.2; all rows of a table have the same columns
+                    table = table.drop(columns="by")
+                _write_at_end(file.fileno(), to_csv(table))
         if is_new:  # its name must be on the disk too
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
@@ -203,11 +208,12 @@ def parse_answers(content: bytes) -> tuple[list[Answer], int]:
     """
     text = content.decode("utf-8-sig", errors="surrogateescape")
     place, damaged = 0, 0
+    widths = [len(Answer._fields), len(Answer._fields) - 1]  # without `by` in files of version 0.2
     answers = []
     while place < len(text):
         record = _RECORD.match(text, place)
         row = [] if record is None else _split(record[0].rstrip("\r\n"))
-        if record is None or len(row) != len(Answer._fields):  # cut off: the next line begins a row again
+        if record is None or len(row) not in widths:  # cut off: the next line begins a row again
             line_end = text.find("\n", place) + 1 or len(text)
             damaged += bool(text[place:line_end].strip())
             place = line_end
@@ -216,7 +222,9 @@ def parse_answers(content: bytes) -> tuple[list[Answer], int]:
         answer = Answer(*map(unguard, row))
         if _is_sound(answer):
             answers.append(answer)
-        elif row != list(Answer._fields):
+        elif row == list(Answer._fields[: len(row)]):
+            widths = [len(row)]
+        else:
             damaged += 1
     return answers, damaged
 
@@ -246,6 +254,15 @@ def current_answers(rows: Iterable[Answer]) -> dict[str, Answer]:
         found.pop(row.file, None)
         found[row.file] = row
     return found
+
+
+def disagreements(rows: Iterable[Answer]) -> dict[str, dict[str, str]]:
+    """Images about which people said different things: the class, or 'none', that each of them named last."""
+    said: dict[str, dict[str, str]] = {}
+    for row in active_answers(rows):
+        if row.answer in ("label", "none"):
+            said.setdefault(row.file, {})[row.by] = row.label or NO_CLASS
+    return {file: by_name for file, by_name in said.items() if len(set(by_name.values())) > 1}
 
 
 _ALLOWED = "labels.csv of a run, or a CSV table with the columns file and label, as 'qurate suggest' writes one"

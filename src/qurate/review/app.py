@@ -161,10 +161,11 @@ class ReviewPage:
 
     async def answers(self, request: Request) -> Response:
         """Save answers."""
-        given = (await read_body(request)).get("answers")
+        body = await read_body(request)
+        given = body.get("answers")
         if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
             raise HTTPException(400, "answers must be a list")
-        return await self._respond(lambda: {"id": self._session.answer(given)})
+        return await self._respond(lambda: {"id": self._session.answer(given, body.get("by", ""))})
 
     async def undo(self, request: Request) -> Response:
         """Take answers back."""

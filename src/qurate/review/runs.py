@@ -137,6 +137,7 @@ class OpenRun:
             "state": state,
             "standing": "" if state in ("working", "finished") else self._standing(),
             "resumable": state == "stopped" and self.process is not None,
+            "has_report": is_file(file_of(self.folder, REPORT_FILE)),
             "ready": self.page is not None,
             "loaded": self.loaded,
             "problem": self.problem,

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, estimate_accuracy
+from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, disagreements, estimate_accuracy
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
-from qurate.data.class_names import check_class_name
+from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.errors import DataError
 from qurate.runs.continue_from import LEAST_IMAGES
 from qurate.runs.suggestions import Inquiry, Question
@@ -26,6 +26,10 @@ FEW_CLASSES = 10
 BORDER_SHARE = 0.2
 """Part of the questions that is about images between known and unknown: answers there show what fits no class, which a
 query strategy does not ask for. Our choice: one in five, as of those that are drawn at random."""
+MOST_DISAGREEMENTS = 50
+"""Images with different answers that are listed."""
+MOST_LETTERS = 60
+"""Of the name of a person."""
 HELD = 60.0
 """Seconds for which a question that one tab shows is not given to another. Our choice."""
 
@@ -108,12 +112,13 @@ class Session:
             "following": [question.image for question in order[1:3]],
         }
 
-    def answer(self, given: Sequence[Mapping[str, Any]]) -> str:
+    def answer(self, given: Sequence[Mapping[str, Any]], by: object = "") -> str:
         """Save answers that were given at once.
 
         Args:
             given: Of each its `image`, or several `images`, its `answer` and, where that is 'label', its `label`, the
                 number of a class, or its `name`, which may be that of a new class.
+            by: Who answers; may be empty.
 
         Returns:
             Their id.
@@ -121,6 +126,7 @@ class Session:
         Raises:
             DataError: If one makes no sense; then none is saved.
         """
+        person = _check_person(by)
         askers, added = self._askers(), self.added_classes()
         rows = []
         for image, one in _each_image(given):
@@ -139,6 +145,7 @@ class Session:
                     "label": self._class_of(one, added) if kind == "label" else "",
                     "predicted": self.inquiry.classes[predicted],
                     "asked": askers.get(image, "check"),
+                    "by": person,
                 }
             )
         if not rows:
@@ -174,7 +181,22 @@ class Session:
             "needed": LEAST_IMAGES,
             "estimate": self.estimate()._asdict(),
             "damaged": self.log.damaged,
+            "disagreements": self._disagreements(),
         }
+
+    def _disagreements(self) -> list[dict[str, Any]]:
+        """Images about which people said different things, what each said, and what counts: the last."""
+        found, counts = disagreements(self.log.rows()), self.log.current()
+        return [
+            {
+                "image": self.inquiry.place[file],
+                "file": file,
+                "said": [{"by": name, "label": label} for name, label in said.items()],
+                "counts": counts[file].label or NO_CLASS,
+            }
+            for file, said in found.items()
+            if file in self.inquiry.place
+        ][:MOST_DISAGREEMENTS]
 
     def estimate(self) -> AccuracyEstimate:
         """Accuracy by the random part; the model cannot name a new class, so that counts as no class."""
@@ -254,3 +276,14 @@ def _each_image(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[object, Ma
         images = one.get("images")
         for image in images if isinstance(images, list) else [one.get("image")]:
             yield image, one
+
+
+def _check_person(name: object) -> str:
+    """The name of who answers.
+
+    Raises:
+        DataError: If it is none.
+    """
+    if not isinstance(name, str) or len(name) > MOST_LETTERS or not all(map(str.isprintable, name)):
+        raise DataError(f"the name of who answers must be one line of at most {MOST_LETTERS} letters.")
+    return name.strip()

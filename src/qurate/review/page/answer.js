@@ -32,7 +32,16 @@ onSummary(summary => {
   }
   if (damaged) words.push(`${plural(damaged, "row")} of labels.csv cannot be read.`);
   $("estimate").textContent = words.join(" ");
+  showDisagreements(summary.disagreements);
 });
+
+function showDisagreements(found) {
+  $("disagree").hidden = !found.length;
+  $("disagree").querySelector("summary").textContent = `${plural(found.length, "image")} with different answers`;
+  $("disagree").querySelector("ul").replaceChildren(...found.map(({ image, file, said, counts }) => element("li", {},
+    picture(`images/${image}/small`, fileName(file), { loading: "lazy" }),
+    element("span", { textContent: `${said.map(one => `${isolated(one.by || "without a name")}: ${isolated(one.label)}`).join(", ")}. What was said last counts: ${isolated(counts)}.` }))));
+}
 
 function showUndo() {
   for (const id of ["undo", "undo-done", "undo-grid"]) $(id).disabled = acts.length === 0;
@@ -284,6 +293,8 @@ $("to-grid").onclick = () => go("grid");
 $("class").onchange = () => doing(showGrid);
 $("confirm-grid").onclick = confirmGrid;
 $("image").addEventListener("load", () => $("image").classList.toggle("tiny", Math.max($("image").naturalWidth, $("image").naturalHeight) <= 48));
+$("by").value = localStorage.getItem("by") ?? "";
+$("by").onchange = () => localStorage.setItem("by", $("by").value.trim());
 $("keys").checked = localStorage.getItem("keys") !== "off";
 $("keys").onchange = () => localStorage.setItem("keys", $("keys").checked ? "on" : "off");
 

@@ -37,7 +37,7 @@ export async function showProgress(root) {
 
 let shown = "";
 export async function showOutcome(root) {
-  if (state.run.state !== "finished" && !state.run.loaded) {
+  if (!state.run.has_report) {
     root.replaceChildren(element("p", {}, "The outcome is here when the run is finished. ", element("a", { href: "#progress", textContent: "See how far it is" }), "."));
     return;
   }
@@ -51,7 +51,8 @@ export async function showOutcome(root) {
     fit();
     new ResizeObserver(fit).observe(frame.contentDocument.body);
   });
-  root.replaceChildren(...(changes ? sideBySide(changes) : []), frame);
+  const open = state.run.state === "finished" ? [] : [element("p", { textContent: "The comparison with plain training is not finished, so this is not the last word." })];
+  root.replaceChildren(...open, ...(changes ? sideBySide(changes) : []), frame);
 }
 
 // Two runs: better or worse on the random part, and which classes changed.
@@ -94,7 +95,7 @@ export async function showNext(root) {
   const learn = element("section", {},
     element("h1", { textContent: "Learn from the answers" }),
     ...worth(summary).map(text => element("p", { textContent: text })),
-    element("p", { className: "quiet", textContent: "A new run begins beside this one, which stays as it is. It takes minutes, not the time of the first run." }),
+    element("p", { className: "quiet", textContent: "A new run begins in a folder beside this one, which stays as it is. It takes a third of the steps." }),
     element("div", { className: "actions" },
       button("Learn from the answers", async () => {
         await call("learn", {});
