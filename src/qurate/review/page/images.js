@@ -45,7 +45,7 @@ const PAGE = `
 </div>
 <div class="room">
   <figure data-part="map" hidden>
-    <canvas aria-label="Map: images that are alike lie together. Draw around some to select them."></canvas>
+    <canvas role="img" aria-label="Map: images that are alike lie together. Draw around some to select them."></canvas>
     <figcaption>Images that are alike lie together; the colour is the class. Draw around some to select them, with Shift to add. Click a point to see it.</figcaption>
   </figure>
   <div data-part="grid" class="cells" tabindex="0" role="listbox" aria-multiselectable="true" aria-label="Images"></div>
