@@ -262,7 +262,8 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
     page["search"].click()
     page["search"].send_keys("mug")
     page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#found li"))
-    (offered,) = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    said, offered = browser.find_elements(By.CSS_SELECTOR, "#found li")
+    assert said.text == "No class has \u201c\u2068mug\u2069\u201d in its name."
     assert offered.text.startswith("Add the class \u2068mug\u2069")
     page.answer(offered.click)
     page.choose("None", Keys.ARROW_DOWN)
@@ -383,3 +384,38 @@ def test_the_address_keeps_the_tab_and_a_link_that_names_none_shows_the_outcome(
     browser.get(f"{server.address}#<b>")
     browser.refresh()
     page.wait(page["tab-outcome"].is_displayed)
+
+
+def test_a_reload_keeps_the_question_a_name_is_kept_and_wrong_can_say_what_it_is(browser: Chrome, run: Path) -> None:
+    server, log = Served(run), AnswerLog(run / "labels.csv")
+    page = Page(browser, server.address)
+    page.press("l")
+    page.wait(lambda: page["status"].get_attribute("textContent") == "Put off.")
+    image = page.image
+    browser.refresh()
+    page.wait(lambda: page["one"].is_displayed() and page.image)
+    assert page.image == image
+    page["by"].send_keys("Zoë", Keys.TAB)
+    browser.refresh()
+    page.wait(lambda: page["one"].is_displayed() and page["by"].get_attribute("value") == "Zoë")
+    keys = [key.text for key in browser.find_elements(By.CSS_SELECTOR, "#choices b")]
+    page.answer(lambda: page.press("2"))
+    assert [key.text for key in browser.find_elements(By.CSS_SELECTOR, "#choices b")] == keys == list(CLASSES)
+    assert [(row.label, row.by) for row in log.rows()] == [(CLASSES[1], "Zoë")]
+    page["to-grid"].click()
+    page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    cell = browser.find_elements(By.CSS_SELECTOR, "#cells button")[0]
+    cell.click()
+    options = browser.find_elements(By.CSS_SELECTOR, "#cells select option")
+    assert [option.text for option in options][:1] == ["What is it?"]
+    options[1].click()
+    named, shown = options[1].text, len(browser.find_elements(By.CSS_SELECTOR, "#cells button"))
+    page["confirm-grid"].click()
+    page.wait(lambda: len(log.rows()) == 1 + shown)
+    assert [row.label for row in log.rows()[1:]].count(named) == 1
+    assert "wrong" not in {row.answer for row in log.rows()}
+    page["to-next"].click()
+    page.wait(lambda: page["learn"].is_enabled())
+    assert f"{1 + shown} new answers" in page["tab-next"].text
+    browser.execute_script("localStorage.clear()")
+    server.kill()

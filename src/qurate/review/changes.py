@@ -57,7 +57,7 @@ def describe_changes(before: Path, now: Path) -> dict[str, Any]:
         "before": before.absolute().name,
         "now": now.absolute().name,
         "improvement": None if better is None else asdict(better),
-        "words": improvement_in_words(better, "The tab Outcome of the new run says why."),
+        "words": improvement_in_words(better, "The report of the new run says why."),
         "images": len(both),
         "changed": len(changed),
         "classes": [

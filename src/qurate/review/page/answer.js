@@ -59,8 +59,10 @@ function examplesOf(label, most, named) {
   return few.map(one => picture(`examples/${one.number}/small`, named ? `${state.classes[label]}, ${one.part === "labeled" ? "labelled target" : "source"}` : "", { loading: "lazy" }));
 }
 
+let reloaded = kept.image; // what was shown before the page was loaded again
 async function nextQuestion() {
-  const reply = await call(`question?tab=${tab}&later=${kept.later.join(",")}&now=${kept.image ?? ""}`);
+  const reply = await call(`question?tab=${tab}&later=${kept.later.join(",")}&now=${reloaded ?? ""}`);
+  reloaded = null;
   own.question = reply.question;
   kept.image = reply.question?.image ?? null;
   keep();
@@ -104,7 +106,6 @@ const answer = (kind, label) => doing(async () => {
   const reply = await call("answers", { answers: [{ image, answer: kind, ...(named ? { name: label } : kind === "label" ? { label } : {}) }] });
   remember(reply.id);
   kept.later = kept.later.filter(one => one !== image);
-  kept.image = null;
   $("status").textContent = `Saved: ${named ? label : kind === "label" ? state.classes[label] : "none of the classes"}.`;
   await nextQuestion();
 });
@@ -113,7 +114,6 @@ const later = () => doing(async () => {
   if (!own.question) return;
   const { image } = own.question;
   kept.later = [...kept.later.filter(one => one !== image), image];
-  kept.image = null;
   $("status").textContent = "Put off.";
   await nextQuestion();
 });
@@ -124,7 +124,6 @@ const undo = () => doing(async () => {
   const { undone } = await call("undo", { id });
   acts.pop();
   keep();
-  kept.image = null;
   $("status").textContent = undone ? "Undone." : "It had been taken back already.";
   await (own.view === "grid" ? showGrid() : nextQuestion());
 });
