@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -14,9 +15,11 @@ import qurate
 from qurate.active.answers import Answer, AnswerLog
 from qurate.active.strategies import Pool
 from qurate.errors import ConfigError, DataError, RunError
+from qurate.novelty import NO_FIT
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model import AdaptedModel
-from qurate.runs.suggestions import Inquiry
+from qurate.runs.suggestions import Inquiry, make_inquiry, read_run_images
+from qurate.runtime.tables import read_csv, to_csv
 
 COLUMNS = ["file", "label", "predicted", "probability", "runner_up", "asker", "why"]
 
@@ -70,6 +73,25 @@ def test_images_that_have_an_answer_are_not_asked_again_but_wrong_ones_are(
     ]
     AnswerLog(run / "labels.csv").add(rows)
     assert set(model.suggest(18)["file"]) == set(first[2:])
+
+
+@pytest.mark.parametrize("name", QUERY_STRATEGIES)
+def test_images_that_fit_no_class_are_there_and_change_nothing_that_is_asked(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    table = read_csv(run / "predictions.csv")
+    flagged = table["file"].isin([file for file in table["file"][::4] if file not in set(_trusted(run))])
+    (run / "predictions.csv").write_bytes(to_csv(table[~flagged]))
+    without = make_inquiry(qurate.load(run), read_run_images(run))
+    (run / "predictions.csv").write_bytes(to_csv(table.assign(problem=np.where(flagged, NO_FIT, ""))))
+    inquiry = make_inquiry(qurate.load(run), read_run_images(run))
+    assert inquiry.flagged == flagged.sum() > 0
+    assert inquiry.files == (*without.files, *table.loc[flagged, "file"])
+    drawn = [one.draw(8, name, random_share=0.3, seed=1) for one in (inquiry, without)]
+    assert drawn[0] == drawn[1]
+
+
+def _trusted(run: Path) -> list[str]:
+    return list(read_csv(run / "positives.csv")["file"])
 
 
 def test_more_than_there_are_gives_all(model: AdaptedModel) -> None:

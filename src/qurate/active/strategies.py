@@ -70,6 +70,11 @@ class Pool:
         """Entropy of each prediction, (N,): 0 for a certain one, log K for a uniform one."""
         return entropy(self.probabilities)
 
+    def first(self, count: int) -> Pool:
+        """The pool of the first images alone."""
+        rest = (None if values is None else values[:count] for values in (self.trusted, self.closed))
+        return Pool(self.features[:count], self.probabilities[:count], *rest)
+
     def most_uncertain(self) -> Tensor:
         """Positions of the open images, the most uncertain first."""
         return self.open[self.uncertainty[self.open].argsort(descending=True, stable=True)]

@@ -113,12 +113,12 @@ def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: i
     shown = np.sort(order[labeled_first][:MOST_POINTS])
     table = points.iloc[shown].reset_index(drop=True)
     for name, vectors in (("before", before), ("after", after)):
-        places = _flatten(vectors[torch.from_numpy(shown)], seed)
+        places = flatten(vectors[torch.from_numpy(shown)], seed)
         table[f"x_{name}"], table[f"y_{name}"] = places[:, 0], places[:, 1]
     return table
 
 
-def _flatten(vectors: Tensor, seed: int) -> Points:
+def flatten(vectors: Tensor, seed: int) -> Points:
     """Two numbers per row: t-SNE of cosine distances, or principal components where there are few rows."""
     rows = torch.nn.functional.normalize(vectors.double(), dim=1).numpy()
     if np.allclose(rows, rows[:1]):  # t-SNE would divide by a spread of zero, and crash the process

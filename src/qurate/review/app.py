@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,9 +20,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from torch import Tensor
 
 from qurate.data.images import UnreadableImageError, read_image
 from qurate.errors import QurateError
+from qurate.review.gallery import Gallery, PictureCache
 from qurate.review.guard import MOST_BYTES
 from qurate.review.session import Session
 from qurate.runtime.commands import learn_from
@@ -32,17 +36,27 @@ SIDES = {"small": 192, "large": 1024}
 
 MOST_IMAGES = 200
 """Pseudo-labels that a page of the grid may ask for."""
+MOST_CACHED = 64_000_000
+"""Bytes of pictures that are kept: some 8,000 small ones. Our choice."""
 PATIENCE = 5.0
 """Seconds that the disk has for a file. Our choice."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """An image of a class to compare with; its part is 'source' or 'labeled'."""
+    """An image of a class to compare with; its part is 'source' or 'labeled'.
+
+    Args:
+        file: The image.
+        label: Its class.
+        part: Where it is from.
+        embedding: Of the model, (width,); None where it was not asked for, or the image cannot be read.
+    """
 
     file: Path
     label: str
     part: str
+    embedding: Tensor | None = field(default=None, compare=False)
 
 
 class ReviewPage:
@@ -58,6 +72,9 @@ class ReviewPage:
         self._title, self._session, self._examples = title, session, examples
         # Nothing but these is ever read.
         self._pictures = {"images": session.inquiry.paths, "examples": [example.file for example in examples]}
+        self._cache = PictureCache(MOST_CACHED)
+        seen = {i: example.embedding for i, example in enumerate(examples) if example.embedding is not None}
+        self._gallery = Gallery(session, torch.stack([*seen.values()]) if seen else None, [*seen])
 
     @cached_property
     def app(self) -> ASGIApp:
@@ -71,7 +88,11 @@ class ReviewPage:
             Route(f"{at}answers", self.answers, methods=["POST"]),
             Route(f"{at}undo", self.undo, methods=["POST"]),
             Route(f"{at}more", self.more, methods=["POST"]),
-            # Routes of the tab Images come here.
+            Route(f"{at}rows", self.rows),
+            Route(f"{at}answered", self.answered),
+            Route(f"{at}likeness", self.likeness),
+            Route(f"{at}duplicates", self.duplicates),
+            Route(f"{at}map", self.map),
         ]
         return Starlette(routes=routes, exception_handlers=HANDLERS)
 
@@ -109,12 +130,34 @@ class ReviewPage:
         if size not in SIDES or not is_number(number) or int(number) >= len(files):
             raise HTTPException(404, "there is no such image")
         try:
-            content = call_within(PATIENCE, lambda: _encode(files[int(number)], SIDES[size]))
+            encode = partial(_encode, files[int(number)], SIDES[size])
+            content = self._cache.get((part, number, size), lambda: call_within(PATIENCE, encode))
         except UnreadableImageError:
             raise HTTPException(404, "there is no such image") from None
         except TimeoutError:
             raise HTTPException(504, f"the disk does not answer within {PATIENCE:g} seconds") from None
         return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})
+
+    def rows(self, request: Request) -> Response:
+        """All images of the run, in columns."""
+        return _compress(self._gallery.rows())
+
+    def answered(self, request: Request) -> Response:
+        """The answers that count."""
+        return _compress(self._gallery.answers())
+
+    def likeness(self, request: Request) -> Response:
+        """Likely classes of an image, and what it is like."""
+        image = _whole(request.query_params.get("image"), len(self._session.inquiry.files) - 1)
+        return _compress(self._gallery.likeness(image))
+
+    def duplicates(self, request: Request) -> Response:
+        """Pairs of near-duplicates."""
+        return _compress(self._gallery.duplicates())
+
+    def map(self, request: Request) -> Response:
+        """Where each image lies on the map."""
+        return _compress(self._gallery.map())
 
     async def answers(self, request: Request) -> Response:
         """Save answers."""
@@ -143,7 +186,14 @@ class ReviewPage:
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-@lru_cache(maxsize=512)
+def _compress(reply: dict[str, Any]) -> Response:
+    """A reply that may be long; every browser understands gzip."""
+    content = gzip.compress(json.dumps(reply).encode("ascii"), 3)  # the name of a file need not be valid text
+    return Response(
+        content, media_type="application/json", headers={"cache-control": "no-store", "content-encoding": "gzip"}
+    )
+
+
 def _encode(path: Path, side: int) -> bytes:
     image = read_image(path)
     image.thumbnail((side, side), Image.Resampling.LANCZOS)

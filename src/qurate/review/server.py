@@ -6,7 +6,8 @@ import logging
 import secrets
 import socket
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -19,7 +20,7 @@ from qurate.review.runs import OpenRuns
 from qurate.review.session import QueryOptions, Session
 from qurate.runs.files import EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
-from qurate.runs.model import load
+from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.suggestions import look_at, read_run_images
 from qurate.runtime.paths import list_some
@@ -88,10 +89,10 @@ def load_page(run: Path, options: QueryOptions, on_progress: OnProgress, warn: C
         on_progress: Called after each image.
         warn: Told of images that cannot be read.
     """
-    examples = read_examples(run)
-    inquiry = look_at(load(run), read_run_images(run), on_progress, warn)
+    examples, model = read_examples(run), load(run)
+    inquiry = look_at(model, read_run_images(run), on_progress, warn)
     session = Session(inquiry, AnswerLog(run / LABELS_FILE, PATIENCE), options)
-    return ReviewPage(run.absolute().name, session, examples)
+    return ReviewPage(run.absolute().name, session, embed_examples(model, examples))
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
@@ -117,3 +118,12 @@ def read_examples(folder: Path) -> list[Example]:
     rows = zip(table["file"], table["label"], table["part"], strict=True)
     base = start_folder_of(folder)
     return [Example(base / file, label, part) for file, label, part in rows]
+
+
+def embed_examples(model: AdaptedModel, examples: Sequence[Example]) -> list[Example]:
+    """The same with their embeddings, so that the page can say which of them are most like an image."""
+    if not examples:
+        return []
+    seen = model.look([example.file for example in examples])
+    embeddings = dict(zip(seen.files, seen.embeddings, strict=True))
+    return [replace(example, embedding=embeddings.get(example.file)) for example in examples]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -116,8 +116,8 @@ class Session:
         """Save answers that were given at once.
 
         Args:
-            given: Of each its `image`, its `answer` and, where that is 'label', its `label`, the number of a class, or
-                its `name`, which may be that of a new class.
+            given: Of each its `image`, or several `images`, its `answer` and, where that is 'label', its `label`, the
+                number of a class, or its `name`, which may be that of a new class.
             by: Who answers; may be empty.
 
         Returns:
@@ -129,8 +129,8 @@ class Session:
         person = _check_person(by)
         askers, added = self._askers(), self.added_classes()
         rows = []
-        for one in given:
-            image, kind = one.get("image"), one.get("answer")
+        for image, one in _each_image(given):
+            kind = one.get("answer")
             if type(image) is not int or not 0 <= image < len(self.inquiry.files):
                 raise DataError("the image of an answer must be the number of an image.")
             if kind not in ("label", "none", "wrong"):
@@ -163,7 +163,7 @@ class Session:
 
     def added_classes(self) -> dict[str, int]:
         """Classes that the model does not have but answers name, the first named first, and of how many images."""
-        names = [row.label for row in self._answers().values() if row.label]
+        names = [row.label for row in self.answers().values() if row.label]
         return dict(Counter(name for name in names if name not in self.inquiry.classes))
 
     def summary(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Session:
 
     def trusted_classes(self) -> list[dict[str, int]]:
         """Of each class with pseudo-labels: its number, how many there are, and how many have no answer."""
-        answers = self._answers()
+        answers = self.answers()
         counts: dict[int, list[int]] = {}
         for image, label in self._trusted.items():
             total = counts.setdefault(label, [0, 0])
@@ -221,7 +221,7 @@ class Session:
             label: The number of the class.
             count: Most to give.
         """
-        answers = self._answers()
+        answers = self.answers()
         rows = torch.tensor([image for image, k in self._trusted.items() if k == label], dtype=torch.int64)
         rows = rows[[self.inquiry.files[i] not in answers for i in rows.tolist()]]
         order = label_support(self.inquiry.after(answers), rows, torch.full_like(rows, label)).argsort(stable=True)
@@ -230,7 +230,7 @@ class Session:
 
     @cached_property
     def _random_order(self) -> list[str]:
-        order = RandomStrategy().ask(self.inquiry.pool, len(self.inquiry.files), self.options.seed)
+        order = RandomStrategy().ask(self.inquiry.after({}), len(self.inquiry.files), self.options.seed)
         files = [self.inquiry.files[image] for image in order.tolist()]
         return [file for file in files if file not in self.inquiry.learned]
 
@@ -247,19 +247,19 @@ class Session:
     def _askers(self) -> dict[int, str]:
         return {question.image: question.asker for question in self.questions}
 
-    def _answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, Answer]:
         """The answers that count, of images of this run."""
         return {file: answer for file, answer in self.log.current().items() if file in self.inquiry.place}
 
     def _new_answers(self) -> dict[str, Answer]:
         """Answers that the model has not learned from; an image that was only called wrong may get a class later."""
         learned = self.inquiry.learned
-        answers = self._answers().items()
+        answers = self.answers().items()
         return {file: row for file, row in answers if file not in learned or (learned[file] == "wrong" != row.answer)}
 
     def _open(self) -> list[Question]:
         """What is still to be answered: first the images that somebody called wrong without saying what they are."""
-        answers = self._answers()
+        answers = self.answers()
         wrong = {self.inquiry.place[file]: one.predicted for file, one in answers.items() if one.answer == "wrong"}
         askers = self._askers()
         first = [
@@ -268,6 +268,14 @@ class Session:
         ]
         waiting = [question for question in self.questions if self.inquiry.files[question.image] not in answers]
         return first + waiting
+
+
+def _each_image(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[object, Mapping[str, Any]]]:
+    """Each image with its answer."""
+    for one in given:
+        images = one.get("images")
+        for image in images if isinstance(images, list) else [one.get("image")]:
+            yield image, one
 
 
 def _check_person(name: object) -> str:

@@ -19,6 +19,7 @@ from qurate.data.images import OnProgress
 from qurate.data.own_images import StrPath, find_images
 from qurate.data.samples import check_positions
 from qurate.errors import ConfigError, DataError
+from qurate.novelty import NO_FIT
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.image_sources import start_folder_of
@@ -59,6 +60,7 @@ class Inquiry:
         base: The folder that relative files are in, if it is not the current one.
         known: How well each image fits any class, (N,); None where that was not measured.
         border: What `known` is where flagged images meet the others; 0 where none is flagged.
+        flagged: How many of the images, the last ones, fit no class; nobody is asked about them.
     """
 
     files: tuple[str, ...]
@@ -69,6 +71,7 @@ class Inquiry:
     base: Path = Path()
     known: Tensor | None = None
     border: float = 0.0
+    flagged: int = 0
 
     @property
     def paths(self) -> list[Path]:
@@ -87,7 +90,7 @@ class Inquiry:
         return labels
 
     def after(self, answers: Mapping[str, Answer]) -> Pool:
-        """The pool as it is with these answers: they are certain, and nobody is asked again.
+        """The pool as it is with these answers, without what is flagged: they are certain, and nobody is asked again.
 
         An answer that only calls a prediction wrong leaves its image open.
         """
@@ -98,7 +101,8 @@ class Inquiry:
                 if answer.label in self.classes:
                     probabilities[self.place[file]] = 0.0
                     probabilities[self.place[file], self.classes.index(answer.label)] = 1.0
-        return replace(self.pool, probabilities=probabilities, closed=closed)
+        pool = replace(self.pool, probabilities=probabilities, closed=closed)
+        return pool.first(len(self.files) - self.flagged) if self.flagged else pool
 
     def draw(
         self,
@@ -196,26 +200,29 @@ class RunImages(NamedTuple):
         trusted: Pseudo-labels of the run, by file.
         learned: Kinds of the answers that the run has learned from, by file: 'label', 'none' or 'wrong'.
         base: The folder that relative ones are in, if it is not the current one.
+        flagged: Images that the run found to fit no class; they are shown, and nobody is asked about them.
     """
 
     files: Sequence[Path]
     trusted: Mapping[str, str] = {}
     learned: Mapping[str, str] = {}
     base: Path = Path()
+    flagged: Sequence[Path] = ()
 
 
 def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress | None = None) -> Inquiry:
     """Let the model look at images that a person may be asked about."""
-    files, trusted, learned, base = images
-    name_of = {base / file: str(file) for file in files}
+    files, trusted, learned, base, flagged = images
+    name_of = {base / file: str(file) for file in (*files, *flagged)}
     seen = model.look(list(name_of), on_progress)
-    if not seen.files:
+    shown = sum(base / file not in seen.unreadable for file in flagged)
+    if len(seen.files) == shown:
         raise DataError(
             f"none of the {len(files)} unlabelled images can be read: {list_some(seen.unreadable.values(), 3)}."
         )
     names = tuple(name_of[file] for file in seen.files)
     pool = _make_pool(names, model.classes, seen, trusted)
-    inquiry = Inquiry(names, model.classes, pool, seen.unreadable, learned, base)
+    inquiry = Inquiry(names, model.classes, pool, seen.unreadable, learned, base, flagged=shown)
     if (novelty := model.novelty) is None:
         return inquiry
     return replace(inquiry, known=seen.predicted.known, border=novelty.border)
@@ -225,7 +232,8 @@ def look_at(model: AdaptedModel, images: RunImages, on_progress: OnProgress, war
     """The images of a run as its model sees them; `warn` is told how many cannot be read."""
     inquiry = make_inquiry(model, images, on_progress)
     if inquiry.unreadable:
-        lost = f"{len(inquiry.unreadable)} of {len(images.files)} images cannot be read and are left out"
+        count = len(images.files) + len(images.flagged)
+        lost = f"{len(inquiry.unreadable)} of {count} images cannot be read and are left out"
         warn(f"{lost}: {list_some(inquiry.unreadable, 3)}.")
     return inquiry
 
@@ -255,12 +263,12 @@ def _make_pool(names: Sequence[str], classes: Sequence[str], seen: Looked, trust
 def read_run_images(folder: Path) -> RunImages:
     """The unlabelled images that a run was given and could read, and the pseudo-labels that it trusted."""
     predictions = read_run_table(folder, PREDICTIONS_FILE, "file", "problem")
-    files = [Path(file) for file in predictions.loc[predictions["problem"] == "", "file"]]
+    files, flagged = ([*map(Path, predictions.loc[predictions["problem"] == why, "file"])] for why in ("", NO_FIT))
     positives = read_run_table(folder, POSITIVES_FILE, "file", "label")
     answers = zip(predictions["file"], predictions["answer"], strict=True) if "answer" in predictions else ()
     learned = {file: kind for file, kind in answers if kind}
     trusted = dict(zip(positives["file"], positives["label"], strict=True))
-    return RunImages(files, trusted, learned, start_folder_of(folder))
+    return RunImages(files, trusted, learned, start_folder_of(folder), flagged)
 
 
 def suggest_images(
