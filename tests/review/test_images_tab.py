@@ -20,7 +20,7 @@ from tests.review.test_browser import crowd as crowd
 from tests.runs.written import CLASSES, HOSTILE, rename_hostile, write_run
 
 from qurate.active.answers import AnswerLog
-from qurate.novelty import NO_FIT
+from qurate.data.class_names import NO_FIT
 from qurate.runtime.tables import read_csv, to_csv
 
 pytest.importorskip("uvicorn", reason="the extra review is not installed")

@@ -14,8 +14,8 @@ from torch import Tensor
 import qurate
 from qurate.active.answers import Answer, AnswerLog
 from qurate.active.strategies import Pool
+from qurate.data.class_names import NO_FIT
 from qurate.errors import ConfigError, DataError, RunError
-from qurate.novelty import NO_FIT
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.model import AdaptedModel
 from qurate.runs.suggestions import Inquiry, make_inquiry, read_run_images

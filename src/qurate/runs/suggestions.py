@@ -15,11 +15,11 @@ from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.active.strategies import NamedStrategy, Pool, QueryStrategy, RandomStrategy
+from qurate.data.class_names import NO_FIT
 from qurate.data.images import OnProgress
 from qurate.data.own_images import StrPath, find_images
 from qurate.data.samples import check_positions
 from qurate.errors import ConfigError, DataError
-from qurate.novelty import NO_FIT
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.image_sources import start_folder_of
