@@ -185,6 +185,28 @@ def test_a_class_of_pseudo_labels_is_confirmed_at_once_and_wrong_ones_are_asked_
     server.kill()
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (400, "dark")])
+def test_a_label_of_ones_own_is_corrected_by_a_click(browser: Chrome, run: Path, width: int, scheme: str) -> None:
+    paint(run.parent / "wrong.png", COLORS[CLASSES[0]], seed=7)
+    about = f"{run.parent / 'wrong.png'},source,{CLASSES[1]},{CLASSES[0]},0.97,0.01"
+    (run / "label_issues.csv").write_text(f"file,part,label,suggested,probability,label_probability\n{about}\n")
+    server, log = Served(run), AnswerLog(run / "labels.csv")
+    page = Page(browser, server.address, width, scheme)
+    page["to-issues"].click()
+    page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#doubted li"))
+    assert "1 of 1 are left to check" in page["issues-about"].text
+    assert page.all_named("#issues button, #issues select")
+    assert browser.execute_script(CONTRAST) == []
+    browser.find_element(By.CSS_SELECTOR, "#doubted button").click()
+    page.wait(lambda: "0 of 1 are left" in page["issues-about"].text)
+    (row,) = log.current().values()
+    assert (row.file, row.answer, row.label) == (str(run.parent / "wrong.png"), "label", CLASSES[0])
+    page["undo-issues"].click()
+    page.wait(lambda: "1 of 1 are left" in page["issues-about"].text)
+    assert log.current() == {}
+    server.kill()
+
+
 def test_two_tabs_show_different_images_and_keep_each_others_answers(browser: Chrome, run: Path) -> None:
     server, log = Served(run), AnswerLog(run / "labels.csv")
     first = Page(browser, server.address)
@@ -213,7 +235,7 @@ def test_two_tabs_show_different_images_and_keep_each_others_answers(browser: Ch
 def test_it_is_readable_fits_and_says_nothing_on_the_console(
     browser: Chrome, server: Served, width: int, scheme: str
 ) -> None:
-    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
+    browser.get_log("browser")  # what other tests left
     page = Page(browser, server.address, width, scheme)
     for view in ("one", "grid"):
         page[f"to-{view}"].click()
@@ -227,7 +249,7 @@ def test_it_is_readable_fits_and_says_nothing_on_the_console(
         assert browser.execute_script(broken) == 0
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(20, 23, 26)" if scheme == "dark" else "rgb(251, 250, 247)")
-    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert browser.get_log("browser") == []
 
 
 def test_single_keys_can_be_switched_off_and_later_puts_off(browser: Chrome, server: Served) -> None:
@@ -275,7 +297,7 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script("return window.hurt === undefined")
-    browser.get_log("browser")  # type: ignore[no-untyped-call]  # the refusal is one
+    browser.get_log("browser")  # the refusal is one
     server.kill()
 
 
@@ -330,7 +352,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     run = write_run(tmp_path, trusted=15)
     rename_hostile(run)
     server = Served(run, "--count", "18", "--asker", "random")
-    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
+    browser.get_log("browser")  # what other tests left
     page = Page(browser, server.address)
 
     def check_layout() -> None:
@@ -364,7 +386,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     page.wait(lambda: browser.execute_script("return [...document.images].every((each) => each.complete)"))
     assert browser.execute_script("return window.hurt === undefined")
     assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], main script") == []
-    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert browser.get_log("browser") == []
     server.kill()
     assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from qurate.active.answers import AnswerLog, estimate_accuracy
 from qurate.active.strategies import Pool
 from qurate.errors import DataError
-from qurate.review.session import CHOICES, QueryOptions, Session
+from qurate.review.session import CHOICES, LabelIssue, QueryOptions, Session
 from qurate.runs.continue_from import LEAST_IMAGES
 from qurate.runs.suggestions import Inquiry
 
@@ -286,3 +286,35 @@ def test_the_summary_says_what_the_answers_are_worth(tmp_path: Path) -> None:
     session.answer([{"image": third, "answer": "none"}])
     found = session.summary()
     assert [found[name] for name in ("answered", "labeled", "corrected", "random", "none")] == [3, 2, 1, 2, 1]
+
+
+def test_a_doubted_label_is_corrected_by_an_answer_about_its_file(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    session.issues = [
+        LabelIssue("source/a/1.png", "source", "a", "b", 0.9),
+        LabelIssue("x.png", "labeled", "c", "d", 0.8),
+    ]
+    before = session.summary()
+    session.answer([{"issue": 0, "answer": "label", "name": "b"}], "Ann")
+    act = session.answer([{"issue": 1, "answer": "none"}])
+    rows = session.log.current()
+    assert [(rows[file].answer, rows[file].label) for file in ("source/a/1.png", "x.png")] == [
+        ("label", "b"),
+        ("none", ""),
+    ]
+    assert rows["source/a/1.png"].by == "Ann"
+    assert [issue["said"] for issue in session.label_issues()] == ["b", "none"]
+    session.log.undo(act)
+    assert [issue["said"] for issue in session.label_issues()] == ["b", ""]
+    assert session.summary()["answered"] == before["answered"], "they tell nothing of the accuracy on unlabelled images"
+
+
+@pytest.mark.parametrize(
+    "given", [{"issue": 2, "answer": "none"}, {"issue": "0", "answer": "none"}, {"issue": 0, "answer": "wrong"}]
+)
+def test_an_answer_about_a_label_must_make_sense(tmp_path: Path, given: dict[str, object]) -> None:
+    session = make_session(tmp_path)
+    session.issues = [LabelIssue("a.png", "source", "a", "b", 0.9)]
+    with pytest.raises(DataError, match="an answer about a label must have its number"):
+        session.answer([given])
+    assert session.log.current() == {}

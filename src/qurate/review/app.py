@@ -71,7 +71,11 @@ class ReviewPage:
     def __init__(self, title: str, session: Session, examples: list[Example]) -> None:
         self._title, self._session, self._examples = title, session, examples
         # Nothing but these is ever read.
-        self._pictures = {"images": session.inquiry.paths, "examples": [example.file for example in examples]}
+        self._pictures = {
+            "images": session.inquiry.paths,
+            "examples": [example.file for example in examples],
+            "issues": [session.inquiry.base / issue.file for issue in session.issues],
+        }
         self._cache = PictureCache(MOST_CACHED)
         seen = {i: example.embedding for i, example in enumerate(examples) if example.embedding is not None}
         self._gallery = Gallery(session, torch.stack([*seen.values()]) if seen else None, [*seen])
@@ -88,6 +92,7 @@ class ReviewPage:
             Route(f"{at}answers", self.answers, methods=["POST"]),
             Route(f"{at}undo", self.undo, methods=["POST"]),
             Route(f"{at}more", self.more, methods=["POST"]),
+            Route(f"{at}issues", self.issues),
             Route(f"{at}rows", self.rows),
             Route(f"{at}answered", self.answered),
             Route(f"{at}likeness", self.likeness),
@@ -122,6 +127,10 @@ class ReviewPage:
         label = _whole(request.query_params.get("label"), len(self._session.inquiry.classes) - 1)
         count = _whole(request.query_params.get("count"), MOST_IMAGES)
         return await self._respond(lambda: {"grid": self._session.trusted_images(label, count)})
+
+    async def issues(self, request: Request) -> Response:
+        """Labels of people that the run doubts."""
+        return await self._respond(lambda: {"issues": self._session.label_issues()})
 
     def picture(self, request: Request) -> Response:
         """An image by its number; no path of a request ever leads to a file."""

@@ -17,11 +17,12 @@ from qurate.data.images import OnProgress
 from qurate.errors import ConfigError
 from qurate.review.app import PATIENCE, Example, ReviewPage
 from qurate.review.runs import OpenRuns
-from qurate.review.session import QueryOptions, Session
+from qurate.review.session import LabelIssue, QueryOptions, Session
 from qurate.runs.files import EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
+from qurate.runs.suggested import read_label_issues
 from qurate.runs.suggestions import look_at, read_run_images
 from qurate.runtime.paths import list_some
 from qurate.runtime.tables import TableError, read_csv
@@ -91,7 +92,9 @@ def load_page(run: Path, options: QueryOptions, on_progress: OnProgress, warn: C
     """
     examples, model = read_examples(run), load(run)
     inquiry = look_at(model, read_run_images(run), on_progress, warn)
-    session = Session(inquiry, AnswerLog(run / LABELS_FILE, PATIENCE), options)
+    table = read_label_issues(run)[[*LabelIssue._fields]]
+    issues = [LabelIssue(*row) for row in table.itertuples(index=False)]
+    session = Session(inquiry, AnswerLog(run / LABELS_FILE, PATIENCE), options, issues)
     return ReviewPage(run.absolute().name, session, embed_examples(model, examples))
 
 

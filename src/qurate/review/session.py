@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,6 +44,16 @@ class QueryOptions:
     seed: int
 
 
+class LabelIssue(NamedTuple):
+    """A label that the run doubts: a row of label_issues.csv."""
+
+    file: str
+    part: str
+    label: str
+    suggested: str
+    probability: float
+
+
 class Session:
     """Questions of one server, answered in any number of tabs.
 
@@ -51,10 +61,13 @@ class Session:
         inquiry: The images of the run.
         log: Where the answers go; others may write to it meanwhile.
         options: What to ask.
+        issues: Labels of people that the run doubts, the worst first.
     """
 
-    def __init__(self, inquiry: Inquiry, log: AnswerLog, options: QueryOptions) -> None:
-        self.inquiry, self.log, self.options = inquiry, log, options
+    def __init__(
+        self, inquiry: Inquiry, log: AnswerLog, options: QueryOptions, issues: Sequence[LabelIssue] = ()
+    ) -> None:
+        self.inquiry, self.log, self.options, self.issues = inquiry, log, options, issues
         self.questions: list[Question] = []
         self._held: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()  # for these two; never held while the disk is asked
@@ -116,8 +129,8 @@ class Session:
         """Save answers that were given at once.
 
         Args:
-            given: Of each its `image`, or several `images`, its `answer` and, where that is 'label', its `label`, the
-                number of a class, or its `name`, which may be that of a new class.
+            given: Of each its `image`, or several `images`, or its `issue`, its `answer` and, where that is 'label',
+                its `label`, the number of a class, or its `name`, which may be that of a new class.
             by: Who answers; may be empty.
 
         Returns:
@@ -130,27 +143,38 @@ class Session:
         askers, added = self._askers(), self.added_classes()
         rows = []
         for image, one in _each_image(given):
-            kind = one.get("answer")
-            if type(image) is not int or not 0 <= image < len(self.inquiry.files):
-                raise DataError("the image of an answer must be the number of an image.")
+            kind, issue = one.get("answer"), one.get("issue")
             if kind not in ("label", "none", "wrong"):
                 raise DataError("an answer must be one of 'label', 'none', 'wrong'.")
-            predicted = self.inquiry.predicted[image]
-            if kind == "wrong":  # it denies the pseudo-label, which the final model need not predict any more
-                predicted = self._trusted.get(image, predicted)
-            rows.append(
-                {
+            if issue is not None:
+                if type(issue) is not int or not 0 <= issue < len(self.issues) or kind == "wrong":
+                    raise DataError("an answer about a label must have its number, and be one of 'label', 'none'.")
+                doubted = self.issues[issue]
+                about = {"file": doubted.file, "predicted": doubted.suggested, "asked": "check"}
+            elif type(image) is not int or not 0 <= image < len(self.inquiry.files):
+                raise DataError("the image of an answer must be the number of an image.")
+            else:
+                predicted = self.inquiry.predicted[image]
+                if kind == "wrong":  # it denies the pseudo-label, which the final model need not predict any more
+                    predicted = self._trusted.get(image, predicted)
+                about = {
                     "file": self.inquiry.files[image],
-                    "answer": str(kind),
-                    "label": self._class_of(one, added) if kind == "label" else "",
                     "predicted": self.inquiry.classes[predicted],
                     "asked": askers.get(image, "check"),
-                    "by": person,
                 }
-            )
+            label = self._class_of(one, added) if kind == "label" else ""
+            rows.append({**about, "answer": str(kind), "label": label, "by": person})
         if not rows:
             raise DataError("there must be at least one answer.")
         return self.log.add(rows)
+
+    def label_issues(self) -> list[dict[str, Any]]:
+        """The doubted labels, and what was answered about each: a class, 'none', or nothing."""
+        answers = self.log.current()
+        return [
+            {**issue._asdict(), "said": (row.label or NO_CLASS) if (row := answers.get(issue.file)) else ""}
+            for issue in self.issues
+        ]
 
     def _class_of(self, given: Mapping[str, Any], added: Collection[str]) -> str:
         """The class of an answer, by its number or its name; a new name is checked."""

@@ -2,6 +2,7 @@
 import { $, breakable, call, doing as doingAny, element, fileName, isolated, onSummary, percent, picture, plural, short, state } from "./shared.js";
 
 const GRID = 30;
+const UNDO = ["undo", "undo-done", "undo-grid", "undo-issues"];
 const FEW = 10; // classes up to which each has a key of its own
 const KEY = `answers ${location.pathname}`; // with the token and the run: another server on this port has other answers
 // A reload keeps these: what can be undone, what was put off, and the question.
@@ -44,7 +45,7 @@ function showDisagreements(found) {
 }
 
 function showUndo() {
-  for (const id of ["undo", "undo-done", "undo-grid"]) $(id).disabled = acts.length === 0;
+  for (const id of UNDO) $(id).disabled = acts.length === 0;
 }
 
 function remember(id) {
@@ -125,13 +126,12 @@ const undo = () => doing(async () => {
   acts.pop();
   keep();
   $("status").textContent = undone ? "Undone." : "It had been taken back already.";
-  await (own.view === "grid" ? showGrid() : nextQuestion());
+  await views[own.view]();
 });
 
 function show(section) {
-  for (const id of ["one", "done", "grid"]) $(id).hidden = id !== section;
-  $("to-one").setAttribute("aria-pressed", section !== "grid");
-  $("to-grid").setAttribute("aria-pressed", section === "grid");
+  for (const id of ["one", "done", "grid", "issues"]) $(id).hidden = id !== section;
+  for (const view of ["one", "grid", "issues"]) $(`to-${view}`).setAttribute("aria-pressed", view === own.view);
 }
 
 // Something else: type-ahead over all classes; the last of what is found is the word itself, as a new class.
@@ -257,7 +257,42 @@ const confirmGrid = () => doing(async () => {
   await showGrid();
 });
 
-const views = { one: nextQuestion, grid: showGrid };
+// Labels of one's own that the run doubts: the worst first, each corrected or confirmed by a click.
+async function showIssues() {
+  show("issues");
+  const { issues } = await call("issues");
+  const open = issues.filter(one => !one.said).length;
+  $("issues-about").textContent = issues.length
+    ? `Models that had not learned from these images contradict their labels; ${open.toLocaleString("en")} of ${issues.length.toLocaleString("en")} are left to check. Your folders are not changed: the next run learns from what you say here.`
+    : "The run doubts none of your labels.";
+  $("doubted").replaceChildren(...issues.map((issue, number) => {
+    const { file, part, label, suggested, probability, said } = issue, name = fileName(file);
+    const button = (text, given) => {
+      const made = element("button", { textContent: text, onclick: () => correct(number, given) });
+      made.setAttribute("aria-pressed", said === (given.name ?? "none"));
+      return made;
+    };
+    const others = element("select", { onchange: event => correct(number, { answer: "label", name: event.target.value }) },
+      element("option", { value: "", textContent: "Another class" }),
+      ...[...state.classes, ...state.added].filter(one => one !== label && one !== suggested).map(one => element("option", { value: one, textContent: one, selected: one === said })));
+    others.setAttribute("aria-label", `What is ${name}?`);
+    return element("li", {},
+      picture(`issues/${number}/small`, name, { loading: "lazy", title: file }),
+      element("p", {}, `${part === "source" ? "Source" : "Labelled target"}, labelled `, element("b", {}, ...breakable(isolated(label))), ". The models say ", element("b", {}, ...breakable(isolated(suggested))), ` (${percent(probability)}).`),
+      element("div", { className: "actions" },
+        button(`It is ${isolated(suggested)}`, { answer: "label", name: suggested }),
+        button(`${isolated(label)} is right`, { answer: "label", name: label }),
+        others,
+        button("None of the classes", { answer: "none" })));
+  }));
+}
+const correct = (issue, given) => doing(async () => {
+  remember((await call("answers", { answers: [{ issue, ...given }] })).id);
+  $("status").textContent = `Saved: ${given.name ?? "none of the classes"}.`;
+  await showIssues();
+});
+
+const views = { one: nextQuestion, grid: showGrid, issues: showIssues };
 const go = view => doing(async () => { own.view = view; await views[view](); });
 
 document.addEventListener("keydown", event => {
@@ -281,7 +316,7 @@ document.addEventListener("keydown", event => {
 
 $("none").onclick = () => answer("none");
 $("later").onclick = later;
-for (const id of ["undo", "undo-done", "undo-grid"]) $(id).onclick = undo;
+for (const id of UNDO) $(id).onclick = undo;
 $("more").onclick = () => doing(async () => {
   const { added } = await call("more", {});
   if (added) await nextQuestion();
@@ -289,6 +324,7 @@ $("more").onclick = () => doing(async () => {
 });
 $("to-one").onclick = () => go("one");
 $("to-grid").onclick = () => go("grid");
+$("to-issues").onclick = () => go("issues");
 $("class").onchange = () => doing(showGrid);
 $("confirm-grid").onclick = confirmGrid;
 $("image").addEventListener("load", () => $("image").classList.toggle("tiny", Math.max($("image").naturalWidth, $("image").naturalHeight) <= 48));
