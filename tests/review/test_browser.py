@@ -235,7 +235,7 @@ def test_two_tabs_show_different_images_and_keep_each_others_answers(browser: Ch
 def test_it_is_readable_fits_and_says_nothing_on_the_console(
     browser: Chrome, server: Served, width: int, scheme: str
 ) -> None:
-    browser.get_log("browser")  # what other tests left
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
     page = Page(browser, server.address, width, scheme)
     for view in ("one", "grid"):
         page[f"to-{view}"].click()
@@ -249,7 +249,7 @@ def test_it_is_readable_fits_and_says_nothing_on_the_console(
         assert browser.execute_script(broken) == 0
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(20, 23, 26)" if scheme == "dark" else "rgb(251, 250, 247)")
-    assert browser.get_log("browser") == []
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
 def test_single_keys_can_be_switched_off_and_later_puts_off(browser: Chrome, server: Served) -> None:
@@ -297,7 +297,7 @@ def test_a_class_is_added_by_keyboard_or_mouse_and_not_by_a_typing_error(browser
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script("return window.hurt === undefined")
-    browser.get_log("browser")  # the refusal is one
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # the refusal is one
     server.kill()
 
 
@@ -352,7 +352,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     run = write_run(tmp_path, trusted=15)
     rename_hostile(run)
     server = Served(run, "--count", "18", "--asker", "random")
-    browser.get_log("browser")  # what other tests left
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
     page = Page(browser, server.address)
 
     def check_layout() -> None:
@@ -386,7 +386,7 @@ def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chr
     page.wait(lambda: browser.execute_script("return [...document.images].every((each) => each.complete)"))
     assert browser.execute_script("return window.hurt === undefined")
     assert browser.find_elements(By.CSS_SELECTOR, "img[onerror], main script") == []
-    assert browser.get_log("browser") == []
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     server.kill()
     assert [row.label for row in AnswerLog(run / "labels.csv").rows()] == [HOSTILE[0]]
 
