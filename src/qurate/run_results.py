@@ -12,8 +12,9 @@ from qurate.calibration import Calibration
 
 HELD_OUT = ["file", "label", "predicted", "probability", "uncalibrated", "right"]
 """Columns on held-out images: the probability of the prediction, calibrated and not, and whether it is right."""
-LABEL_ISSUES = ["file", "part", "label", "suggested", "probability", "label_probability"]
-"""Columns of label_issues.csv: part is 'source' or 'labeled', probability that of the suggested class."""
+LABEL_ISSUES = ["file", "label", "part", "given", "suggested", "probability", "given_probability"]
+"""Columns of label_issues.csv: `label` is empty, for a person to fill in, `given` is the label that the image has,
+`part` is 'source' or 'labeled', and `probability` that of the suggested class."""
 
 
 @dataclass(frozen=True)

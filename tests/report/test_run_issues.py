@@ -14,7 +14,7 @@ from qurate.run_results import LABEL_ISSUES
 
 
 def issues_of(files: list[str], parts: list[str]) -> pd.DataFrame:
-    rows = [(file, part, "mug", "pen", 0.93, 0.01) for file, part in zip(files, parts, strict=True)]
+    rows = [(file, "", part, "mug", "pen", 0.93, 0.01) for file, part in zip(files, parts, strict=True)]
     return pd.DataFrame(rows, columns=LABEL_ISSUES)
 
 
@@ -28,7 +28,7 @@ def test_labels_to_check_are_shown_with_what_to_do(tmp_path: Path) -> None:
     assert "Not all of them are wrong" in said
     assert "12 of 18 labels are shown" in said
     assert "pen? labelled mug 93 % sure source" in said
-    assert f"qurate adapt --from {tmp_path / 'run'} --labels {tmp_path / 'run' / 'label_issues.csv'} --out" in said
+    assert f"qurate open {tmp_path / 'run'}" in said
     assert len([image for image in page.all("img") if image["alt"].endswith(", labelled mug, perhaps pen")]) == 12
 
 

@@ -23,6 +23,7 @@ from tests.runs.written import CLASSES, HOSTILE, rename_hostile, write_run
 
 from qurate.active.answers import AnswerLog
 from qurate.active.strategies import Pool
+from qurate.run_results import LABEL_ISSUES
 from qurate.runs.suggestions import Inquiry
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra review is not installed")
@@ -188,8 +189,8 @@ def test_a_class_of_pseudo_labels_is_confirmed_at_once_and_wrong_ones_are_asked_
 @pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (400, "dark")])
 def test_a_label_of_ones_own_is_corrected_by_a_click(browser: Chrome, run: Path, width: int, scheme: str) -> None:
     paint(run.parent / "wrong.png", COLORS[CLASSES[0]], seed=7)
-    about = f"{run.parent / 'wrong.png'},source,{CLASSES[1]},{CLASSES[0]},0.97,0.01"
-    (run / "label_issues.csv").write_text(f"file,part,label,suggested,probability,label_probability\n{about}\n")
+    about = f"{run.parent / 'wrong.png'},,source,{CLASSES[1]},{CLASSES[0]},0.97,0.01"
+    (run / "label_issues.csv").write_text(f"{','.join(LABEL_ISSUES)}\n{about}\n")
     server, log = Served(run), AnswerLog(run / "labels.csv")
     page = Page(browser, server.address, width, scheme)
     page["to-issues"].click()

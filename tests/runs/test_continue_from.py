@@ -21,6 +21,7 @@ from qurate.config import NetworkConfig, RunConfig
 from qurate.data.samples import Split
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.heads import build_network
+from qurate.run_results import LABEL_ISSUES
 from qurate.runs import comparison
 from qurate.runs.adapt import run_adaptation
 from qurate.runs.continue_from import AppliedAnswers, PreviousRun, summarize_answers
@@ -725,9 +726,12 @@ def test_corrected_labels_stay_and_the_next_run_continues(world: Path, run: Path
 
 def test_labels_are_corrected_in_the_table_of_issues(world: Path, run: Path, tmp_path: Path) -> None:
     first, second, third = (labeled_files(world, part, NAMES[0])[0] for part in ("source", "labeled", "source"))
-    rows = [(first, "source", NAMES[1], "", 0.9, 0.1), (second, "labeled", NAMES[0], NAMES[1], 0.9, 0.1)]
-    columns = ["file", "part", "label", "suggested", "probability", "label_probability"]
-    (tmp_path / "issues.csv").write_bytes(to_csv(pd.DataFrame(rows, columns=columns)))
+    rows = [
+        (first, NAMES[1], "source", NAMES[0], "", 0.9, 0.1),
+        (second, NAMES[0], "labeled", NAMES[0], NAMES[1], 0.9, 0.1),
+        (labeled_files(world, "source", NAMES[1])[0], "", "source", NAMES[1], NAMES[0], 0.9, 0.1),
+    ]
+    (tmp_path / "issues.csv").write_bytes(to_csv(pd.DataFrame(rows, columns=LABEL_ISSUES)))
     record = go_on(world, run, tmp_path / "better", labels=tmp_path / "issues.csv", compare=False).record
     assert record is not None
     assert record.source.set_index("file")["label"][third] == NAMES[1]
@@ -766,4 +770,4 @@ def test_a_wrong_label_of_the_source_is_listed(tmp_path: Path) -> None:
     paint(wrong, COLORS[NAMES[1]], seed=99)
     begin(tmp_path, tmp_path / "run", compare=True)
     table = read_csv(tmp_path / "run" / "label_issues.csv")
-    assert table[["file", "part", "label", "suggested"]].iloc[0].tolist() == [str(wrong), "source", NAMES[0], NAMES[1]]
+    assert table[["file", "part", "given", "suggested"]].iloc[0].tolist() == [str(wrong), "source", NAMES[0], NAMES[1]]

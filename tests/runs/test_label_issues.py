@@ -94,19 +94,19 @@ def test_the_table_names_files_and_leaves_out_what_people_checked() -> None:
     labels, files = torch.tensor([0, 0, 1, 1]), ["a", "b", "c", "d"]
     table = label_issue_table(files, "source", labels, log_probs, ["mug", "pen"])
     assert list(table.columns) == LABEL_ISSUES
-    assert table[["file", "part", "label", "suggested"]].to_numpy().tolist() == [
+    assert table[["file", "part", "given", "suggested"]].to_numpy().tolist() == [
         ["b", "source", "mug", "pen"],
         ["d", "source", "pen", "mug"],
     ]
     assert table["probability"].tolist() == pytest.approx([0.98, 0.9])
-    assert table["label_probability"].tolist() == pytest.approx([0.02, 0.1])
+    assert table["given_probability"].tolist() == pytest.approx([0.02, 0.1])
     assert label_issue_table(files, "source", labels, log_probs, ["mug", "pen"], {"b"})["file"].tolist() == ["d"]
 
 
 def test_parts_are_ranked_together_and_the_list_is_not_endless() -> None:
-    rows = [(f"{i}", "source", "mug", "pen", 0.9, i / 1000) for i in range(300)]
+    rows = [(f"{i}", "", "source", "mug", "pen", 0.9, i / 1000) for i in range(300)]
     first = pd.DataFrame(rows, columns=LABEL_ISSUES)
-    second = first.assign(file="x" + first["file"], part="labeled", label_probability=first["label_probability"] + 1e-4)
+    second = first.assign(file="x" + first["file"], part="labeled", given_probability=first["given_probability"] + 1e-4)
     ranked = rank_label_issues([first, second, first.iloc[:0]])
     assert len(ranked) == MOST_LISTED
     assert ranked["file"].tolist()[:4] == ["0", "x0", "1", "x1"]
@@ -115,7 +115,7 @@ def test_parts_are_ranked_together_and_the_list_is_not_endless() -> None:
 
 def test_the_table_of_a_run_is_read_with_numbers(tmp_path: Path) -> None:
     assert read_label_issues(tmp_path).empty  # of an earlier version
-    written = pd.DataFrame([("=a.png", "labeled", "mug", "pen", 0.9, 0.01)], columns=LABEL_ISSUES)
+    written = pd.DataFrame([("=a.png", "", "labeled", "mug", "pen", 0.9, 0.01)], columns=LABEL_ISSUES)
     (tmp_path / "label_issues.csv").write_bytes(to_csv(written))
     pd.testing.assert_frame_equal(read_label_issues(tmp_path), written, check_dtype=False)
     (tmp_path / "label_issues.csv").write_bytes(to_csv(written.assign(probability="much")))

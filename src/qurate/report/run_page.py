@@ -51,7 +51,7 @@ from qurate.report.run_text import (
     witnesses,
 )
 from qurate.run_results import RunRecord
-from qurate.runtime.commands import learn_from, suggest_from
+from qurate.runtime.commands import open_run, suggest_from
 from qurate.runtime.files import write_atomically
 from qurate.selection.algorithm import Adaptation
 from qurate.selection.pseudo_labels import view
@@ -265,7 +265,7 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
             "source" if part == "source" else "target",
         )
         for file, part, label, suggested, sure in _rows(
-            record.label_issues.head(FEW), "file", "part", "label", "suggested", "probability"
+            record.label_issues.head(FEW), "file", "part", "given", "suggested", "probability"
         )
     ]
     mistakes = [
@@ -298,7 +298,7 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
         perhaps_unknown=count_unknown(record)[0],
         issue_sentences=issues_in_words(record),
         issues=issues,
-        correct=learn_from(run, "--labels", str(run / "label_issues.csv")).command,
+        correct=open_run(run).command,
         confusion=confusion_matrix(record),
         mistakes=mistakes,
         interval=interval_figure(record.comparison) if record.comparison else None,

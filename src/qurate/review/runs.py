@@ -357,7 +357,7 @@ class OpenRuns:
         return self._runs[int(number)]
 
 
-class _TooLongError(Exception):
+class _TooLongError(QurateError, RuntimeError):
     """Looking at images was ended."""
 
 

@@ -49,7 +49,7 @@ class LabelIssue(NamedTuple):
 
     file: str
     part: str
-    label: str
+    given: str
     suggested: str
     probability: float
 

@@ -316,10 +316,10 @@ def add_classes(parts: Parts, answers: AnswersFile | None) -> Parts:
 def correct_labels(parts: Parts, answers: AnswersFile) -> Parts:
     """The parts with the labels that answers give images of source and labelled target; the files stay as they are.
 
-    An image whose answer is no class of the parts is left out.
+    An image whose answer is 'none' or 'wrong' is left out.
 
     Raises:
-        DataError: If a class would lose its last labelled image of a domain.
+        DataError: If a name is no class of the parts, or a class would lose its last labelled image of a domain.
     """
     split, corrected = parts.split, dict(parts.corrected)
     said = {whole_path(row.file): row.label for row in answers.current.values()}
@@ -328,6 +328,11 @@ def correct_labels(parts: Parts, answers: AnswersFile) -> Parts:
         labels = part.labels.clone()
         for i, path in enumerate(map(whole_path, paths_of(part))):
             if path in said:
+                if said[path] not in ("", NO_CLASS, *split.classes):
+                    raise DataError(
+                        f"labels: {answers.path}: {shorten(path)} is a labelled image, and {shorten(said[path])!r} is "
+                        "no class of this run. Correct the name, or answer none to leave the image out."
+                    )
                 labels[i] = split.classes.index(said[path]) if said[path] in split.classes else -1
                 if labels[i] != part.labels[i]:
                     corrected[path] = said[path] if labels[i] >= 0 else ""
@@ -500,9 +505,11 @@ def _check(applied: AppliedAnswers, file: AnswersFile, parts: Parts, previous: P
         and applied.earlier == len(applied) == len(previous.learned)
         and not _relabels(parts, previous)
     ):
+        confirmed = _count(len(applied.others), "label")
+        only = f" {confirmed} were only confirmed, from which there is nothing to learn." if applied.others else ""
         raise DataError(
             f"labels: {previous.folder} has learned from all of the {_count(len(file.current), 'answer')} of "
-            f"{file.path} already. Answer more, for example on the page of 'qurate open {previous.folder}'."
+            f"{file.path} already.{only} Answer more, for example on the page of 'qurate open {previous.folder}'."
         )
     if n_files - len(applied) < _LEAST_LEFT:
         raise DataError(

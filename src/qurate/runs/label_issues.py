@@ -110,6 +110,7 @@ def label_issue_table(
     own = probabilities.gather(1, labels[found][:, None]).squeeze(1)
     columns = (
         [files[i] for i in found],
+        [""] * len(found),
         [part] * len(found),
         [classes[k] for k in labels[found].tolist()],
         [classes[k] for k in predicted.tolist()],
@@ -124,5 +125,5 @@ def rank_label_issues(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     found = [table for table in tables if len(table)]
     if not found:
         return pd.DataFrame(columns=LABEL_ISSUES)
-    ranked = pd.concat(found).sort_values("label_probability", kind="stable", ignore_index=True)
+    ranked = pd.concat(found).sort_values("given_probability", kind="stable", ignore_index=True)
     return ranked.head(MOST_LISTED)

@@ -534,7 +534,7 @@ def doubt_held_out(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
 
 def checked_labels(run: Run) -> set[str]:
     """Labelled images whose labels people have confirmed or corrected, as the record names them."""
-    answers, split = run.setup.answers, run.data.parts.split
+    answers, split = run.setup.answers, run.data.files
     said = set() if answers is None else {whole_path(row.file) for row in answers.current.values()}
     files = (str(path) for part in (split.source, split.target_labeled) for path in paths_of(part))
     return {file for file in files if whole_path(file) in said} if said else set()
@@ -678,7 +678,8 @@ def outcome_lines(record: RunRecord | None, folder: Path | None) -> list[str]:
     if record is not None:
         lines += [*flagged_in_words(record), *class_warnings(record)]
         if len(record.label_issues):
-            lines.append(f"{issues_in_words(record)[0]} {ISSUES_FILE} lists them; the page says how to correct them.")
+            where = f"{ISSUES_FILE} lists them; correct them on the page of qurate open, under Your labels."
+            lines.append(f"{issues_in_words(record)[0]} {where}")
     if record is not None and record.answers is not None:
         lines += answers_in_words(record.answers)
         if (told := record.answers).corrections is not None:

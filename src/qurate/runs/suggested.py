@@ -82,18 +82,17 @@ def read_label_issues(folder: Path) -> pd.DataFrame:
     """The labels that a finished run doubts, the worst first; empty for a run of an earlier version.
 
     Returns:
-        Columns file (as in predictions.csv), part ('source' or 'labeled'), label, suggested, and as numbers probability
-        (of the suggested class) and label_probability. An answer about such a file replaces its label in the next run
-        that learns from the answers.
+        Columns as `LABEL_ISSUES`, the last two as numbers. An answer about such a file replaces its label in the next
+        run that learns from the answers.
 
     Raises:
         RunError: If the table is damaged.
     """
-    columns = ["file", "part", "label", "suggested", "probability", "label_probability"]
+    columns = ["file", "label", "part", "given", "suggested", "probability", "given_probability"]
     if not is_file(folder / ISSUES_FILE):
         return pd.DataFrame(columns=columns)
     table = read_run_table(folder, ISSUES_FILE, *columns)[columns]
     try:
-        return table.assign(**{name: pd.to_numeric(table[name]) for name in columns[4:]})
+        return table.assign(**{name: pd.to_numeric(table[name]) for name in columns[-2:]})
     except ValueError as error:
         raise RunError(f"{folder / ISSUES_FILE}: damaged ({error}). Adapt again, or remove it.") from error

@@ -266,22 +266,22 @@ async function showIssues() {
     ? `Models that had not learned from these images contradict their labels; ${open.toLocaleString("en")} of ${issues.length.toLocaleString("en")} are left to check. Your folders are not changed: the next run learns from what you say here.`
     : "The run doubts none of your labels.";
   $("doubted").replaceChildren(...issues.map((issue, number) => {
-    const { file, part, label, suggested, probability, said } = issue, name = fileName(file);
-    const button = (text, given) => {
-      const made = element("button", { textContent: text, onclick: () => correct(number, given) });
-      made.setAttribute("aria-pressed", said === (given.name ?? "none"));
+    const { file, part, given, suggested, probability, said } = issue, name = fileName(file);
+    const button = (text, reply) => {
+      const made = element("button", { textContent: text, onclick: () => correct(number, reply) });
+      made.setAttribute("aria-pressed", said === (reply.name ?? "none"));
       return made;
     };
     const others = element("select", { onchange: event => correct(number, { answer: "label", name: event.target.value }) },
       element("option", { value: "", textContent: "Another class" }),
-      ...[...state.classes, ...state.added].filter(one => one !== label && one !== suggested).map(one => element("option", { value: one, textContent: one, selected: one === said })));
+      ...[...state.classes, ...state.added].filter(one => one !== given && one !== suggested).map(one => element("option", { value: one, textContent: one, selected: one === said })));
     others.setAttribute("aria-label", `What is ${name}?`);
     return element("li", {},
       picture(`issues/${number}/small`, name, { loading: "lazy", title: file }),
-      element("p", {}, `${part === "source" ? "Source" : "Labelled target"}, labelled `, element("b", {}, ...breakable(isolated(label))), ". The models say ", element("b", {}, ...breakable(isolated(suggested))), ` (${percent(probability)}).`),
+      element("p", {}, `${part === "source" ? "Source" : "Labelled target"}, labelled `, element("b", {}, ...breakable(isolated(given))), ". The models say ", element("b", {}, ...breakable(isolated(suggested))), ` (${percent(probability)}).`),
       element("div", { className: "actions" },
         button(`It is ${isolated(suggested)}`, { answer: "label", name: suggested }),
-        button(`${isolated(label)} is right`, { answer: "label", name: label }),
+        button(`${isolated(given)} is right`, { answer: "label", name: given }),
         others,
         button("None of the classes", { answer: "none" })));
   }));
