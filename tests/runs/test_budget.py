@@ -84,8 +84,8 @@ def plan_of(given: dict[str, Any], seconds: float, simulation: Simulation) -> tu
     [
         (360, (LARGE, True, 1500, 8)),  # 84 s of embedding, 46 of training, 142 of the comparison, 4 of writing
         (290, (USUAL, True, 1500, 8)),  # 26 s of embedding: 16 of 42 images are embedded in the trial
-        (150, (USUAL, False, 1500, 8)),
-        (80, (USUAL, False, 500, 4)),  # 18 s of training
+        (150, (USUAL, True, 500, 4)),  # 18 s of training, 58 of the comparison
+        (80, (USUAL, False, 500, 4)),
         (70, (TINY, False, 500, 4)),  # 21 s of embedding
         (60, (TINY, False, 500, 4)),  # its 43 s are what is left: without a margin, but not over
     ],
@@ -102,11 +102,11 @@ def test_it_says_what_it_chose_why_and_what_more_time_would_buy(given: dict[str,
     assert simulation.lines == [
         f"Measured: {USUAL} embeds 1.0 images per second.",
         "Measured: 100 training steps per second on embeddings 96 wide.",
-        f"For the 2.3 minutes that are left: {USUAL}, 1500 steps and 8 rounds, without a comparison. Expected: "
-        "about 80 seconds (embedding 26 s, training 46 s, writing 4 s).",
+        f"For the 2.3 minutes that are left: {USUAL}, 500 steps and 4 rounds, with a comparison. Expected: "
+        "about 2 minutes (embedding 26 s, training 18 s, comparing 58 s, writing 4 s).",
         f"More time would buy {USUAL}, 1500 steps and 8 rounds, with a comparison, from 4.7 minutes on; {LARGE}, 1500 "
         "steps and 8 rounds, with a comparison, from 5.8 minutes on.",
-        f"To repeat it without a limit: --backbone {USUAL} --no-compare.",
+        f"To repeat it without a limit: --backbone {USUAL} --steps 500 --rounds 4.",
     ]
 
 

@@ -1,7 +1,7 @@
 """A time limit: the best run that fits it, by speeds that are measured here, and kept to while it goes on.
 
-Plans are listed from the best to the cheapest: the larger backbones are given up first, then the comparison with S+T,
-then steps and rounds, then pixels. The first that fits is taken. Where images turn out to take longer than expected,
+Plans are listed from the best to the cheapest: the larger backbones are given up first, then steps and rounds, then the
+comparison with S+T, then pixels. The first that fits is taken. Where images turn out to take longer than expected,
 the rest of the list is asked again.
 """
 
@@ -176,15 +176,15 @@ class Budget:
         return [*(self._variants(candidate)[0] for candidate in usual), *self._variants(usual[-1])[1:], *small]
 
     def _variants(self, candidate: Candidate) -> list[RunPlan]:
-        """The plans of a backbone: whole, without a comparison, and short; what was given stays."""
+        """The plans of a backbone: whole, short, and without a comparison too; what was given stays."""
         config, kept = self._setup.config, self._limit.kept
         rounds = 0 if config.selection.selector.name == "none" else config.selection.rounds
         plans = [RunPlan(candidate, self._setup.compare, config.training.steps, rounds)]
-        if self._setup.compare and "compare" not in kept:
-            plans.append(replace(plans[-1], compare=False))
         if not {"steps", "rounds"} & kept:
             steps, rounds = min(plans[-1].steps, SHORT_STEPS), min(plans[-1].rounds, SHORT_ROUNDS)
             plans.append(replace(plans[-1], steps=steps, rounds=rounds))
+        if self._setup.compare and "compare" not in kept:
+            plans.append(replace(plans[-1], compare=False))
         return plans
 
     def choose(self) -> RunSetup:
