@@ -10,7 +10,7 @@ import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights
 
 from qurate.data.own_images import read_parts
-from qurate.errors import ConfigError
+from qurate.errors import ConfigError, DataError
 from qurate.networks import backbone_names
 from qurate.networks.backbone_names import OFFLINE_BACKBONES
 from qurate.runs import budget, workload
@@ -176,6 +176,14 @@ def weights_of(given: dict[str, Any]) -> str:
 
 def run(given: dict[str, Any], simulation: Simulation, **options: Any) -> RunOutcome:
     return run_adaptation({**given, **TRAINED, **options}, simulation, simulation.clock)
+
+
+def test_answers_about_other_images_are_refused_before_anything_is_timed(given: dict[str, Any], tmp_path: Path) -> None:
+    labels, simulation = tmp_path / "labels.csv", Simulation()
+    labels.write_text("file,label\nelsewhere.png,blue\n")
+    with pytest.raises(DataError, match="is about an image of this run"):
+        run(given, simulation, time_limit=100, labels=labels)
+    assert not simulation.phases
 
 
 def tensors_of(folder: Path) -> bytes:
