@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from own_folders import DATA, LISTS, make_folders
+from own_folders import DATA, LISTS, empty_folder, make_folders
 
 import qurate
 
@@ -44,15 +43,15 @@ def describe(run: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for links, caches and runs; emptied first")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for links, caches and runs; one of an earlier run is emptied"
+    )
     parser.add_argument("--minutes", nargs="+", default=["3", "8", "30"])
     arguments = parser.parse_args()
     if not (DATA / "office31").is_dir():
         sys.exit(f"This benchmark needs {DATA / 'office31'} (or QURATE_DATA).")
     root: Path = arguments.out
-    if root.exists() and not (root / "source").is_dir():
-        sys.exit(f"{root} is not a folder of this benchmark. Choose another --out.")
-    shutil.rmtree(root, ignore_errors=True)
+    empty_folder(root)
     make_folders(root)
     rows = []
     for minutes in arguments.minutes:

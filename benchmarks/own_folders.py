@@ -29,6 +29,20 @@ LISTS = {
     "labeled": "labeled_target_images_amazon_3.txt",
     "unlabeled": "unlabeled_target_images_amazon_3.txt",
 }
+MARK = ".qurate-benchmark"
+"""A file in a folder that a benchmark made: only such a folder is emptied."""
+
+
+def empty_folder(root: Path) -> None:
+    """Make the folder, or empty one that a benchmark made before; any other that has something in it is refused."""
+    if root.is_symlink() or (root.exists() and not root.is_dir()):
+        sys.exit(f"{root} is no folder. Choose another --out.")
+    if root.exists() and any(root.iterdir()):
+        if not (root / MARK).is_file():
+            sys.exit(f"{root} is not empty, and no folder of this benchmark. Choose another --out.")
+        shutil.rmtree(root)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / MARK).touch()
 
 
 def make_folders(root: Path) -> None:
@@ -60,15 +74,15 @@ def adapt(root: Path, run: Path, cache: Path, *arguments: str) -> tuple[float, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for links, cache and runs; emptied first")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for links, cache and runs; one of an earlier run is emptied"
+    )
     parser.add_argument("--seed", default="0")
     arguments = parser.parse_args()
     if not (DATA / "office31").is_dir() or not WEIGHTS.is_file():
         sys.exit(f"This benchmark needs {DATA / 'office31'} (or QURATE_DATA) and {WEIGHTS}.")
     root: Path = arguments.out
-    if root.exists() and not (root / "source").is_dir():
-        sys.exit(f"{root} is not a folder of this benchmark. Choose another --out.")
-    shutil.rmtree(root, ignore_errors=True)
+    empty_folder(root)
     make_folders(root)
     seed = ("--seed", arguments.seed)
     seconds, busy = adapt(root, root / "run", root / "cache", *seed)

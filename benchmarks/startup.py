@@ -42,7 +42,7 @@ COMMANDS = {
     "backbones": "backbones",
     "report": "report grid --out new",
 }
-"""`review` and `demo` are left out: the one runs until it is stopped, the other is a benchmark."""
+"""`open` and `demo` are left out: the one runs until it is stopped, the other is a benchmark."""
 
 
 class Seconds(NamedTuple):

@@ -10,17 +10,19 @@ import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights
 
 from qurate.data.own_images import read_parts
-from qurate.errors import ConfigError
+from qurate.errors import ConfigError, DataError
 from qurate.networks import backbone_names
 from qurate.networks.backbone_names import OFFLINE_BACKBONES
 from qurate.runs import budget, workload
 from qurate.runs.adapt import resolve, run_adaptation
-from qurate.runs.budget import Budget, Candidate, list_candidates
+from qurate.runs.budget import Budget, Candidate, RunPlan, list_candidates
 from qurate.runs.options import check_options
 from qurate.runs.pipeline import NO_TIME
 from qurate.runs.setup import RunOutcome
 
 LARGE, USUAL, TINY = f"{BACKBONE}@48", f"{BACKBONE}@32", f"{BACKBONE}@24"
+OTHER = "timm/test_vit"
+"""Not here, and never loaded."""
 
 
 class Simulation:
@@ -61,7 +63,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     weights = save_weights(tmp_path / "w.safetensors")
     monkeypatch.setattr(budget, "list_candidates", lambda: [Candidate(name, weights) for name in (LARGE, USUAL, TINY)])
     monkeypatch.setattr(budget, "SMALL", TINY)
-    monkeypatch.setattr(budget, "COSTS", {LARGE: 2.0, USUAL: 1.0, TINY: 0.5})
+    monkeypatch.setattr(budget, "COSTS", {LARGE: 2.0, USUAL: 1.0, TINY: 0.5, OTHER: 0.8})
+    monkeypatch.setattr(budget, "WIDTHS", {LARGE: 96, USUAL: 96, TINY: 96, OTHER: 64})
     monkeypatch.setattr(budget, "PROBE_IMAGES", 16)
     monkeypatch.setattr(budget, "PROCESS_SECONDS", 0.0)
     monkeypatch.setattr(workload, "workers_for", lambda config, folds: 1)
@@ -71,11 +74,15 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {**make_folders(tmp_path), "cache": tmp_path / "cache", "device": "cpu"}
 
 
+def budget_of(given: dict[str, Any], seconds: float, simulation: Simulation) -> Budget:
+    """A budget that has chosen nothing yet."""
+    setup = resolve(check_options({**given, "time_limit": seconds}), simulation.clock)
+    return Budget(setup, read_parts(*setup.places[:3], cache=setup.cache), simulation)
+
+
 def plan_of(given: dict[str, Any], seconds: float, simulation: Simulation) -> tuple[Any, ...]:
     """Backbone, comparison, steps and rounds that are chosen for a limit."""
-    setup = resolve(check_options({**given, "time_limit": seconds}), simulation.clock)
-    parts = read_parts(*setup.places[:3], cache=setup.cache)
-    chosen = Budget(setup, parts, simulation).choose()
+    chosen = budget_of(given, seconds, simulation).choose()
     return chosen.backbone, chosen.compare, chosen.config.training.steps, chosen.config.selection.rounds
 
 
@@ -84,8 +91,8 @@ def plan_of(given: dict[str, Any], seconds: float, simulation: Simulation) -> tu
     [
         (360, (LARGE, True, 1500, 8)),  # 84 s of embedding, 46 of training, 142 of the comparison, 4 of writing
         (290, (USUAL, True, 1500, 8)),  # 26 s of embedding: 16 of 42 images are embedded in the trial
-        (150, (USUAL, False, 1500, 8)),
-        (80, (USUAL, False, 500, 4)),  # 18 s of training
+        (150, (USUAL, True, 500, 4)),  # 18 s of training, 58 of the comparison
+        (80, (USUAL, False, 500, 4)),
         (70, (TINY, False, 500, 4)),  # 21 s of embedding
         (60, (TINY, False, 500, 4)),  # its 43 s are what is left: without a margin, but not over
     ],
@@ -102,11 +109,11 @@ def test_it_says_what_it_chose_why_and_what_more_time_would_buy(given: dict[str,
     assert simulation.lines == [
         f"Measured: {USUAL} embeds 1.0 images per second.",
         "Measured: 100 training steps per second on embeddings 96 wide.",
-        f"For the 2.3 minutes that are left: {USUAL}, 1500 steps and 8 rounds, without a comparison. Expected: "
-        "about 80 seconds (embedding 26 s, training 46 s, writing 4 s).",
+        f"For the 2.3 minutes that are left: {USUAL}, 500 steps and 4 rounds, with a comparison. Expected: "
+        "about 2 minutes (embedding 26 s, training 18 s, comparing 58 s, writing 4 s).",
         f"More time would buy {USUAL}, 1500 steps and 8 rounds, with a comparison, from 4.7 minutes on; {LARGE}, 1500 "
         "steps and 8 rounds, with a comparison, from 5.8 minutes on.",
-        f"To repeat it without a limit: --backbone {USUAL} --no-compare.",
+        f"To repeat it without a limit: --backbone {USUAL} --steps 500 --rounds 4.",
     ]
 
 
@@ -120,6 +127,33 @@ def test_embeddings_in_the_cache_cost_nothing(given: dict[str, Any]) -> None:
     assert plan_of(given, 1000, Simulation())[0] == LARGE
     run_adaptation({**given, **TRAINED, "backbone": LARGE, "weights": weights_of(given)}, Simulation())
     assert plan_of(given, 260, Simulation())[0] == LARGE
+
+
+@pytest.mark.parametrize(("seconds", "backbone"), [(360, LARGE), (290, USUAL), (70, TINY)])
+def test_a_download_for_the_trial_counts_no_more(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, seconds: float, backbone: str
+) -> None:
+    absent = [Candidate(name, weights_of(given), 500) for name in (LARGE, USUAL, TINY)]  # all have the same weights
+    monkeypatch.setattr(budget, "list_candidates", lambda: absent)
+    assert plan_of(given, seconds, Simulation())[0] == backbone
+
+
+def test_only_what_is_absent_is_downloaded_and_only_once(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, absent = Candidate(USUAL, weights_of(given)), Candidate(OTHER, "pretrained", 50)
+    both = Candidate(f"{USUAL}+{OTHER}", f"{here.weights}+pretrained", 50)
+    monkeypatch.setattr(budget, "list_candidates", lambda: [both, absent, here])
+    simulation = Simulation()
+    chosen = budget_of(given, 10_000, simulation)
+    assert chosen.choose().backbone == both.name
+    assert simulation.line("embeds").startswith(f"Measured: {USUAL}")  # not absent because of its partner
+    plans = [RunPlan(candidate, True, 1500, 8) for candidate in (both, absent, here)]
+    found = [chosen.estimate(plan).embedding for plan in plans]
+    assert found == pytest.approx([26 + 0.8 * 42 + 10, 0.8 * 42 + 10, 26])  # 16 images were embedded in the trial
+    chosen.settle()
+    assert chosen.estimate(plans[0]).embedding == 0  # by now it is downloaded
+    assert not chosen._frozen  # nothing but the backbone of the run stays in memory
 
 
 def test_what_is_given_is_kept(given: dict[str, Any]) -> None:
@@ -142,6 +176,14 @@ def weights_of(given: dict[str, Any]) -> str:
 
 def run(given: dict[str, Any], simulation: Simulation, **options: Any) -> RunOutcome:
     return run_adaptation({**given, **TRAINED, **options}, simulation, simulation.clock)
+
+
+def test_answers_about_other_images_are_refused_before_anything_is_timed(given: dict[str, Any], tmp_path: Path) -> None:
+    labels, simulation = tmp_path / "labels.csv", Simulation()
+    labels.write_text("file,label\nelsewhere.png,blue\n")
+    with pytest.raises(DataError, match="is about an image of this run"):
+        run(given, simulation, time_limit=100, labels=labels)
+    assert not simulation.phases
 
 
 def tensors_of(folder: Path) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from tests.own_images import small_config
+from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
 from qurate.presets import baseline_of
 from qurate.runs import workload
+from qurate.runs.adapt import run_adaptation
 from qurate.runs.workload import STEP_SECONDS, TimeLeft, Workload, workload_of
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -70,3 +72,13 @@ def test_the_time_left_counts_all_phases_the_writing_too() -> None:
     assert seen.later["comparison, fold 2 of 2 100"] == pytest.approx(250 * step)
     left.show("looking at the images", 1, 2)
     assert seen.later["looking at the images 1"] == 0.0
+
+
+def test_the_time_left_is_known_in_every_phase_of_a_run(tmp_path: Path) -> None:
+    seen = Seen()
+    options = {"backbone": BACKBONE, "weights": save_weights(tmp_path / "w.safetensors"), "device": "cpu"}
+    small = {"selector": "adaptive", "steps": 30, "rounds": 2, "cache": tmp_path / "cache", "out": tmp_path / "run"}
+    run_adaptation({**make_folders(tmp_path), **options, **small}, seen)
+    assert {phase for phase, later in seen.later.items() if not later} == set()
+    for name in ("embedding", *workload._PHASES):
+        assert any(phase.startswith(name) for phase in seen.later), name

@@ -1,7 +1,7 @@
 """A time limit: the best run that fits it, by speeds that are measured here, and kept to while it goes on.
 
-Plans are listed from the best to the cheapest: the larger backbones are given up first, then the comparison with S+T,
-then steps and rounds, then pixels. The first that fits is taken. Where images turn out to take longer than expected,
+Plans are listed from the best to the cheapest: the larger backbones are given up first, then steps and rounds, then the
+comparison with S+T, then pixels. The first that fits is taken. Where images turn out to take longer than expected,
 the rest of the list is asked again.
 """
 
@@ -52,6 +52,8 @@ SMALL = RECOMMENDED[0].name + "@160"
 """The least: the fastest backbone on smaller images. Our choice."""
 COSTS = {row.name: row.cost for row in RECOMMENDED} | {SMALL: 0.6}
 """Time per image, in times of the first recommended backbone, of those that are not timed themselves."""
+WIDTHS = {row.name: row.width for row in RECOMMENDED} | {SMALL: RECOMMENDED[0].width}
+"""Width of the embeddings of those that are not loaded."""
 
 
 class OverTime(QurateError, RuntimeError):  # noqa: N818  # caught by the pipeline, which goes on with less
@@ -168,6 +170,9 @@ class Budget:
         self._plans = self._list_plans()
         self._plan, self._place = self._plans[0], 0
         self._is_last = False  # nothing quicker is left
+        self._widths = dict(WIDTHS)
+        alone = [candidate for candidate in self._candidates if len(candidate.members) == 1]
+        self._megabytes = {candidate.name: candidate.megabytes for candidate in alone}  # still to download
 
     def _list_plans(self) -> list[RunPlan]:
         """All plans, the best first."""
@@ -176,15 +181,15 @@ class Budget:
         return [*(self._variants(candidate)[0] for candidate in usual), *self._variants(usual[-1])[1:], *small]
 
     def _variants(self, candidate: Candidate) -> list[RunPlan]:
-        """The plans of a backbone: whole, without a comparison, and short; what was given stays."""
+        """The plans of a backbone: whole, short, and without a comparison too; what was given stays."""
         config, kept = self._setup.config, self._limit.kept
         rounds = 0 if config.selection.selector.name == "none" else config.selection.rounds
         plans = [RunPlan(candidate, self._setup.compare, config.training.steps, rounds)]
-        if self._setup.compare and "compare" not in kept:
-            plans.append(replace(plans[-1], compare=False))
         if not {"steps", "rounds"} & kept:
             steps, rounds = min(plans[-1].steps, SHORT_STEPS), min(plans[-1].rounds, SHORT_ROUNDS)
             plans.append(replace(plans[-1], steps=steps, rounds=rounds))
+        if self._setup.compare and "compare" not in kept:
+            plans.append(replace(plans[-1], compare=False))
         return plans
 
     def choose(self) -> RunSetup:
@@ -205,6 +210,8 @@ class Budget:
 
     def choose_again(self) -> RunSetup:
         """After `OverTime` while embedding: the next plan that fits, or else the quickest."""
+        for name, _ in self._plan.candidate.members:
+            self._note_download(name)
         self._measure()
         rest = self._plans[self._place + 1 :] or [self._plan]
         found = self._first_that_fits(rest)
@@ -214,6 +221,7 @@ class Budget:
     def settle(self) -> RunSetup:
         """After embedding: the plan, or less of it where too little time is left for all of it."""
         self._missing = dict.fromkeys(self._missing, 0)
+        self._frozen.clear()  # they take memory, and are of no more use
         ways = self._variants(self._plan.candidate)
         ways = ways[ways.index(self._plan) :]
         found = next((way for way in ways if self._fits(self.estimate(way).total)), ways[-1])
@@ -225,8 +233,9 @@ class Budget:
         """How long a plan takes from now on."""
         config = plan.apply(self._setup).config
         speed = self._training[self._width(plan.candidate)]
-        embedding = sum(self._missing[name] * self._image[name] for name, _ in plan.candidate.members)
-        embedding += plan.candidate.megabytes / MEGABYTES_PER_SECOND
+        missing = [name for name, _ in plan.candidate.members if self._missing[name]]
+        embedding = sum(self._missing[name] * self._image[name] for name in missing)
+        embedding += sum(self._megabytes.get(name, 0) for name in missing) / MEGABYTES_PER_SECOND
         labels = self._split.target_labeled.labels
         work = workload_of(config, labels, len(self._paths), compare=plan.compare)
         beside = plan.rounds * speed.round
@@ -333,10 +342,10 @@ class Budget:
     def _measure(self) -> None:
         """Count what the cache lacks, and time what was not timed before."""
         members = dict(member for candidate in self._candidates for member in candidate.members)
-        absent = {name for each in self._candidates if each.megabytes for name, _ in each.members}
+        absent = {name for name, megabytes in self._megabytes.items() if megabytes}
         for name, weights in members.items():
             if name not in absent and name not in self._frozen:
-                self._frozen[name] = freeze_backbone(name, weights)
+                self._freeze(name, weights)
             self._missing[name] = len(self._find_missing(name))
         if not self._image:
             known = [name for name in members if name in COSTS]
@@ -345,7 +354,7 @@ class Budget:
                     known, key=lambda name: (name in absent, not self._missing[name], name == SMALL, COSTS[name])
                 )
                 if name in absent:
-                    self._frozen[name] = freeze_backbone(name, members[name])
+                    self._freeze(name, members[name])
                 unit = self._time_embedding(name) / COSTS[name]
                 self._image = {name: unit * COSTS[name] for name in known}
             self._image |= {name: self._time_embedding(name) for name in members if name not in COSTS}
@@ -354,6 +363,19 @@ class Budget:
             if width not in self._training:
                 self._training[width] = self._time_training(width)
 
+    def _freeze(self, name: str, weights: str) -> None:
+        """Load a backbone, which downloads it where it is not here."""
+        self._frozen[name] = freeze_backbone(name, weights)
+        self._widths[name] = self._frozen[name].width
+        self._note_download(name)
+
+    def _note_download(self, name: str) -> None:
+        """The weights of a backbone are here from now on, whatever the size of its images."""
+        model = parse_backbones(name)[0].model
+        for other in self._megabytes:
+            if parse_backbones(other)[0].model == model:
+                self._megabytes[other] = 0
+
     def _find_missing(self, name: str) -> list[Path]:
         if name not in self._frozen:  # not downloaded yet
             return self._paths
@@ -361,10 +383,7 @@ class Budget:
         return find_missing(self._paths, self._frozen[name], cache=self._setup.cache, device=device)
 
     def _width(self, candidate: Candidate) -> int:
-        widths = {row.name: row.width for row in RECOMMENDED} | {
-            name: each.width for name, each in self._frozen.items()
-        }
-        return sum(widths[name] for name, _ in candidate.members)
+        return sum(self._widths[name] for name, _ in candidate.members)
 
     def _time_embedding(self, name: str) -> float:
         """Seconds per image after the first batch; what is embedded stays in the cache."""

@@ -113,8 +113,11 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         reporter.say(line)
     parts = take_answers(parts, setup.answers)
     setup = choose_start(setup, parts)
-    budget = None if setup.limit is None else Budget(setup, parts, reporter)
-    setup = setup if budget is None else budget.choose()
+    budget = None
+    if setup.limit is not None:
+        _apply_answers(setup, parts)  # what cannot be used is refused before anything is timed
+        budget = Budget(setup, parts, reporter)
+        setup = budget.choose()
     frozen = freeze_backbones(setup.backbone, setup.weights)
     check_before_work(setup, parts, frozen, reporter)
     if budget is None:
