@@ -68,6 +68,8 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
         (("adopt",), "adopt"),
         (("adapt", "--sorce", "a"), "--sorce"),
         ((*ADAPT, "--device", "tpu"), "invalid choice 'tpu'"),
+        (("review", "run"), "there is no command 'review'. Did you mean 'qurate open'?"),
+        (("adpat",), "Did you mean 'qurate adapt'?"),
         ((*ADAPT, "--method", "tlm"), "method must be one of source_target, "),
         ((*ADAPT, "--selector", "best"), "selector must be one of none, confidence"),
         (

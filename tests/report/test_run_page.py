@@ -60,8 +60,8 @@ def test_it_asks_nothing_of_the_network_and_runs_no_script(tmp_path: Path) -> No
             UNCLEAR,
             "open",
             [
-                *("not clear", "only a gain of about 6.1 points", "k-fold", "qurate suggest"),
-                *("Label about 18 more of each class to see one of 3 points", "use the adapted model"),
+                *("not clear", "only a gain of about 6.1 points", "k-fold"),
+                *("To see one of 3 points, add about 18 more of each class, taken at random", "use the adapted model"),
                 "differ on 11.8 % of the unlabelled images",
             ],
         ),

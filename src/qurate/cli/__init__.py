@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 import tyro
@@ -17,6 +18,7 @@ import qurate
 from qurate.cli import asking, benchmarks, own_images
 from qurate.cli.terminal import on_stop, print_line, print_message, stop_advice
 from qurate.errors import ConfigError, QurateError
+from qurate.runtime.paths import shorten
 from qurate.runtime.signals import ReceivedSignal, ignore_signals, raise_on_signal
 from qurate.runtime.validation import Allowed, show
 
@@ -80,6 +82,10 @@ def _do(words: Sequence[str]) -> None:
     if words == ["--version"]:
         print_line(f"qurate {qurate.__version__}")
         return
+    if not words[0].startswith("-") and words[0] not in VERBS:
+        likely = ["open"] if words[0] == "review" else get_close_matches(words[0], VERBS, 1)
+        meant = f" Did you mean 'qurate {likely[0]}'?" if likely else ""
+        raise ConfigError(f"there is no command {shorten(words[0])!r}.{meant} 'qurate --help' lists all.")
     verbs = {name: _checked(verb) for name, verb in VERBS.items()}
     tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="qurate", description=_DESCRIPTION)
 

@@ -96,8 +96,8 @@ def what_to_label(found: BaselineComparison) -> str:
     if found.more is None:
         return f"{can} One of {_points(found.wanted)} is too small to be seen by labelling more."
     return (
-        f"{can} Label about {found.more:,} more of each class to see one of {_points(found.wanted)}: `qurate suggest` "
-        "chooses images."
+        f"{can} To see one of {_points(found.wanted)}, add about {found.more:,} more of each class, taken at random, "
+        "to the labelled images, and run again."
     )
 
 
