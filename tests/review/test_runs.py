@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,59 @@ def test_learning_starts_one_run_beside_this_one_and_a_reload_finds_it(runs: Any
     assert get(runs, "/1/resume", {})[0] == 200
     assert runs._runs[1].process.words == (*process.words, "--resume")
     assert get(runs, "/1/resume", {})[0] == 409, "it goes on"
+    runs._runs[1].process.exit_code = 0
     assert get(runs, "resume", {})[0] == 409, "it was not started here"
+    assert get(runs, "learn", {}) == (200, {"run": 2})
+    assert get(runs, "/1/resume", {})[0] == 409, "another run is at work"
+
+
+def test_two_tabs_start_one_run_and_open_a_run_once(runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Started):
+        def __init__(self, words: list[str]) -> None:
+            time.sleep(0.2)
+            super().__init__(words)
+
+    monkeypatch.setattr("qurate.review.runs.AdaptProcess", Slow)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(status for status, _ in pool.map(lambda _: get(runs, "learn", {}), range(2))) == [200, 409]
+    assert len(runs._runs) == 2
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            numbers = list(pool.map(lambda i: runs.add(tmp_path / f"other-{i // 8}"), range(160)))
+    finally:
+        sys.setswitchinterval(switch)
+    assert len(runs._runs) == 2 + len(set(numbers)) == 22
+
+
+def test_what_cannot_be_loaded_is_said_and_tried_again_when_the_page_is(tmp_path: Path) -> None:
+    from qurate.review.app import ReviewPage
+    from qurate.review.runs import OpenRuns
+
+    (tmp_path / "model.json").write_text("{}")
+    page, tried = ReviewPage("title", make_session(tmp_path), []), []
+
+    def load(folder: Path, on_progress: object) -> ReviewPage:
+        tried.append(folder)
+        if len(tried) == 1:
+            raise ZeroDivisionError("by zero")
+        return page
+
+    def wait_for(what: str) -> dict[str, Any]:
+        until = time.monotonic() + 30
+        while not (found := get(runs)[1])[what] and time.monotonic() < until:
+            time.sleep(0.01)
+        return found
+
+    runs = OpenRuns(load)
+    runs.add(tmp_path)
+    problem = wait_for("problem")["problem"]
+    assert problem == "The model cannot be loaded. ZeroDivisionError: by zero. Mend it and reload this page."
+    assert (get(runs)[1]["ready"], len(tried)) == (False, 1), "not with every question"
+    answer(runs.guarded(TOKEN, PORT), "GET", "")
+    found = wait_for("ready")
+    assert (found["ready"], found["problem"]) == (True, "")
 
 
 def test_a_run_that_another_server_started_is_found_by_its_settings(runs: Any, tmp_path: Path) -> None:
@@ -134,7 +187,7 @@ def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
     values = {"images": 20, "before": 0.5, "now": 0.7, "low": 0.05, "high": 0.35}
     rows = [(f"improvement_{name}", "", value) for name, value in values.items()]
     pd.DataFrame(rows, columns=["what", "round", "value"]).to_csv(tmp_path / "run" / "metrics.csv", index=False)
-    assert get(runs, "changes") == (200, {"changes": None})
+    assert get(runs, "changes") == (200, {"changes": None, "why": ""})
     (tmp_path / "run" / "config.json").write_text(json.dumps({"continued_from": str(tmp_path / "before")}))
     found = get(runs, "changes")[1]["changes"]
     assert (found["before"], found["now"], found["images"], found["changed"]) == ("before", "run", 6, 2)
@@ -146,6 +199,10 @@ def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
         "c": (0, 0, 1, 1),
     }
     assert {"from": "a", "to": "b", "images": 1} in found["moves"]
+    (tmp_path / "before").rename(tmp_path / "moved")
+    status, found = get(runs, "changes")
+    assert (status, found["changes"]) == (200, None)
+    assert f"about {tmp_path / 'before'}, but the two cannot be shown side by side" in found["why"]
 
 
 def test_the_report_is_shown_in_a_frame_of_the_page_only_and_runs_nothing(tmp_path: Path) -> None:

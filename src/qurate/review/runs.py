@@ -160,8 +160,15 @@ class OpenRun:
 
         try:
             self.page = load(self.folder, follow)
-        except (QurateError, OSError) as error:
-            self.problem = str(error)
+        except Exception as error:  # whatever it is, the page must say it, for nobody else can
+            said = str(error) if isinstance(error, QurateError) else f"{type(error).__name__}: {error}."
+            self.problem = f"The model cannot be loaded. {said} Mend it and reload this page."
+
+    def try_again(self) -> None:
+        """Load once more what could not be loaded, at the next question about the status."""
+        with self._lock:
+            if self.problem:
+                self.problem, self.loaded = "", None
 
 
 class OpenRuns:
@@ -174,6 +181,7 @@ class OpenRuns:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._runs: list[OpenRun] = []
+        self._lock = threading.RLock()  # for the list, and so that two requests do not both start a run
         self._checked = 0
         at, one = "/{token}/", "/{token}/{run}/"
         routes = [
@@ -190,12 +198,25 @@ class OpenRuns:
 
     def add(self, folder: Path, page: ReviewPage | None = None, process: AdaptProcess | None = None) -> int:
         """Open a run, unless it is open; its number."""
-        for number, run in enumerate(self._runs):
-            if run.folder.absolute() == folder.absolute():
-                run.process = process or run.process
-                return number
-        self._runs.append(OpenRun(folder, page, process))
-        return len(self._runs) - 1
+        with self._lock:
+            for number, run in enumerate(self._runs):
+                if run.folder.absolute() == folder.absolute():
+                    run.process = process or run.process
+                    return number
+            self._runs.append(OpenRun(folder, page, process))
+            return len(self._runs) - 1
+
+    def _start(self, choose: Callable[[], tuple[Path, Sequence[str]]]) -> dict[str, Any]:
+        """Start a process unless one works; its run.
+
+        Args:
+            choose: Gives the folder of the run and the words after `qurate adapt`; called while nothing else can start.
+        """
+        with self._lock:
+            if self.working:
+                raise HTTPException(409, "a run is at work already; wait until it is finished")
+            folder, words = choose()
+            return {"run": self.add(folder, None, AdaptProcess(words))}
 
     @property
     def working(self) -> list[Path]:
@@ -223,8 +244,9 @@ class OpenRuns:
 
     async def part(self, request: Request) -> Response:
         """A file of the page."""
-        self._run(request)
-        name = request.url.path.rsplit("/", 1)[1]
+        run, name = self._run(request), request.url.path.rsplit("/", 1)[1]
+        if run is not None and not name:  # the page is loaded, perhaps again
+            run.try_again()
         content = files("qurate.review").joinpath("page", name or "index.html").read_bytes()
         return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
 
@@ -234,8 +256,7 @@ class OpenRuns:
         assert run is not None
 
         def look() -> dict[str, Any]:
-            later = [one for one in (*runs_after(run.folder), *self._learning(run)) if one.absolute() != run.folder]
-            numbers = list(dict.fromkeys(self.add(one) for one in later))
+            numbers = list(dict.fromkeys(self.add(one) for one in (*runs_after(run.folder), *self._learning(run))))
             return {**run.status(self._load), "next": numbers[-1] if numbers else None}
 
         return await _reply(look)
@@ -262,7 +283,13 @@ class OpenRuns:
 
         def look() -> dict[str, Any]:
             before = run_before(run.folder)
-            return {"changes": None if before is None else describe_changes(before, run.folder)}
+            if before is None:
+                return {"changes": None, "why": ""}
+            try:
+                return {"changes": describe_changes(before, run.folder), "why": ""}
+            except (QurateError, OSError) as error:
+                why = f"This run learned from answers about {before}, but the two cannot be shown side by side: {error}"
+                return {"changes": None, "why": why}
 
         return await _reply(look)
 
@@ -272,24 +299,25 @@ class OpenRuns:
         assert run is not None
         await read_body(request)
 
-        def start() -> dict[str, Any]:
-            if any(one.process is not None and one.process.exit_code is None for one in self._runs):
-                raise HTTPException(409, "a run is at work already; wait until it is finished")
+        def choose() -> tuple[Path, Sequence[str]]:
             out = Path(learn_from(run.folder).words[-1])
-            return {"run": self.add(out, None, AdaptProcess([f"--from={run.folder}", f"--out={out}"]))}
+            return out, [f"--from={run.folder}", f"--out={out}"]
 
-        return await _reply(start)
+        return await _reply(partial(self._start, choose))
 
     async def resume(self, request: Request) -> Response:
         """Continue a run that was started here and has stopped."""
         run = self._run(request)
         assert run is not None
         await read_body(request)
-        if run.process is None or run.process.exit_code is None:
-            raise HTTPException(409, "the run was not started here, or goes on")
-        words = [word for word in run.process.words if word != "--resume"]
-        run.process = AdaptProcess([*words, "--resume"] if run.folder.is_dir() else words)
-        return await _reply(dict)
+
+        def choose() -> tuple[Path, Sequence[str]]:
+            if run.process is None:
+                raise HTTPException(409, "the run was not started here")
+            words = [word for word in run.process.words if word != "--resume"]
+            return run.folder, [*words, "--resume"] if run.folder.is_dir() else words
+
+        return await _reply(partial(self._start, choose))
 
     async def check(self, request: Request) -> Response:
         """What is wrong with the folders of the form, as `qurate check` says it; a later question ends an earlier."""
@@ -333,19 +361,16 @@ class OpenRuns:
         given = await read_body(request)
         places = {name: _folder(given.get(name)) for name in (*IMAGE_PARTS, "out")}
 
-        def start() -> dict[str, Any]:
+        def choose() -> tuple[Path, Sequence[str]]:
             if missing := [name for name, place in places.items() if place is None]:
                 raise HTTPException(400, f"{', '.join(missing)}: a folder is needed")
             if problem := _why_not_there(places["out"]):
                 raise HTTPException(400, problem)
-            if self.working:
-                raise HTTPException(409, "a run is at work already; wait until it is finished")
-            words = [f"--{name}={place}" for name, place in places.items()]
             out = places["out"]
             assert out is not None
-            return {"run": self.add(out, None, AdaptProcess(words))}
+            return out, [f"--{name}={place}" for name, place in places.items()]
 
-        return await _reply(start)
+        return await _reply(partial(self._start, choose))
 
     def _run(self, request: Request) -> OpenRun | None:
         """The run of an address; None for one without a number."""

@@ -42,8 +42,7 @@ export async function showOutcome(root) {
     return;
   }
   if (shown === state.run.state) return;
-  shown = state.run.state;
-  const { changes } = await call("changes");
+  const now = state.run.state, beside = await compared("");
   const frame = element("iframe", { title: "Report", src: "report" });
   frame.setAttribute("sandbox", "allow-same-origin allow-popups"); // no scripts; its height can be read
   const fit = () => { frame.style.height = `${frame.contentDocument?.documentElement.scrollHeight ?? 800}px`; };
@@ -52,7 +51,14 @@ export async function showOutcome(root) {
     new ResizeObserver(fit).observe(frame.contentDocument.body);
   });
   const open = state.run.state === "finished" ? [] : [element("p", { textContent: "The comparison with plain training is not finished, so this is not the last word." })];
-  root.replaceChildren(...open, ...(changes ? sideBySide(changes) : []), frame);
+  root.replaceChildren(...open, ...beside, frame);
+  shown = now;
+}
+
+// A run and the run before it, or why they cannot be shown; nothing where there is none before.
+async function compared(at) {
+  const { changes, why } = await call(`${at}changes`);
+  return changes ? sideBySide(changes) : why ? [element("p", { textContent: why })] : [];
 }
 
 // Two runs: better or worse on the random part, and which classes changed.
@@ -122,8 +128,7 @@ async function follow(root, number, isShown) {
     }
     $("learn").disabled ||= run.state === "working";
     if (run.state === "finished") {
-      const { changes } = await call(`${at}changes`);
-      root.replaceChildren(...(changes ? sideBySide(changes) : []),
+      root.replaceChildren(...await compared(at),
         element("div", { className: "actions" }, element("a", { id: "go-on", className: "main", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
       $("learn").disabled = !summary.answered;
       return;
