@@ -86,27 +86,29 @@ function sideBySide(changes) {
 }
 
 // What the answers are worth, in sentences.
-function worth({ answered, labeled, corrected, none, random }) {
-  if (!answered) return ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
-  const said = [`${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
+function worth({ answered, labeled, corrected, none, random, relabeled }) {
+  const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own. The new run starts anew with them, with all steps and the comparison.`] : [];
+  if (!answered) return own.length ? own : ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
+  const said = [...own, `${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
   said.push(random >= LEAST
     ? `${plural(random, "answer")} with a class ${random === 1 ? "is" : "are"} about images drawn at random: on these the new run is compared with this one.`
     : `${random} of the ${LEAST} answers about images drawn at random that it takes to say whether the new run is better. One question in five is drawn at random.`);
   return said;
 }
 
+const canLearn = () => summary.answered + summary.relabeled > 0;
 let following = 0;
 export async function showNext(root) {
   const mine = ++following;
   const learn = element("section", {},
     element("h1", { textContent: "Learn from the answers" }),
     ...worth(summary).map(text => element("p", { textContent: text })),
-    element("p", { className: "quiet", textContent: "A new run begins in a folder beside this one, which stays as it is. It takes a third of the steps." }),
+    element("p", { className: "quiet", textContent: `A new run begins in a folder beside this one, which stays as it is.${summary.relabeled ? "" : " It takes a third of the steps."}` }),
     element("div", { className: "actions" },
       button("Learn from the answers", async () => {
         await call("learn", {});
         await showNext(root);
-      }, { id: "learn", className: "main", disabled: !summary.answered }),
+      }, { id: "learn", className: "main", disabled: !canLearn() }),
       element("a", { href: "#answer", textContent: summary.left ? "Answer more first" : "Ask more first" })),
     element("details", {}, element("summary", { textContent: "The same in a terminal" }), element("code", { textContent: state.command })));
   const after = element("section", { id: "after" });
@@ -130,7 +132,7 @@ async function follow(root, number, isShown) {
     if (run.state === "finished") {
       root.replaceChildren(...await compared(at),
         element("div", { className: "actions" }, element("a", { id: "go-on", className: "main", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
-      $("learn").disabled = !summary.answered;
+      $("learn").disabled = !canLearn();
       return;
     }
     root.replaceChildren(...describe(run, at));
