@@ -21,7 +21,7 @@ from tests.review.served import Served
 from tests.review.test_session import make_session
 from tests.runs.written import write_run
 
-from qurate.runs.files import PROGRESS_FILE
+from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE
 from qurate.runtime.progress import ProgressFile, Silence, process_start
 
 pytest.importorskip("uvicorn", reason="the extra review is not installed")
@@ -41,7 +41,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("qurate.review.runs.AdaptProcess", Started)
     folder = tmp_path / "run"
     folder.mkdir()
-    return open_runs(folder, ReviewPage("title", make_session(folder), []))
+    return open_runs(folder, ReviewPage(make_session(folder), []))
 
 
 def get(runs: Any, path: str = "status", body: object = None) -> tuple[int, dict[str, Any]]:
@@ -138,12 +138,60 @@ def test_two_tabs_start_one_run_and_open_a_run_once(runs: Any, tmp_path: Path, m
     assert len(runs._runs) == 2 + len(set(numbers)) == 22
 
 
+def test_a_model_that_was_written_again_is_loaded_again(tmp_path: Path) -> None:
+    from qurate.review.app import ReviewPage
+    from qurate.review.runs import OpenRuns
+
+    pages = [ReviewPage(make_session(tmp_path), []) for _ in range(2)]
+    (tmp_path / "model.json").write_text("{}")
+    (tmp_path / COMPARISON_FILE).write_text("{}")
+    left = iter(pages[1:])
+    runs = OpenRuns(lambda folder, on_progress: next(left))
+    runs.add(tmp_path, pages[0])
+    own = os.getpid()
+    write_progress(tmp_path, own, process_start(own))
+    os.utime(tmp_path / "model.json", ns=(1, 1))
+    assert get(runs)[1]["ready"], "the page stays until the run is finished"
+    (tmp_path / PROGRESS_FILE).unlink()
+    (tmp_path / COMPARISON_FILE).unlink()
+    assert get(runs)[1]["state"] == "finished"
+    until = time.monotonic() + 30
+    while not get(runs)[1]["ready"] and time.monotonic() < until:
+        time.sleep(0.01)
+    assert runs.opened[0].page is pages[1]
+
+
+def test_the_last_words_are_about_all_runs(runs: Any, tmp_path: Path) -> None:
+    from qurate.cli.asking import _after_page, _is_begun
+
+    run, second = tmp_path / "run", tmp_path / "run-2"
+    assert _after_page(None, None) == "Nothing was started."
+    assert _after_page(run, runs) == "No answers were given."
+    assert get(runs, "answers", {"answers": [{"image": 3, "answer": "none"}]})[0] == 200
+    saved = f"All answers are saved in {run / 'labels.csv'}."
+    assert (
+        _after_page(run, runs) == f"{saved} Next, to learn from the answers: qurate adapt --from {run} --out {second}"
+    )
+    get(runs, "learn", {})
+    second.mkdir()
+    words = _after_page(run, runs)
+    assert words.startswith(f"{saved} The run in {second} goes on. Next, to label")
+    runs._runs[1].process.exit_code = 0
+    assert _after_page(None, runs).startswith(f"{saved} The run in {second} has ended. Next, to label")
+
+    (run / "model.json").write_text("{}")
+    (run / COMPARISON_FILE).write_text("{}")
+    assert not _is_begun(run), "its model can be used"
+    write_progress(run, os.getpid(), process_start(os.getpid()))
+    assert _is_begun(run), "its model will be written again"
+
+
 def test_what_cannot_be_loaded_is_said_and_tried_again_when_the_page_is(tmp_path: Path) -> None:
     from qurate.review.app import ReviewPage
     from qurate.review.runs import OpenRuns
 
     (tmp_path / "model.json").write_text("{}")
-    page, tried = ReviewPage("title", make_session(tmp_path), []), []
+    page, tried = ReviewPage(make_session(tmp_path), []), []
 
     def load(folder: Path, on_progress: object) -> ReviewPage:
         tried.append(folder)

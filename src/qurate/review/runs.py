@@ -110,6 +110,7 @@ class OpenRun:
         self.folder, self.page, self.process = folder, page, process
         self.loaded: tuple[int, int] | None = None
         self.problem = ""
+        self._written = None if page is None else self._model_time()
         self._lock = threading.Lock()
 
     def status(self, load: Load) -> dict[str, Any]:
@@ -148,8 +149,17 @@ class OpenRun:
             return "Nothing was written." if self.process is not None else f"There is no run in {self.folder}."
         return RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
 
+    def _model_time(self) -> int | None:
+        """When the model was written; the comparison of a run writes it again."""
+        try:
+            return file_of(self.folder, ABOUT_FILE).stat().st_mtime_ns
+        except OSError:
+            return None
+
     def _begin_loading(self, load: Load) -> None:
         with self._lock:
+            if self.page is not None and self._written != self._model_time():
+                self.page = self.loaded = None
             if self.page is None and self.loaded is None:
                 self.loaded = (0, 0)
                 threading.Thread(target=self._load, args=(load,), daemon=True).start()
@@ -158,6 +168,7 @@ class OpenRun:
         def follow(done: int, total: int) -> None:
             self.loaded = (done, total)
 
+        self._written = self._model_time()
         try:
             self.page = load(self.folder, follow)
         except Exception as error:  # whatever it is, the page must say it, for nobody else can
@@ -217,6 +228,11 @@ class OpenRuns:
                 raise HTTPException(409, "a run is at work already; wait until it is finished")
             folder, words = choose()
             return {"run": self.add(folder, None, AdaptProcess(words))}
+
+    @property
+    def opened(self) -> list[OpenRun]:
+        """All runs, by their numbers."""
+        return list(self._runs)
 
     @property
     def working(self) -> list[Path]:
