@@ -85,10 +85,18 @@ def test_progress_is_in_the_folder_until_the_run_ends_and_a_folder_made_for_it_g
         found = read_progress(path)
         assert found is not None
         assert (found["phase"], found["done"], found["total"], found["alive"]) == ("embedding", 1, 10, True)
+        assert found["seconds_left"] is None
+        progress.show("writing the results", 0, 1, later=70.0)
+        found = read_progress(path)
+        assert found is not None
+        assert found["seconds_left"] == 70.0
         progress.say("next")
         found = read_progress(path)
         assert found is not None
-        assert (found["lines"], found["phase"]) == (["Reading the images ...", "embedding: 0 s", "next"], "")
+        assert (found["lines"], found["phase"]) == (
+            ["Reading the images ...", "embedding: 0 s", "writing the results: 0 s", "next"],
+            "",
+        )
         raise KeyError
     assert not path.parent.exists()
     path.parent.mkdir()
@@ -213,6 +221,23 @@ def test_what_cannot_be_loaded_is_said_and_tried_again_when_the_page_is(tmp_path
     answer(runs.guarded(TOKEN, PORT), "GET", "")
     found = wait_for("ready")
     assert (found["ready"], found["problem"]) == (True, "")
+
+
+def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    places = {name: str(tmp_path) for name in ("source", "labeled", "unlabeled")}
+    (run / "config.json").write_text(json.dumps({"places": places}))
+    found = get(runs)[1]
+    assert (found["state"], found["usable"]) == ("stopped", False)
+    images = " ".join(f"--{name} {tmp_path}" for name in places)
+    assert found["standing"].endswith(f"that is: qurate adapt {images} --out {run} --resume")
+    (run / "config.json").write_text(json.dumps({"places": places, "continued_from": str(tmp_path / "before")}))
+    (run / "model.json").write_text("{}")
+    (run / COMPARISON_FILE).write_bytes(b"")
+    found = get(runs)[1]
+    assert (found["state"], found["usable"]) == ("stopped", True)
+    assert "the comparison is not" in found["standing"]
+    assert found["standing"].endswith(f"qurate adapt --from {tmp_path / 'before'} --out {run} --resume")
 
 
 def test_a_run_that_another_server_started_is_found_by_its_settings(runs: Any, tmp_path: Path) -> None:

@@ -22,17 +22,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qurate.config import read_settings
 from qurate.data.checks import check_data
 from qurate.data.images import OnProgress
 from qurate.errors import QurateError
 from qurate.review.app import HANDLERS, ReviewPage, is_number, read_body
 from qurate.review.changes import describe_changes, run_before, runs_after
 from qurate.review.guard import Guard
-from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE, REPORT_FILE
+from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import PARTS as IMAGE_PARTS
+from qurate.runs.image_sources import choose_places
 from qurate.runs.model_json import ABOUT_FILE, file_of
-from qurate.runtime.commands import free_name, learn_from
+from qurate.runtime.commands import NextStep, free_name, learn_from
 from qurate.runtime.paths import is_file
 from qurate.runtime.progress import read_progress
 
@@ -138,6 +140,7 @@ class OpenRun:
             "state": state,
             "standing": "" if state in ("working", "finished") else self._standing(),
             "resumable": state == "stopped" and self.process is not None,
+            "usable": has_model,
             "has_report": is_file(file_of(self.folder, REPORT_FILE)),
             "ready": self.page is not None,
             "loaded": self.loaded,
@@ -147,7 +150,20 @@ class OpenRun:
     def _standing(self) -> str:
         if not self.folder.is_dir():
             return "Nothing was written." if self.process is not None else f"There is no run in {self.folder}."
-        return RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
+        standing = RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
+        command = "" if self.process is not None or "--resume" not in standing else self._resuming()
+        return f"{standing} With the other options that it had, if any, that is: {command}" if command else standing
+
+    def _resuming(self) -> str:
+        """The command that continues the run, as far as its settings tell; empty where they do not."""
+        try:
+            places = choose_places(read_settings(file_of(self.folder, CONFIG_FILE)), {})
+        except QurateError:
+            return ""
+        before = run_before(self.folder)
+        given = {name: getattr(places, name) for name in IMAGE_PARTS} if before is None else {"from": before}
+        words = [word for name, place in given.items() for word in (f"--{name}", str(place))]
+        return NextStep("", ("adapt", *words, "--out", str(self.folder), "--resume")).command
 
     def _model_time(self) -> int | None:
         """When the model was written; the comparison of a run writes it again."""

@@ -15,7 +15,7 @@ function describe(run, at) {
   if (run.state === "working") {
     const bar = element("progress", run.phase ? { max: Math.max(1, run.total), value: run.done } : {});
     bar.setAttribute("aria-label", run.phase || "At work");
-    const left = run.seconds_left === null ? "" : `, about ${howLong(run.seconds_left)} left in this part`;
+    const left = run.seconds_left === null ? "" : `, about ${howLong(run.seconds_left)} left`;
     return [
       element("h1", { textContent: `${run.title} is at work` }),
       element("p", { className: "phase", textContent: run.phase ? `${run.phase}: ${run.done.toLocaleString("en")} of ${run.total.toLocaleString("en")}${left}` : "Getting ready ..." }),
@@ -26,7 +26,8 @@ function describe(run, at) {
   }
   if (run.state === "finished") return [element("h1", { textContent: `${run.title} is finished` }), ...lines];
   const again = run.resumable ? [element("div", { className: "actions" }, button("Continue", async () => { await call(`${at}resume`, {}); location.reload(); }, { className: "main" }))] : [];
-  return [element("h1", { textContent: run.state === "absent" ? "There is no run yet" : `${run.title} has stopped` }), element("p", { textContent: run.standing }), ...again, ...lines];
+  const title = run.state === "absent" ? "There is no run yet" : `${run.title} ${run.usable ? "is finished, without its comparison" : "has stopped"}`;
+  return [element("h1", { textContent: title }), element("p", { textContent: run.standing }), ...again, ...lines];
 }
 
 export async function showProgress(root) {
