@@ -83,7 +83,7 @@ def serve(names: list[Path], folder: Path, ready: Any) -> None:
     examples = [Example(names[k], classes[k % CLASSES], "source", features[k]) for k in range(4 * CLASSES)]
     own = listen(0)
     (folder / ABOUT_FILE).write_text("{}")  # the run is finished
-    page = ReviewPage("measured", session, examples)
+    page = ReviewPage(session, examples)
     runs = OpenRuns(lambda _folder, _on_progress: page)
     runs.add(folder, page)
     app = runs.guarded(TOKEN, own.getsockname()[1])

@@ -24,7 +24,7 @@ def make_app(folder: Path, patience: float | None = None) -> ASGIApp:
 
     session = make_session(folder)
     session.log = AnswerLog(session.log.path, patience)
-    return open_runs(folder, ReviewPage("title", session, [])).guarded(TOKEN, PORT)
+    return open_runs(folder, ReviewPage(session, [])).guarded(TOKEN, PORT)
 
 
 def open_runs(folder: Path, page: ReviewPage) -> OpenRuns:

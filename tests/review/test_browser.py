@@ -324,7 +324,7 @@ def crowd(tmp_path: Path) -> Iterator[str]:
     examples = [Example(path, path.stem, "source") for path in names]
     own = listen(0)
     port = own.getsockname()[1]
-    app = open_runs(tmp_path, ReviewPage("crowd", session, examples)).guarded("token", port)
+    app = open_runs(tmp_path, ReviewPage(session, examples)).guarded("token", port)
     config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.review.served import Served
 from tests.review.test_session import make_session
 from tests.runs.written import write_run
 
-from qurate.runs.files import PROGRESS_FILE
+from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE
 from qurate.runtime.progress import ProgressFile, Silence, process_start
 
 pytest.importorskip("uvicorn", reason="the extra review is not installed")
@@ -40,7 +41,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("qurate.review.runs.AdaptProcess", Started)
     folder = tmp_path / "run"
     folder.mkdir()
-    return open_runs(folder, ReviewPage("title", make_session(folder), []))
+    return open_runs(folder, ReviewPage(make_session(folder), []))
 
 
 def get(runs: Any, path: str = "status", body: object = None) -> tuple[int, dict[str, Any]]:
@@ -84,10 +85,18 @@ def test_progress_is_in_the_folder_until_the_run_ends_and_a_folder_made_for_it_g
         found = read_progress(path)
         assert found is not None
         assert (found["phase"], found["done"], found["total"], found["alive"]) == ("embedding", 1, 10, True)
+        assert found["seconds_left"] is None
+        progress.show("writing the results", 0, 1, later=70.0)
+        found = read_progress(path)
+        assert found is not None
+        assert found["seconds_left"] == 70.0
         progress.say("next")
         found = read_progress(path)
         assert found is not None
-        assert (found["lines"], found["phase"]) == (["Reading the images ...", "embedding: 0 s", "next"], "")
+        assert (found["lines"], found["phase"]) == (
+            ["Reading the images ...", "embedding: 0 s", "writing the results: 0 s", "next"],
+            "",
+        )
         raise KeyError
     assert not path.parent.exists()
     path.parent.mkdir()
@@ -111,7 +120,124 @@ def test_learning_starts_one_run_beside_this_one_and_a_reload_finds_it(runs: Any
     assert get(runs, "/1/resume", {})[0] == 200
     assert runs._runs[1].process.words == (*process.words, "--resume")
     assert get(runs, "/1/resume", {})[0] == 409, "it goes on"
+    runs._runs[1].process.exit_code = 0
     assert get(runs, "resume", {})[0] == 409, "it was not started here"
+    assert get(runs, "learn", {}) == (200, {"run": 2})
+    assert get(runs, "/1/resume", {})[0] == 409, "another run is at work"
+
+
+def test_two_tabs_start_one_run_and_open_a_run_once(runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Started):
+        def __init__(self, words: list[str]) -> None:
+            time.sleep(0.2)
+            super().__init__(words)
+
+    monkeypatch.setattr("qurate.review.runs.AdaptProcess", Slow)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(status for status, _ in pool.map(lambda _: get(runs, "learn", {}), range(2))) == [200, 409]
+    assert len(runs._runs) == 2
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            numbers = list(pool.map(lambda i: runs.add(tmp_path / f"other-{i // 8}"), range(160)))
+    finally:
+        sys.setswitchinterval(switch)
+    assert len(runs._runs) == 2 + len(set(numbers)) == 22
+
+
+def test_a_model_that_was_written_again_is_loaded_again(tmp_path: Path) -> None:
+    from qurate.review.app import ReviewPage
+    from qurate.review.runs import OpenRuns
+
+    pages = [ReviewPage(make_session(tmp_path), []) for _ in range(2)]
+    (tmp_path / "model.json").write_text("{}")
+    (tmp_path / COMPARISON_FILE).write_text("{}")
+    left = iter(pages[1:])
+    runs = OpenRuns(lambda folder, on_progress: next(left))
+    runs.add(tmp_path, pages[0])
+    own = os.getpid()
+    write_progress(tmp_path, own, process_start(own))
+    os.utime(tmp_path / "model.json", ns=(1, 1))
+    assert get(runs)[1]["ready"], "the page stays until the run is finished"
+    (tmp_path / PROGRESS_FILE).unlink()
+    (tmp_path / COMPARISON_FILE).unlink()
+    assert get(runs)[1]["state"] == "finished"
+    until = time.monotonic() + 30
+    while not get(runs)[1]["ready"] and time.monotonic() < until:
+        time.sleep(0.01)
+    assert runs.opened[0].page is pages[1]
+
+
+def test_the_last_words_are_about_all_runs(runs: Any, tmp_path: Path) -> None:
+    from qurate.cli.asking import _after_page, _is_begun
+
+    run, second = tmp_path / "run", tmp_path / "run-2"
+    assert _after_page(None, None) == "Nothing was started."
+    assert _after_page(run, runs) == "No answers were given."
+    assert get(runs, "answers", {"answers": [{"image": 3, "answer": "none"}]})[0] == 200
+    saved = f"All answers are saved in {run / 'labels.csv'}."
+    assert (
+        _after_page(run, runs) == f"{saved} Next, to learn from the answers: qurate adapt --from {run} --out {second}"
+    )
+    get(runs, "learn", {})
+    second.mkdir()
+    words = _after_page(run, runs)
+    assert words.startswith(f"{saved} The run in {second} goes on. Next, to label")
+    runs._runs[1].process.exit_code = 0
+    assert _after_page(None, runs).startswith(f"{saved} The run in {second} has ended. Next, to label")
+
+    (run / "model.json").write_text("{}")
+    (run / COMPARISON_FILE).write_text("{}")
+    assert not _is_begun(run), "its model can be used"
+    write_progress(run, os.getpid(), process_start(os.getpid()))
+    assert _is_begun(run), "its model will be written again"
+
+
+def test_what_cannot_be_loaded_is_said_and_tried_again_when_the_page_is(tmp_path: Path) -> None:
+    from qurate.review.app import ReviewPage
+    from qurate.review.runs import OpenRuns
+
+    (tmp_path / "model.json").write_text("{}")
+    page, tried = ReviewPage(make_session(tmp_path), []), []
+
+    def load(folder: Path, on_progress: object) -> ReviewPage:
+        tried.append(folder)
+        if len(tried) == 1:
+            raise ZeroDivisionError("by zero")
+        return page
+
+    def wait_for(what: str) -> dict[str, Any]:
+        until = time.monotonic() + 30
+        while not (found := get(runs)[1])[what] and time.monotonic() < until:
+            time.sleep(0.01)
+        return found
+
+    runs = OpenRuns(load)
+    runs.add(tmp_path)
+    problem = wait_for("problem")["problem"]
+    assert problem == "The model cannot be loaded. ZeroDivisionError: by zero. Mend it and reload this page."
+    assert (get(runs)[1]["ready"], len(tried)) == (False, 1), "not with every question"
+    answer(runs.guarded(TOKEN, PORT), "GET", "")
+    found = wait_for("ready")
+    assert (found["ready"], found["problem"]) == (True, "")
+
+
+def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    places = {name: str(tmp_path) for name in ("source", "labeled", "unlabeled")}
+    (run / "config.json").write_text(json.dumps({"places": places}))
+    found = get(runs)[1]
+    assert (found["state"], found["usable"]) == ("stopped", False)
+    images = " ".join(f"--{name} {tmp_path}" for name in places)
+    assert found["standing"].endswith(f"that is: qurate adapt {images} --out {run} --resume")
+    (run / "config.json").write_text(json.dumps({"places": places, "continued_from": str(tmp_path / "before")}))
+    (run / "model.json").write_text("{}")
+    (run / COMPARISON_FILE).write_bytes(b"")
+    found = get(runs)[1]
+    assert (found["state"], found["usable"]) == ("stopped", True)
+    assert "the comparison is not" in found["standing"]
+    assert found["standing"].endswith(f"qurate adapt --from {tmp_path / 'before'} --out {run} --resume")
 
 
 def test_a_run_that_another_server_started_is_found_by_its_settings(runs: Any, tmp_path: Path) -> None:
@@ -134,7 +260,7 @@ def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
     values = {"images": 20, "before": 0.5, "now": 0.7, "low": 0.05, "high": 0.35}
     rows = [(f"improvement_{name}", "", value) for name, value in values.items()]
     pd.DataFrame(rows, columns=["what", "round", "value"]).to_csv(tmp_path / "run" / "metrics.csv", index=False)
-    assert get(runs, "changes") == (200, {"changes": None})
+    assert get(runs, "changes") == (200, {"changes": None, "why": ""})
     (tmp_path / "run" / "config.json").write_text(json.dumps({"continued_from": str(tmp_path / "before")}))
     found = get(runs, "changes")[1]["changes"]
     assert (found["before"], found["now"], found["images"], found["changed"]) == ("before", "run", 6, 2)
@@ -146,6 +272,10 @@ def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
         "c": (0, 0, 1, 1),
     }
     assert {"from": "a", "to": "b", "images": 1} in found["moves"]
+    (tmp_path / "before").rename(tmp_path / "moved")
+    status, found = get(runs, "changes")
+    assert (status, found["changes"]) == (200, None)
+    assert f"about {tmp_path / 'before'}, but the two cannot be shown side by side" in found["why"]
 
 
 def test_the_report_is_shown_in_a_frame_of_the_page_only_and_runs_nothing(tmp_path: Path) -> None:

@@ -250,6 +250,8 @@ def test_who_answers_is_kept_and_different_answers_are_listed(tmp_path: Path) ->
             "counts": "none",
         }
     ]
+    session.answer([{"image": 3, "answer": "wrong"}], "Ann")
+    assert session.summary()["disagreements"][0]["counts"] == f"not {session.log.current()['3.png'].predicted}"
     for name in ("x" * 61, "two\nlines", "\x1b", 7, None):
         with pytest.raises(DataError, match="name of who answers"):
             session.answer([{"image": 4, "answer": "none"}], name)
@@ -306,6 +308,9 @@ def test_a_doubted_label_is_corrected_by_an_answer_about_its_file(tmp_path: Path
     assert [issue["said"] for issue in session.label_issues()] == ["b", "none"]
     session.log.undo(act)
     assert [issue["said"] for issue in session.label_issues()] == ["b", ""]
+    assert (before["relabeled"], session.summary()["relabeled"]) == (0, 1)
+    session.answer([{"issue": 1, "answer": "label", "name": "c"}])
+    assert session.summary()["relabeled"] == 1, "the label is right"
     assert session.summary()["answered"] == before["answered"], "they tell nothing of the accuracy on unlabelled images"
 
 

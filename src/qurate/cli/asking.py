@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +16,13 @@ from qurate.cli.options import check_output, write_output
 from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_line, print_message, print_next
 from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
-from qurate.runs.files import CONFIG_FILE, PROGRESS_FILE
+from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE
 from qurate.runs.model_json import ABOUT_FILE, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.commands import learn_from, open_run
 from qurate.runtime.options import between
 from qurate.runtime.paths import is_file
-from qurate.runtime.progress import PhaseBars
+from qurate.runtime.progress import PhaseBars, read_progress
 
 if TYPE_CHECKING:
     from qurate.review.runs import OpenRuns
@@ -107,11 +108,7 @@ def open_page(
         browser: Open the page in a browser.
     """
     _check_strategy(asker)
-    is_begun = (
-        run is not None
-        and not is_file(file_of(run, ABOUT_FILE))
-        and (is_file(run / PROGRESS_FILE) or is_file(run / CONFIG_FILE))
-    )
+    is_begun = run is not None and _is_begun(run)
     if run is not None and not is_begun:
         read_about(run)
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
@@ -137,14 +134,32 @@ def open_page(
         serve(runs, own, at="" if run is None else "0/", show=browser, say=print_line)
 
 
+def _is_begun(run: Path) -> bool:
+    """Whether there is a run without its last model: at work, or stopped before there was one."""
+    if not is_file(file_of(run, ABOUT_FILE)):
+        return is_file(run / PROGRESS_FILE) or is_file(run / CONFIG_FILE)
+    progress = read_progress(run / PROGRESS_FILE)  # the comparison writes the model again
+    return is_file(run / COMPARISON_FILE) and progress is not None and bool(progress["alive"])
+
+
 def _after_page(run: Path | None, runs: OpenRuns | None) -> str:
     """What is kept when the page ends, and what to do next."""
-    said = []
-    if run is not None:
-        labels = run / "labels.csv"
-        said.append(f"All answers are saved in {labels}. {learn_from(run).line if is_file(labels) else ''}".rstrip())
-    for folder in [] if runs is None else runs.working:
-        said.append(f"The run in {folder} goes on. {open_run(folder).line}")
+    opened = [] if runs is None else runs.opened
+    working = [] if runs is None else runs.working
+    answered = [one.folder for one in opened if one.page is not None and one.page.has_answers]
+    if run is not None and os.path.lexists(run / "labels.csv"):
+        answered = list(dict.fromkeys([run, *answered]))
+    said = [f"All answers are saved in {folder / 'labels.csv'}." for folder in answered]
+    if run is not None and not said:
+        said.append("No answers were given.")
+    started = [word for one in opened if one.process is not None for word in one.process.words]
+    if answered and not working and f"--from={answered[-1]}" not in started:
+        said.append(learn_from(answered[-1]).line)
+    for one in opened:
+        if one.folder in working:
+            said.append(f"The run in {one.folder} goes on. {open_run(one.folder).line}")
+        elif one.process is not None and one.folder.is_dir() and one.folder not in answered:
+            said.append(f"The run in {one.folder} has ended. {open_run(one.folder).line}")
     return " ".join(said) or "Nothing was started."
 
 

@@ -63,13 +63,14 @@ class ReviewPage:
     """Answers the requests of the page.
 
     Args:
-        title: Of the page.
         session: The questions.
         examples: Images of the classes.
     """
 
-    def __init__(self, title: str, session: Session, examples: list[Example]) -> None:
-        self._title, self._session, self._examples = title, session, examples
+    def __init__(self, session: Session, examples: list[Example]) -> None:
+        self._session, self._examples = session, examples
+        self.has_answers = False
+        """Whether answers were given on this page."""
         # Nothing but these is ever read.
         self._pictures = {
             "images": session.inquiry.paths,
@@ -110,7 +111,7 @@ class ReviewPage:
                 examples[example.label].append({"number": number, "part": example.part})
         command = learn_from(self._session.log.path.parent).command
         return await self._respond(
-            lambda: {"title": self._title, "classes": list(names), "examples": [*examples.values()], "command": command}
+            lambda: {"classes": list(names), "examples": [*examples.values()], "command": command}
         )
 
     async def question(self, request: Request) -> Response:
@@ -174,7 +175,13 @@ class ReviewPage:
         given = body.get("answers")
         if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
             raise HTTPException(400, "answers must be a list")
-        return await self._respond(lambda: {"id": self._session.answer(given, body.get("by", ""))})
+
+        def save() -> dict[str, Any]:
+            act = self._session.answer(given, body.get("by", ""))
+            self.has_answers = True
+            return {"id": act}
+
+        return await self._respond(save)
 
     async def undo(self, request: Request) -> Response:
         """Take answers back."""

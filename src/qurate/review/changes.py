@@ -45,7 +45,7 @@ def describe_changes(before: Path, now: Path) -> dict[str, Any]:
     """What changed from one run to the next: classes, images, and whether it is better on the random part.
 
     Raises:
-        ConfigError: If a table of theirs is missing or damaged.
+        RunError: If a table of theirs is missing or damaged.
     """
     first, second = _predictions(before), _predictions(now)
     both = [(first[file], second[file]) for file in first if file in second]

@@ -22,17 +22,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qurate.config import read_settings
 from qurate.data.checks import check_data
 from qurate.data.images import OnProgress
 from qurate.errors import QurateError
 from qurate.review.app import HANDLERS, ReviewPage, is_number, read_body
 from qurate.review.changes import describe_changes, run_before, runs_after
 from qurate.review.guard import Guard
-from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE, REPORT_FILE
+from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import PARTS as IMAGE_PARTS
+from qurate.runs.image_sources import choose_places
 from qurate.runs.model_json import ABOUT_FILE, file_of
-from qurate.runtime.commands import free_name, learn_from
+from qurate.runtime.commands import NextStep, free_name, learn_from
 from qurate.runtime.paths import is_file
 from qurate.runtime.progress import read_progress
 
@@ -110,6 +112,7 @@ class OpenRun:
         self.folder, self.page, self.process = folder, page, process
         self.loaded: tuple[int, int] | None = None
         self.problem = ""
+        self._written = None if page is None else self._model_time()
         self._lock = threading.Lock()
 
     def status(self, load: Load) -> dict[str, Any]:
@@ -137,6 +140,7 @@ class OpenRun:
             "state": state,
             "standing": "" if state in ("working", "finished") else self._standing(),
             "resumable": state == "stopped" and self.process is not None,
+            "usable": has_model,
             "has_report": is_file(file_of(self.folder, REPORT_FILE)),
             "ready": self.page is not None,
             "loaded": self.loaded,
@@ -146,10 +150,32 @@ class OpenRun:
     def _standing(self) -> str:
         if not self.folder.is_dir():
             return "Nothing was written." if self.process is not None else f"There is no run in {self.folder}."
-        return RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
+        standing = RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
+        command = "" if self.process is not None or "--resume" not in standing else self._resuming()
+        return f"{standing} With the other options that it had, if any, that is: {command}" if command else standing
+
+    def _resuming(self) -> str:
+        """The command that continues the run, as far as its settings tell; empty where they do not."""
+        try:
+            places = choose_places(read_settings(file_of(self.folder, CONFIG_FILE)), {})
+        except QurateError:
+            return ""
+        before = run_before(self.folder)
+        given = {name: getattr(places, name) for name in IMAGE_PARTS} if before is None else {"from": before}
+        words = [word for name, place in given.items() for word in (f"--{name}", str(place))]
+        return NextStep("", ("adapt", *words, "--out", str(self.folder), "--resume")).command
+
+    def _model_time(self) -> int | None:
+        """When the model was written; the comparison of a run writes it again."""
+        try:
+            return file_of(self.folder, ABOUT_FILE).stat().st_mtime_ns
+        except OSError:
+            return None
 
     def _begin_loading(self, load: Load) -> None:
         with self._lock:
+            if self.page is not None and self._written != self._model_time():
+                self.page = self.loaded = None
             if self.page is None and self.loaded is None:
                 self.loaded = (0, 0)
                 threading.Thread(target=self._load, args=(load,), daemon=True).start()
@@ -158,10 +184,18 @@ class OpenRun:
         def follow(done: int, total: int) -> None:
             self.loaded = (done, total)
 
+        self._written = self._model_time()
         try:
             self.page = load(self.folder, follow)
-        except (QurateError, OSError) as error:
-            self.problem = str(error)
+        except Exception as error:  # whatever it is, the page must say it, for nobody else can
+            said = str(error) if isinstance(error, QurateError) else f"{type(error).__name__}: {error}."
+            self.problem = f"The model cannot be loaded. {said} Mend it and reload this page."
+
+    def try_again(self) -> None:
+        """Load once more what could not be loaded, at the next question about the status."""
+        with self._lock:
+            if self.problem:
+                self.problem, self.loaded = "", None
 
 
 class OpenRuns:
@@ -174,6 +208,7 @@ class OpenRuns:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._runs: list[OpenRun] = []
+        self._lock = threading.RLock()  # for the list, and so that two requests do not both start a run
         self._checked = 0
         at, one = "/{token}/", "/{token}/{run}/"
         routes = [
@@ -190,12 +225,30 @@ class OpenRuns:
 
     def add(self, folder: Path, page: ReviewPage | None = None, process: AdaptProcess | None = None) -> int:
         """Open a run, unless it is open; its number."""
-        for number, run in enumerate(self._runs):
-            if run.folder.absolute() == folder.absolute():
-                run.process = process or run.process
-                return number
-        self._runs.append(OpenRun(folder, page, process))
-        return len(self._runs) - 1
+        with self._lock:
+            for number, run in enumerate(self._runs):
+                if run.folder.absolute() == folder.absolute():
+                    run.process = process or run.process
+                    return number
+            self._runs.append(OpenRun(folder, page, process))
+            return len(self._runs) - 1
+
+    def _start(self, choose: Callable[[], tuple[Path, Sequence[str]]]) -> dict[str, Any]:
+        """Start a process unless one works; its run.
+
+        Args:
+            choose: Gives the folder of the run and the words after `qurate adapt`; called while nothing else can start.
+        """
+        with self._lock:
+            if self.working:
+                raise HTTPException(409, "a run is at work already; wait until it is finished")
+            folder, words = choose()
+            return {"run": self.add(folder, None, AdaptProcess(words))}
+
+    @property
+    def opened(self) -> list[OpenRun]:
+        """All runs, by their numbers."""
+        return list(self._runs)
 
     @property
     def working(self) -> list[Path]:
@@ -223,8 +276,9 @@ class OpenRuns:
 
     async def part(self, request: Request) -> Response:
         """A file of the page."""
-        self._run(request)
-        name = request.url.path.rsplit("/", 1)[1]
+        run, name = self._run(request), request.url.path.rsplit("/", 1)[1]
+        if run is not None and not name:  # the page is loaded, perhaps again
+            run.try_again()
         content = files("qurate.review").joinpath("page", name or "index.html").read_bytes()
         return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
 
@@ -234,8 +288,7 @@ class OpenRuns:
         assert run is not None
 
         def look() -> dict[str, Any]:
-            later = [one for one in (*runs_after(run.folder), *self._learning(run)) if one.absolute() != run.folder]
-            numbers = list(dict.fromkeys(self.add(one) for one in later))
+            numbers = list(dict.fromkeys(self.add(one) for one in (*runs_after(run.folder), *self._learning(run))))
             return {**run.status(self._load), "next": numbers[-1] if numbers else None}
 
         return await _reply(look)
@@ -262,7 +315,13 @@ class OpenRuns:
 
         def look() -> dict[str, Any]:
             before = run_before(run.folder)
-            return {"changes": None if before is None else describe_changes(before, run.folder)}
+            if before is None:
+                return {"changes": None, "why": ""}
+            try:
+                return {"changes": describe_changes(before, run.folder), "why": ""}
+            except (QurateError, OSError) as error:
+                why = f"This run learned from answers about {before}, but the two cannot be shown side by side: {error}"
+                return {"changes": None, "why": why}
 
         return await _reply(look)
 
@@ -272,24 +331,25 @@ class OpenRuns:
         assert run is not None
         await read_body(request)
 
-        def start() -> dict[str, Any]:
-            if any(one.process is not None and one.process.exit_code is None for one in self._runs):
-                raise HTTPException(409, "a run is at work already; wait until it is finished")
+        def choose() -> tuple[Path, Sequence[str]]:
             out = Path(learn_from(run.folder).words[-1])
-            return {"run": self.add(out, None, AdaptProcess([f"--from={run.folder}", f"--out={out}"]))}
+            return out, [f"--from={run.folder}", f"--out={out}"]
 
-        return await _reply(start)
+        return await _reply(partial(self._start, choose))
 
     async def resume(self, request: Request) -> Response:
         """Continue a run that was started here and has stopped."""
         run = self._run(request)
         assert run is not None
         await read_body(request)
-        if run.process is None or run.process.exit_code is None:
-            raise HTTPException(409, "the run was not started here, or goes on")
-        words = [word for word in run.process.words if word != "--resume"]
-        run.process = AdaptProcess([*words, "--resume"] if run.folder.is_dir() else words)
-        return await _reply(dict)
+
+        def choose() -> tuple[Path, Sequence[str]]:
+            if run.process is None:
+                raise HTTPException(409, "the run was not started here")
+            words = [word for word in run.process.words if word != "--resume"]
+            return run.folder, [*words, "--resume"] if run.folder.is_dir() else words
+
+        return await _reply(partial(self._start, choose))
 
     async def check(self, request: Request) -> Response:
         """What is wrong with the folders of the form, as `qurate check` says it; a later question ends an earlier."""
@@ -333,19 +393,16 @@ class OpenRuns:
         given = await read_body(request)
         places = {name: _folder(given.get(name)) for name in (*IMAGE_PARTS, "out")}
 
-        def start() -> dict[str, Any]:
+        def choose() -> tuple[Path, Sequence[str]]:
             if missing := [name for name, place in places.items() if place is None]:
                 raise HTTPException(400, f"{', '.join(missing)}: a folder is needed")
             if problem := _why_not_there(places["out"]):
                 raise HTTPException(400, problem)
-            if self.working:
-                raise HTTPException(409, "a run is at work already; wait until it is finished")
-            words = [f"--{name}={place}" for name, place in places.items()]
             out = places["out"]
             assert out is not None
-            return {"run": self.add(out, None, AdaptProcess(words))}
+            return out, [f"--{name}={place}" for name, place in places.items()]
 
-        return await _reply(start)
+        return await _reply(partial(self._start, choose))
 
     def _run(self, request: Request) -> OpenRun | None:
         """The run of an address; None for one without a number."""

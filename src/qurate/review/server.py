@@ -95,7 +95,7 @@ def load_page(run: Path, options: QueryOptions, on_progress: OnProgress, warn: C
     table = read_label_issues(run)[[*LabelIssue._fields]]
     issues = [LabelIssue(*row) for row in table.itertuples(index=False)]
     session = Session(inquiry, AnswerLog(run / LABELS_FILE, PATIENCE), options, issues)
-    return ReviewPage(run.absolute().name, session, embed_examples(model, examples))
+    return ReviewPage(session, embed_examples(model, examples))
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, disagreements, estimate_accuracy
+from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, current_answers, disagreements, estimate_accuracy
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
 from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.errors import DataError
@@ -191,7 +191,10 @@ class Session:
         return dict(Counter(name for name in names if name not in self.inquiry.classes))
 
     def summary(self) -> dict[str, Any]:
-        """Progress, and the accuracy of the model; answers that it has learned from do not count."""
+        """Progress, and the accuracy of the model; answers that it has learned from do not count.
+
+        `relabeled` are the labels of people that answers correct: the next run learns from these too.
+        """
         answers = self._new_answers()
         labeled = [row for row in answers.values() if row.answer == "label"]
         return {
@@ -200,6 +203,7 @@ class Session:
             "corrected": sum(row.label != row.predicted for row in labeled),
             "random": sum(row.asked == "random" for row in labeled),
             "none": sum(answer.answer == "none" for answer in answers.values()),
+            "relabeled": sum(one["said"] not in ("", one["label"]) for one in self.label_issues()),
             "left": len(self._open()),
             "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],
             "needed": LEAST_IMAGES,
@@ -210,15 +214,16 @@ class Session:
 
     def _disagreements(self) -> list[dict[str, Any]]:
         """Images about which people said different things, what each said, and what counts: the last."""
-        found, counts = disagreements(self.log.rows()), self.log.current()
+        rows = self.log.rows()
+        counts = current_answers(rows)
         return [
             {
                 "image": self.inquiry.place[file],
                 "file": file,
                 "said": [{"by": name, "label": label} for name, label in said.items()],
-                "counts": counts[file].label or NO_CLASS,
+                "counts": f"not {row.predicted}" if (row := counts[file]).answer == "wrong" else row.label or NO_CLASS,
             }
-            for file, said in found.items()
+            for file, said in disagreements(rows).items()
             if file in self.inquiry.place
         ][:MOST_DISAGREEMENTS]
 

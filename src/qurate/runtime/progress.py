@@ -281,6 +281,8 @@ class ProgressFile:
         left = None
         if self._phase and did > 0 and took >= 1:
             left = took * (self._total - self._done) / did + self._later
+        elif self._phase and not self._done and self._later:
+            left = self._later  # which counts this phase too as long as nothing of it is done
         content = {
             "process": os.getpid(),
             "process_began": process_start(os.getpid()),

@@ -19,7 +19,7 @@ function show() {
     if (name === state.tab) $(`to-${name}`).setAttribute("aria-current", "page");
     else $(`to-${name}`).removeAttribute("aria-current");
   }
-  return waits ? null : afterwards(() => TABS[state.tab]($(`tab-${state.tab}`), state));
+  return waits ? null : afterwards(() => TABS[state.tab]($(`tab-${state.tab}`)));
 }
 
 function whyNot(run) {
@@ -45,6 +45,7 @@ async function watch() {
       $("problem").hidden = false;
       continue;
     }
+    if (state.ready && !state.run.ready) return location.reload(); // the model was written again
     const isNew = state.run.ready && !state.ready;
     if (isNew) await doing(start);
     if (isNew || ["progress", "outcome"].includes(state.tab) || !$("waiting").hidden) await show();

@@ -15,7 +15,7 @@ function describe(run, at) {
   if (run.state === "working") {
     const bar = element("progress", run.phase ? { max: Math.max(1, run.total), value: run.done } : {});
     bar.setAttribute("aria-label", run.phase || "At work");
-    const left = run.seconds_left === null ? "" : `, about ${howLong(run.seconds_left)} left in this part`;
+    const left = run.seconds_left === null ? "" : `, about ${howLong(run.seconds_left)} left`;
     return [
       element("h1", { textContent: `${run.title} is at work` }),
       element("p", { className: "phase", textContent: run.phase ? `${run.phase}: ${run.done.toLocaleString("en")} of ${run.total.toLocaleString("en")}${left}` : "Getting ready ..." }),
@@ -26,7 +26,8 @@ function describe(run, at) {
   }
   if (run.state === "finished") return [element("h1", { textContent: `${run.title} is finished` }), ...lines];
   const again = run.resumable ? [element("div", { className: "actions" }, button("Continue", async () => { await call(`${at}resume`, {}); location.reload(); }, { className: "main" }))] : [];
-  return [element("h1", { textContent: run.state === "absent" ? "There is no run yet" : `${run.title} has stopped` }), element("p", { textContent: run.standing }), ...again, ...lines];
+  const title = run.state === "absent" ? "There is no run yet" : `${run.title} ${run.usable ? "is finished, without its comparison" : "has stopped"}`;
+  return [element("h1", { textContent: title }), element("p", { textContent: run.standing }), ...again, ...lines];
 }
 
 export async function showProgress(root) {
@@ -42,8 +43,7 @@ export async function showOutcome(root) {
     return;
   }
   if (shown === state.run.state) return;
-  shown = state.run.state;
-  const { changes } = await call("changes");
+  const now = state.run.state, beside = await compared("");
   const frame = element("iframe", { title: "Report", src: "report" });
   frame.setAttribute("sandbox", "allow-same-origin allow-popups"); // no scripts; its height can be read
   const fit = () => { frame.style.height = `${frame.contentDocument?.documentElement.scrollHeight ?? 800}px`; };
@@ -52,7 +52,14 @@ export async function showOutcome(root) {
     new ResizeObserver(fit).observe(frame.contentDocument.body);
   });
   const open = state.run.state === "finished" ? [] : [element("p", { textContent: "The comparison with plain training is not finished, so this is not the last word." })];
-  root.replaceChildren(...open, ...(changes ? sideBySide(changes) : []), frame);
+  root.replaceChildren(...open, ...beside, frame);
+  shown = now;
+}
+
+// A run and the run before it, or why they cannot be shown; nothing where there is none before.
+async function compared(at) {
+  const { changes, why } = await call(`${at}changes`);
+  return changes ? sideBySide(changes) : why ? [element("p", { textContent: why })] : [];
 }
 
 // Two runs: better or worse on the random part, and which classes changed.
@@ -80,27 +87,29 @@ function sideBySide(changes) {
 }
 
 // What the answers are worth, in sentences.
-function worth({ answered, labeled, corrected, none, random }) {
-  if (!answered) return ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
-  const said = [`${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
+function worth({ answered, labeled, corrected, none, random, relabeled }) {
+  const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own. The new run starts anew with them, with all steps and the comparison.`] : [];
+  if (!answered) return own.length ? own : ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
+  const said = [...own, `${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
   said.push(random >= LEAST
     ? `${plural(random, "answer")} with a class ${random === 1 ? "is" : "are"} about images drawn at random: on these the new run is compared with this one.`
     : `${random} of the ${LEAST} answers about images drawn at random that it takes to say whether the new run is better. One question in five is drawn at random.`);
   return said;
 }
 
+const canLearn = () => summary.answered + summary.relabeled > 0;
 let following = 0;
 export async function showNext(root) {
   const mine = ++following;
   const learn = element("section", {},
     element("h1", { textContent: "Learn from the answers" }),
     ...worth(summary).map(text => element("p", { textContent: text })),
-    element("p", { className: "quiet", textContent: "A new run begins in a folder beside this one, which stays as it is. It takes a third of the steps." }),
+    element("p", { className: "quiet", textContent: `A new run begins in a folder beside this one, which stays as it is.${summary.relabeled ? "" : " It takes a third of the steps."}` }),
     element("div", { className: "actions" },
       button("Learn from the answers", async () => {
         await call("learn", {});
         await showNext(root);
-      }, { id: "learn", className: "main", disabled: !summary.answered }),
+      }, { id: "learn", className: "main", disabled: !canLearn() }),
       element("a", { href: "#answer", textContent: summary.left ? "Answer more first" : "Ask more first" })),
     element("details", {}, element("summary", { textContent: "The same in a terminal" }), element("code", { textContent: state.command })));
   const after = element("section", { id: "after" });
@@ -122,10 +131,9 @@ async function follow(root, number, isShown) {
     }
     $("learn").disabled ||= run.state === "working";
     if (run.state === "finished") {
-      const { changes } = await call(`${at}changes`);
-      root.replaceChildren(...(changes ? sideBySide(changes) : []),
+      root.replaceChildren(...await compared(at),
         element("div", { className: "actions" }, element("a", { id: "go-on", className: "main", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
-      $("learn").disabled = !summary.answered;
+      $("learn").disabled = !canLearn();
       return;
     }
     root.replaceChildren(...describe(run, at));
