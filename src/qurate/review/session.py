@@ -203,7 +203,7 @@ class Session:
             "corrected": sum(row.label != row.predicted for row in labeled),
             "random": sum(row.asked == "random" for row in labeled),
             "none": sum(answer.answer == "none" for answer in answers.values()),
-            "relabeled": sum(one["said"] not in ("", one["label"]) for one in self.label_issues()),
+            "relabeled": sum(one["said"] not in ("", one["given"]) for one in self.label_issues()),
             "left": len(self._open()),
             "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],
             "needed": LEAST_IMAGES,
