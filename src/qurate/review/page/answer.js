@@ -1,15 +1,15 @@
 // The tab Answer: it shows a question, sends the answer, and goes on when the server has confirmed that it is saved.
-import { $, breakable, call, doing as doingAny, element, fileName, isolated, onSummary, percent, picture, plural, short, state } from "./shared.js";
+import { $, acts, breakable, call, doing as doingAny, element, fileName, isolated, onSummary, percent, picture, plural, save, short, state, undoLast } from "./shared.js";
 
 const GRID = 30;
 const UNDO = ["undo", "undo-done", "undo-grid", "undo-issues"];
 const FEW = 10; // classes up to which each has a key of its own
 const KEY = `answers ${location.pathname}`; // with the token and the run: another server on this port has other answers
-// A reload keeps these: what can be undone, what was put off, and the question.
-const kept = { tab: crypto.getRandomValues(new Uint32Array(2)).join("-"), acts: [], later: [], image: null, ...JSON.parse(sessionStorage.getItem(KEY) ?? "{}") };
-const { tab, acts } = kept;
+// A reload keeps these: what was put off, and the question.
+const kept = { tab: crypto.getRandomValues(new Uint32Array(2)).join("-"), later: [], image: null, ...JSON.parse(sessionStorage.getItem(KEY) ?? "{}") };
+const { tab } = kept;
 const own = { question: null, view: "one", grid: null };
-const keep = () => sessionStorage.setItem(KEY, JSON.stringify({ ...kept, acts: acts.slice(-500) }));
+const keep = () => sessionStorage.setItem(KEY, JSON.stringify(kept));
 const doing = work => doingAny(work).then(showUndo);
 
 onSummary(summary => {
@@ -46,11 +46,6 @@ function showDisagreements(found) {
 
 function showUndo() {
   for (const id of UNDO) $(id).disabled = acts.length === 0;
-}
-
-function remember(id) {
-  acts.push(id);
-  keep();
 }
 
 function examplesOf(label, most, named) {
@@ -104,8 +99,7 @@ function showQuestion() {
 const answer = (kind, label) => doing(async () => {
   if (!own.question) return;
   const { image } = own.question, named = typeof label === "string";
-  const reply = await call("answers", { answers: [{ image, answer: kind, ...(named ? { name: label } : kind === "label" ? { label } : {}) }] });
-  remember(reply.id);
+  await save([{ image, answer: kind, ...(named ? { name: label } : kind === "label" ? { label } : {}) }]);
   kept.later = kept.later.filter(one => one !== image);
   $("status").textContent = `Saved: ${named ? label : kind === "label" ? state.classes[label] : "none of the classes"}.`;
   await nextQuestion();
@@ -121,11 +115,7 @@ const later = () => doing(async () => {
 
 const undo = () => doing(async () => {
   if (!acts.length) return;
-  const id = acts.at(-1);
-  const { undone } = await call("undo", { id });
-  acts.pop();
-  keep();
-  $("status").textContent = undone ? "Undone." : "It had been taken back already.";
+  await undoLast();
   await views[own.view]();
 });
 
@@ -250,7 +240,7 @@ const confirmGrid = () => doing(async () => {
   const label = own.grid?.label;
   const answers = cells().map(cell => answerOf(cell, label));
   if (!answers.length) return;
-  remember((await call("answers", { answers })).id);
+  await save(answers);
   $("status").textContent = `Saved: ${plural(answers.length, "answer")}.`;
   const here = state.trusted.find(one => one.label === label);
   if (!here?.open) $("class").value = String(state.trusted.find(one => one.open)?.label ?? label);
@@ -287,7 +277,7 @@ async function showIssues() {
   }));
 }
 const correct = (issue, given) => doing(async () => {
-  remember((await call("answers", { answers: [{ issue, ...given }] })).id);
+  await save([{ issue, ...given }]);
   $("status").textContent = `Saved: ${given.name ?? "none of the classes"}.`;
   await showIssues();
 });
@@ -334,4 +324,7 @@ $("keys").checked = localStorage.getItem("keys") !== "off";
 $("keys").onchange = () => localStorage.setItem("keys", $("keys").checked ? "on" : "off");
 
 // Called when the tab is shown.
-export const showAnswer = () => views[own.view]();
+export async function showAnswer() {
+  await views[own.view]();
+  showUndo();
+}

@@ -1,9 +1,7 @@
 // The tab Images: all unlabelled images in a grid of which only the visible part exists, filters, a map with a lasso,
 // and one image large with what it is like. Answers go the way of the tab Answer.
-import { $, breakable, call, doing, element, fileName, isolated, percent, picture, plural, short, state } from "./shared.js";
+import { $, acts, breakable, call, doing, element, fileName, isolated, percent, picture, plural, save, short, state, undoLast } from "./shared.js";
 
-const KEY = `acts of images ${location.pathname}`; // with the token: another server on this port has other answers
-const acts = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
 const ROWS_BEYOND = 2; // rows of cells that are kept above and below what is seen
 const rows = { count: 0 }; // columns by image: see `rows` in gallery.py; and kind and given, of its answer
 let view = []; // images that pass the filters, in order
@@ -338,9 +336,9 @@ const give = (images, kind, name) => doing(async () => {
     }
     answers = [...by].map(([label, some]) => ({ images: some, answer: "label", ...classOf(label) }));
   }
-  acts.push((await call("answers", { answers })).id);
-  sessionStorage.setItem(KEY, JSON.stringify(acts.slice(-500)));
-  $("status").textContent = `Saved: ${plural(images.length, "answer")}.`;
+  if (!answers.length) throw new Error("Not saved: no class is shown of these images, so there is nothing to confirm.");
+  await save(answers);
+  $("status").textContent = `Saved: ${plural(answers.reduce((sum, one) => sum + one.images.length, 0), "answer")}.`;
   if (opened < 0) {
     chosen.clear();
     part("only").setAttribute("aria-pressed", "false");
@@ -353,10 +351,7 @@ const give = (images, kind, name) => doing(async () => {
 });
 const undo = () => doing(async () => {
   if (!acts.length) return;
-  const { undone } = await call("undo", { id: acts.at(-1) });
-  acts.pop();
-  sessionStorage.setItem(KEY, JSON.stringify(acts));
-  $("status").textContent = undone ? "Undone." : "It had been taken back already.";
+  await undoLast();
   await readAnswers();
   refresh();
   if (opened >= 0) await look(opened);

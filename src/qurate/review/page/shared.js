@@ -24,6 +24,21 @@ export async function call(path, body) {
   return reply;
 }
 
+// Answers that can be undone, by any tab; a reload keeps them. With the token: another server on this port has others.
+const ACTS = `acts ${location.pathname}`;
+export const acts = JSON.parse(sessionStorage.getItem(ACTS) ?? "[]");
+const keepActs = () => sessionStorage.setItem(ACTS, JSON.stringify(acts.slice(-500)));
+export async function save(answers) {
+  acts.push((await call("answers", { answers })).id);
+  keepActs();
+}
+export async function undoLast() {
+  const { undone } = await call("undo", { id: acts.at(-1) });
+  acts.pop();
+  keepActs();
+  $("status").textContent = undone ? "Undone." : "It had been taken back already.";
+}
+
 // A screen reader waits for what is being drawn.
 function setBusy(busy) {
   state.busy = busy;
