@@ -771,3 +771,19 @@ def test_a_wrong_label_of_the_source_is_listed(tmp_path: Path) -> None:
     begin(tmp_path, tmp_path / "run", compare=True)
     table = read_csv(tmp_path / "run" / "label_issues.csv")
     assert table[["file", "part", "given", "suggested"]].iloc[0].tolist() == [str(wrong), "source", NAMES[0], NAMES[1]]
+
+
+def test_other_labelled_images_do_not_stand_for_those_held_out_before(world: Path, run: Path, tmp_path: Path) -> None:
+    fewer = tmp_path / "fewer"
+    shutil.copytree(world / "labeled", fewer)
+    for name in NAMES:
+        sorted((fewer / name).iterdir())[-1].unlink()
+    asked = files_of(run)[:2]
+    answer(run, {asked[0]: "none", asked[1]: truth_of(asked[1])})
+    watcher = Watcher()
+    go_on(world, run, tmp_path / "more", labeled=fewer, reporter=watcher)
+    assert "The labelled target images are other ones than in the run before." in " ".join(watcher.lines)
+    before, now = (qurate.load(folder).novelty for folder in (run, tmp_path / "more"))
+    assert before is not None
+    assert now is not None
+    assert torch.equal(before.held_out, now.held_out)

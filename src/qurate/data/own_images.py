@@ -83,8 +83,17 @@ class Parts:
     @property
     def digest(self) -> str:
         """Of all contents and labels: equal data, equal digest, wherever it lies."""
+        split = self.split
+        return self._digest_of(split.source, split.target_labeled, split.target_unlabeled)
+
+    @property
+    def labeled_digest(self) -> str:
+        """Of the labelled target alone, in its order."""
+        return self._digest_of(self.split.target_labeled)
+
+    def _digest_of(self, *parts: Labeled | Unlabeled) -> str:
         whole = hashlib.sha256("\n".join(self.split.classes).encode())
-        for part in (self.split.source, self.split.target_labeled, self.split.target_unlabeled):
+        for part in parts:
             assert isinstance(part.inputs, ImageFiles)
             labels = part.labels.tolist() if isinstance(part, Labeled) else [-1] * len(part)
             for path, label in zip(part.inputs.paths, labels, strict=True):

@@ -190,7 +190,7 @@ def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: R
     if folder is None:
         return
     known = make_settings(setup, parts, frozen)
-    for name in ("data", "added_classes", "corrected_labels"):  # an image may turn out to be unreadable
+    for name in ("data", "labeled_data", "added_classes", "corrected_labels"):  # an image may turn out to be unreadable
         known.pop(name, None)
     folder.check(known)
     before, now = folder.processes_before(), setup.config.execution.processes
@@ -211,6 +211,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "backbone_sha256": _fingerprint(frozen),
         "check_helping": setup.compare,
         "data": parts.digest,
+        "labeled_data": parts.labeled_digest,
         "labels": None if setup.answers is None else setup.answers.fingerprint,
         "previous": None if setup.previous is None else setup.previous.fingerprint,
         "places": setup.places.stored(),
@@ -318,7 +319,16 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
         model = setup.continued.model
         network, novelty, flagged = model.baseline, model.novelty, none
         if network is not None and novelty is not None and setup.train == "head":
-            novelty, flagged = score_novelty(split, network, novelty.folds, embeddings_of_no_class(data))
+            unlabeled, answered = split.target_unlabeled.inputs, embeddings_of_no_class(data)
+            assert isinstance(unlabeled, Tensor), "embeddings"
+            if setup.continued.settings.get("labeled_data") == data.parts.labeled_digest:
+                novelty, flagged = score_novelty(split, network, novelty.folds, answered)
+            else:  # held-out images are known by their positions in D_t
+                flagged = novelty.flags(unlabeled)
+                reporter.say(
+                    "The labelled target images are other ones than in the run before. Which images fit no class is "
+                    "decided as in that run; to decide it anew, run adapt without --from."
+                )
         return _say_flagged(run, Baseline(network, (), novelty, flagged))
     if not plan.folds and setup.folder is not None and setup.folder.pending:  # its network was trained with a baseline
         plan = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
