@@ -20,6 +20,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_predict
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from qurate.benchmark.cell import judge
@@ -186,6 +190,37 @@ def surest_half_right(probabilities: Tensor, truth: Tensor) -> float:
     return float((predicted == truth)[half].double().mean())
 
 
+def learned_from_truth(models: list[Tensor], known: Tensor, truth: Tensor) -> float:
+    """AUROC of right against wrong by a logistic regression that learned it from the truth, cross-validated.
+
+    It tells whether there is more in what the models say than their probability makes of it.
+
+    Args:
+        models: Log-probabilities, (N, K) each; the predictions are those of the first.
+        known: How well each image fits any class, (N,).
+        truth: (N,).
+    """
+    kept = truth >= 0
+    models, known = [each[kept].double() for each in models], known[kept].double().clamp(min=1e-4).log()
+    predicted = models[0].argmax(dim=1)
+    signals = [known]
+    for log_probs in models:
+        first, second = log_probs.topk(2, dim=1).values.T
+        entropy = -(log_probs.exp() * log_probs).sum(dim=1)
+        signals += [first, first - second, log_probs.gather(1, predicted[:, None]).squeeze(1), entropy]
+    right = (predicted == truth[kept]).numpy()
+    rows = StandardScaler().fit_transform(torch.stack(signals, dim=1).numpy())
+    learned = cross_val_predict(LogisticRegression(max_iter=1000), rows, right, cv=5, method="predict_proba")
+    return float(roc_auc_score(right, learned[:, 1]))
+
+
+def chance_ece(probabilities: Tensor) -> float:
+    """The calibration error of a model whose labels are drawn by its probabilities: above 0, for images are few."""
+    rng = torch.Generator().manual_seed(0)
+    draws = [torch.multinomial(probabilities, 1, generator=rng).squeeze(1) for _ in range(10)]
+    return sum(judge(probabilities, labels).ece for labels in draws) / len(draws)
+
+
 def count_known(known: Tensor, held_out: int) -> tuple[float, float]:
     """`known_share` and `highest_known_share` by `known`, which lies between two p-values; the higher one counts."""
     steps = known.double() * (held_out + 1)
@@ -219,8 +254,10 @@ def figures(case: Case, found: dict[str, Tensor]) -> dict[str, float | str]:
         "AUROC S+T": base.auroc or 0,
         "AUROC before": before.auroc or 0,
         "AUROC now": now.auroc or 0,
+        "AUROC by the truth": learned_from_truth([model, plain.log(), found["adapted"]], found["known"], truth),
         "ECE S+T": base.ece,
         "ECE now": now.ece,
+        "ECE by chance": chance_ece(model[known].exp()),
         "flagged": int(flagged.sum()),
         "worst class before": float((right["before"] - right["base"]).nan_to_num(0).min()),
         "worst class now": float((right["now"] - right["base"]).nan_to_num(0).min()),
