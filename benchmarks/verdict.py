@@ -346,7 +346,8 @@ ones, and nothing removes them.
 The methods help, help little, or harm: minimax entropy with twenty times its usual weight harms.
 S+T is also compared with S+T of another seed.
 
-The constants were chosen on the tuning runs alone; the test runs were judged once, afterwards.
+The constants were chosen on the tuning runs alone, so that the interval holds 95 % of their gains; the
+test runs were then judged with them.
 Many true gains are too small to detect with so few labels; the verdict is then "not clear".
 """
 
