@@ -29,7 +29,6 @@ from qurate.novelty import (
     known_of_scores,
     known_share,
     nearest_cosine,
-    nearest_rows,
     smooth,
     standardize,
     unit,
@@ -75,17 +74,11 @@ def test_a_class_mean_is_the_mean_over_domains_of_the_domains_mean() -> None:
     assert not found[3].any()
 
 
-def test_the_nearest_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_cosine_is_that_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qurate.novelty._SLICE", 4)
     rows, others = unit(normal(11, 5)), unit(normal(8, 5, seed=1))
     by_hand = rows.numpy() @ others.numpy().T
     assert nearest_cosine(rows, others).tolist() == pytest.approx([max(row) for row in by_hand])
-    found = nearest_rows(rows, others, 3, own=False).tolist()
-    assert found == [sorted(range(8), key=lambda j, row=row: -row[j])[:3] for row in by_hand.tolist()]  # type: ignore[misc]
-    among = rows.numpy() @ rows.numpy().T
-    for i, near in enumerate(nearest_rows(rows, rows, 3, own=True).tolist()):
-        assert near == sorted(set(range(11)) - {i}, key=lambda j: -among[i, j])[:3]
-    assert nearest_rows(rows[:3], rows[:3], 5, own=True).shape == (3, 2)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 0.8])
@@ -111,9 +104,10 @@ def test_smoothing_leaves_a_constant_and_brings_neighbours_together() -> None:
     assert found[3:].mean().item() == pytest.approx(11, abs=0.02)
 
 
-@pytest.mark.parametrize("penalty", [0.3, 5.0])
-def test_ridge_is_augmented_least_squares(penalty: float) -> None:
+@pytest.mark.parametrize(("penalty", "slice_size"), [(0.3, 100), (5.0, 100), (0.3, 7)])
+def test_ridge_is_augmented_least_squares(penalty: float, slice_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """||[x 1; sqrt(penalty) I 0] (w, b) - (y, 0)||^2 is the same problem."""
+    monkeypatch.setattr("qurate.novelty._RIDGE_SLICE", slice_size)
     x, y = normal(30, 6).float(), normal(30, seed=1).float() + 4
     rows = np.hstack([x.numpy(), np.ones((30, 1))])
     added = np.hstack([math.sqrt(penalty) * np.eye(6), np.zeros((6, 1))])

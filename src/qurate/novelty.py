@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.data.samples import Labeled
+from qurate.neighbors import nearest_rows
 
 NEIGHBORS = 5
 """Unlabelled images that a score is smoothed over. Our choice, on W to A and Clipart to Art."""
@@ -47,6 +48,7 @@ _BOUND = 0.3
 """The same for the largest number of known images: with few held-out ones it is sharper than 1/2. Our choice."""
 _STEPS = 30  # of smoothing: 0.8 ** 30 is 0.1 %
 _SLICE = 1024
+_RIDGE_SLICE = 2**16  # in float64: 0.7 GB of embeddings 1280 wide
 _LEAST_HELD_OUT = 10
 """Held-out images below which nothing is flagged or counted: the smallest p-value would be above 0.09. Our choice."""
 
@@ -82,24 +84,6 @@ def nearest_cosine(rows: Tensor, others: Tensor) -> Tensor:
     return torch.cat([(part @ others.T).amax(dim=1) for part in rows.split(_SLICE)])
 
 
-def nearest_rows(rows: Tensor, others: Tensor, count: int, *, own: bool) -> Tensor:
-    """Positions of the nearest others of each row, (N, count) int64.
-
-    Args:
-        rows: (N, d) of unit length.
-        others: (M, d) of unit length.
-        count: How many.
-        own: Whether the rows are the first of the others, so that none is a neighbour of itself.
-    """
-    found = []
-    for number, part in enumerate(rows.split(_SLICE)):
-        cosines = part @ others.T
-        if own:
-            cosines.diagonal(number * _SLICE).fill_(-2.0)
-        found.append(cosines.topk(min(count, len(others) - int(own)), dim=1).indices)
-    return torch.cat(found)
-
-
 def smooth(scores: Tensor, neighbors: Tensor, weight: float) -> Tensor:
     """Scores s = (1 - a) s_0 + a (mean of s over the neighbours), iterated to their fixed point.
 
@@ -122,12 +106,14 @@ def fit_ridge(rows: Tensor, values: Tensor, penalty: float) -> tuple[Tensor, flo
         values: y, (N,).
         penalty: Of the weight; the bias has none.
     """
-    x, y = rows.double(), values.double()
-    center, middle = x.mean(dim=0), y.mean()
-    x = x - center
-    gram = x.T @ x
+    center, middle = rows.mean(dim=0, dtype=torch.float64), values.double().mean()
+    gram, moment = center.new_zeros(rows.shape[1], rows.shape[1]), torch.zeros_like(center)
+    for part, y in zip(rows.split(_RIDGE_SLICE), values.split(_RIDGE_SLICE), strict=True):
+        x = part.double() - center
+        gram += x.T @ x
+        moment += x.T @ (y.double() - middle)
     gram.diagonal().add_(penalty)
-    weight = torch.linalg.solve(gram, x.T @ (y - middle))
+    weight = torch.linalg.solve(gram, moment)
     return weight.float(), float(middle - center @ weight)
 
 
@@ -318,7 +304,7 @@ class ScoreFitter:
         self._rows = self._centered(unlabeled)
         self._none = None if none is None or not len(none) else self._centered(none)
         self._n_classes = int(max(source.labels.max(), labeled.labels.max())) + 1
-        self._neighbors = nearest_rows(self._rows, self._rows, NEIGHBORS, own=True)
+        self._neighbors = nearest_rows(self._rows, self._rows, NEIGHBORS, torch.arange(len(self._rows)))
 
     def fit(self, cosines: Tensor) -> tuple[Tensor, float, Tensor]:
         """Weight and bias of the regression, and the scores of D_u, (N_u,).
@@ -372,7 +358,7 @@ class ScoreFitter:
         """The regression of the smoothed sum of signals, (N_u + n,) each, of D_u and these images."""
         count = len(self._rows)
         total = torch.stack([standardize(each, each[:count]) for each in signals]).sum(dim=0)
-        near = nearest_rows(self._target[images], self._rows, self._neighbors.shape[1], own=False)
+        near = nearest_rows(self._target[images], self._rows, self._neighbors.shape[1])
         smoothed = smooth(total, torch.cat([self._neighbors, near]), SMOOTHING)
         return fit_ridge(self._as_unlabeled(images)[0], smoothed, RIDGE)
 

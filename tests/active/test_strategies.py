@@ -352,7 +352,7 @@ def test_without_trusted_labels_there_is_nothing_to_check() -> None:
 
 @pytest.mark.parametrize("cells", [1, 200, 2**24])
 def test_they_are_those_of_a_plain_loop_in_slices_of_any_size(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategies, "_COSINES", cells)
+    monkeypatch.setattr("qurate.neighbors._COSINES", cells)
     pool, rows = make_pool(), torch.tensor([0, 7, 59, 3])
     assert nearest(pool.features, rows, 5).tolist() == [neighbors_by_hand(pool, i, 5) for i in rows.tolist()]
 

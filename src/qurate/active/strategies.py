@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from qurate.errors import DataError
 from qurate.losses import entropy
+from qurate.neighbors import nearest_rows
 from qurate.runtime.randomness import generator, stream_seed
 
 
@@ -92,7 +93,6 @@ MOST_IMAGES = 10_000
 """Of more images than this, features are reduced to their main directions, and only the most uncertain images are
 compared with each other. Our choice."""
 _DIRECTIONS = 128
-_COSINES = 2**24  # at a time: 64 MB
 _LEAST_WEIGHT = 1e-6  # so that certain predictions can be clustered too
 
 
@@ -109,13 +109,7 @@ def nearest(features: Tensor, rows: Tensor, count: int) -> Tensor:
         Positions, (M, count) int64.
     """
     directions = main_directions(features)
-    count = min(count, len(features) - 1)
-    found = [torch.empty(0, count, dtype=torch.int64)]
-    for part in rows.split(max(1, _COSINES // len(features))):
-        cosines = directions[part] @ directions.T
-        cosines[torch.arange(len(part)), part] = -2.0
-        found.append(cosines.topk(count, dim=1).indices)
-    return torch.cat(found)
+    return nearest_rows(directions[rows], directions, count, rows)
 
 
 def main_directions(features: Tensor) -> Tensor:

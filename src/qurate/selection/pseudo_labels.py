@@ -18,6 +18,7 @@ from qurate.data.batches import TrainingData
 from qurate.data.samples import Inputs, Labeled, check_positions, take
 from qurate.distributed import ProcessGroup
 from qurate.losses import entropy
+from qurate.neighbors import nearest_rows
 from qurate.networks.heads import Network
 from qurate.networks.inference import backbone_output, infer
 from qurate.runtime.randomness import generator
@@ -156,14 +157,10 @@ def find_neighbors(network: Network, data: TrainingData, count: int, *, group: P
         Positions in D_t followed by D_u, (N_u, count) int64.
     """
     embed = partial(backbone_output, network)
-    vectors = torch.cat([_share(embed, inputs, group) for inputs in (data.target.inputs, data.unlabeled)])
-    directions = F.normalize(vectors.float(), dim=1)
-    n_labeled, found = len(data.target), []
-    for start in range(n_labeled, len(directions), 1024):  # in slices: N_u x N_u cosines need not fit
-        cosines = directions[start : start + 1024] @ directions.T
-        cosines.diagonal(start).fill_(-2.0)  # itself
-        found.append(cosines.topk(min(count, len(directions) - 1), dim=1).indices)
-    return torch.cat(found)
+    vectors = torch.cat([_share(embed, inputs, group) for inputs in (data.target.inputs, data.unlabeled)]).float()
+    F.normalize(vectors, dim=1, out=vectors)  # in place: they are as large as D_u
+    start = len(data.target)
+    return nearest_rows(vectors[start:], vectors, count, torch.arange(start, len(vectors)))
 
 
 def on_embeddings(
