@@ -101,7 +101,8 @@ def main() -> None:
         if before is not None:
             exponent = f"{math.log(found.seconds / before.seconds) / math.log(found.rows / before.rows):.2f}"
         print(
-            f"| {rows:,} | {found.seconds:.0f} | {found.neighbors:.0f} | {exponent} | {found.data:.1f} | {found.peak:.1f} |",
+            f"| {rows:,} | {found.seconds:.0f} | {found.neighbors:.0f} | {exponent} "
+            f"| {found.data:.1f} | {found.peak:.1f} |",
             flush=True,
         )
         before = found
