@@ -257,10 +257,10 @@ function fill(cell, i, n) {
   const name = said(i), kind = rows.kind[i];
   cell.shown = i;
   cell.name.textContent = name;
-  cell.facts.textContent = kind ? `answered · model ${short(rows.probability[i])}` : `${short(rows.probability[i])}${rows.pseudo[i] >= 0 ? " · trusted" : ""}${rows.flagged.has(i) ? " · fits none" : ""}`;
+  cell.facts.textContent = kind ? `model ${short(rows.probability[i])}` : `${short(rows.probability[i])}${rows.pseudo[i] >= 0 ? " · trusted" : ""}${rows.flagged.has(i) ? " · fits none" : ""}`;
   cell.className = `cell${kind ? ` is-${kind}` : ""}${groups && n && groups.of[view[n - 1]] !== groups.of[i] ? " begins" : ""}`;
   cell.title = `${rows.folder}${rows.file[i]}`;
-  cell.setAttribute("aria-label", `${fileName(rows.file[i])}: ${name}, ${cell.facts.textContent}`);
+  cell.setAttribute("aria-label", `${fileName(rows.file[i])}: ${name}, ${kind ? "answered, " : ""}${cell.facts.textContent}`);
   cell.setAttribute("aria-posinset", n + 1);
   cell.setAttribute("aria-setsize", view.length);
   mark(cell, i, n);
@@ -276,6 +276,7 @@ function drawChosen() {
   for (const name of ["only", "clear", "confirm", "none", "wrong"]) part(name).disabled = !chosen.size;
   part("undo").disabled = !acts.length;
   part("bar").hidden = !chosen.size && !acts.length;
+  part("bar").classList.toggle("idle", !chosen.size);
   nameLabel();
   drawMap();
 }
