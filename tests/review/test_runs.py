@@ -117,7 +117,10 @@ def test_learning_starts_one_run_beside_this_one_and_a_reload_finds_it(runs: Any
     stopped = runs._runs[1].status(None)
     assert (stopped["state"], stopped["resumable"], stopped["lines"]) == ("stopped", True, ["a line"])
     (tmp_path / "run-2").mkdir()
+    write_progress(tmp_path / "run-2", 2**22 + 1, "")
     assert get(runs, "/1/resume", {})[0] == 200
+    started = runs._runs[1].status(None)
+    assert (started["state"], started["phase"]) == ("working", None), "nothing of the process that was killed"
     assert runs._runs[1].process.words == (*process.words, "--resume")
     assert get(runs, "/1/resume", {})[0] == 409, "it goes on"
     runs._runs[1].process.exit_code = 0
@@ -230,7 +233,9 @@ def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_pa
     (run / "config.json").write_text(json.dumps({"places": places}))
     found = get(runs)[1]
     assert (found["state"], found["usable"]) == ("stopped", False)
-    assert found["standing"].endswith(f"That is: qurate adapt --config={run}/config.json --out={run} --resume")
+    assert found["standing"].endswith(
+        f"Continue it here, or in a terminal: qurate adapt --config={run}/config.json --out={run} --resume"
+    )
     assert found["resumable"]
     (run / "config.json").write_text(json.dumps({"places": places, "labels": "of a file"}))
     assert (get(runs)[1]["resumable"], get(runs, "resume", {})[0]) == (False, 409), "the file is not known"

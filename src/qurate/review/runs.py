@@ -117,11 +117,13 @@ class OpenRun:
     def status(self, load: Load) -> dict[str, Any]:
         """How far the run is: its state is 'working', 'finished', 'stopped' or 'absent'; loads what is finished."""
         progress = read_progress(self.folder / PROGRESS_FILE)
+        if progress is not None and not progress["alive"]:  # of a process that was killed
+            progress = None
         code = None if self.process is None else self.process.exit_code
         works = self.process is not None and code is None
         has_model = is_file(file_of(self.folder, ABOUT_FILE))
         is_pending = is_file(self.folder / COMPARISON_FILE)
-        if works or (progress is not None and progress["alive"] and code is None):
+        if works or (progress is not None and code is None):
             state = "working"
         elif has_model and not is_pending:
             state = "finished"
@@ -149,9 +151,11 @@ class OpenRun:
     def _standing(self) -> str:
         if not self.folder.is_dir():
             return "Nothing was written." if self.process is not None else f"There is no run in {self.folder}."
-        standing = RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
-        words = self.continuing() if self.process is None else []
-        return f"{standing} That is: {NextStep('', ('adapt', *words)).command}" if words else standing
+        standing = RunFolder(self.folder).standing()
+        if words := self.continuing():
+            again = f"Continue it here, or in a terminal: {NextStep('', ('adapt', *words)).command}"
+            return standing.replace("Re-run the command with `resume=True` to continue.", again)
+        return standing.replace("`resume=True`", "--resume")
 
     def continuing(self) -> list[str]:
         """What continues the run, after `qurate adapt`; empty where its settings do not tell that."""

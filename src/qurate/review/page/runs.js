@@ -87,12 +87,17 @@ function sideBySide(changes) {
   return parts;
 }
 
+// Corrected labels and a new class make a run start anew.
+const isAnew = ({ relabeled, added, needed }) => relabeled > 0 || added.some(one => one.images >= needed);
 // What the answers are worth, in sentences.
-function worth({ answered, labeled, corrected, none, random, random_needed, relabeled }) {
-  const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own. The new run starts anew with them, with all steps and the comparison.`] : [];
+function worth(found) {
+  const { answered, labeled, corrected, none, random, random_needed, relabeled } = found;
+  const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own.`] : [];
+  if (isAnew(found)) own.push(`The new run starts anew with ${relabeled ? "corrected labels" : "the new class"}: with all steps, and the comparison with plain training.`);
   if (!answered) return own.length ? own : ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
   const said = [...own, `${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
-  said.push(random >= random_needed
+  if (isAnew(found)) said.push("So it is not known how much better than this run it is: it learns from all answers.");
+  else said.push(random >= random_needed
     ? `${plural(random, "answer")} with a class ${random === 1 ? "is" : "are"} about images drawn at random: on these the new run is compared with this one.`
     : `${random} of the ${random_needed} answers about images drawn at random that it takes to say whether the new run is better. One question in five is drawn at random.`);
   return said;
@@ -105,7 +110,7 @@ export async function showNext(root) {
   const learn = element("section", {},
     element("h1", { textContent: "Learn from the answers" }),
     ...worth(summary).map(text => element("p", { textContent: text })),
-    element("p", { className: "quiet", textContent: `A new run begins in a folder beside this one, which stays as it is.${summary.relabeled ? "" : " It takes a third of the steps."}` }),
+    element("p", { className: "quiet", textContent: `A new run begins in a folder beside this one, which stays as it is.${isAnew(summary) ? "" : " It takes a third of the steps."}` }),
     element("div", { className: "actions" },
       button("Learn from the answers", async () => {
         await call("learn", {});
