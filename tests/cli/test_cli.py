@@ -17,7 +17,7 @@ from tests.test_public_surface import HEAVY
 from qurate.cli import VERBS
 from qurate.registry import METHODS, SELECTORS
 from qurate.runs.files import LabelFormat
-from qurate.runs.suggested import SUGGESTED
+from qurate.runs.result_tables import SUGGESTED
 from qurate.runtime.tables import read_csv, to_csv
 
 RUN = f"""

@@ -285,6 +285,22 @@ def test_class_folders_that_are_no_text_are_a_problem_and_adapt_refuses_them(dat
         read_parts(data / "source", data / "labeled", data / "unlabeled")
 
 
+def test_adapt_counts_the_copies_that_check_would_list(data: Path) -> None:
+    def copies() -> list[str]:
+        parts = read_parts(data / "source", data / "labeled", data / "unlabeled")
+        return [note for note in parts.notes if "'qurate check' lists them" in note]
+
+    assert copies() == []
+    shutil.copy(data / "unlabeled" / "cat 0.png", data / "unlabeled" / "again.png")
+    assert copies() == ["1 image is a copy of another, by content. 'qurate check' lists them and says what to do."]
+    shutil.copy(data / "source" / "cat" / "cat 0.png", data / "labeled" / "dog" / "again.png")
+    shutil.copy(data / "labeled" / "cat" / "cat 0.png", data / "unlabeled" / "left out.png")
+    assert copies() == [
+        "2 images are copies of others, by content; 1 has more than one class. 'qurate check' lists them and says what "
+        "to do."
+    ]
+
+
 READ = "import sys; from qurate.data.listing import list_class_folders; list_class_folders(sys.argv[1])"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from tests.report.run_pages import written
-from tests.report.run_runs import cluttered_run, finished_run, held_out_images
+from tests.report.run_runs import HELPS, UNCLEAR, cluttered_run, finished_run, held_out_images
 
+from qurate.report.next_steps import steps_after
 from qurate.report.run_tables import MOST_CONFUSED, confusion_matrix, surest_mistakes
 from qurate.run_results import LABEL_ISSUES
 
@@ -30,6 +31,15 @@ def test_labels_to_check_are_shown_with_what_to_do(tmp_path: Path) -> None:
     assert "pen? labelled mug 93 % sure source" in said
     assert f"qurate open {tmp_path / 'run'}" in said
     assert len([image for image in page.all("img") if image["alt"].endswith(", labelled mug, perhaps pen")]) == 12
+
+
+def test_the_next_steps_name_the_page_where_labels_are_corrected(tmp_path: Path) -> None:
+    run, table = tmp_path / "run", issues_of([str(tmp_path / "gone.png")], ["labeled"])
+    for comparison in (HELPS, UNCLEAR):
+        steps = steps_after(finished_run(tmp_path / comparison.verdict, label_issues=table, comparison=comparison), run)
+        assert len(steps) == 2
+        (correct,) = (step for step in steps if "doubted labels (under Your labels)" in step.purpose)
+        assert correct.words == ("open", str(run))
 
 
 def test_one_label_and_none(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -134,13 +137,17 @@ def test_a_whole_session_with_undo_reload_kill_and_restart(browser: Chrome, run:
     page.press("1")
     page.wait(lambda: page["problem"].is_displayed())
     assert "all answers so far are kept" in page["problem"].text
-    again = Served(run, "--count", "12")
+    again = Served(run, "--count", "35")
     page = Page(browser, again.address)
-    assert (page.answered, page.left) == (30, 12)
+    assert (page.answered, page.left) == (30, 5), "what was left of the questions"
     assert {file: answer.label for file, answer in AnswerLog(log.path).current().items()} == before
-    for _ in range(12):
-        page.answer(lambda: page.press("1"))
-    assert page["done"].is_displayed()
+    for left in (5, 7):
+        for _ in range(left):
+            page.answer(lambda: page.press("1"))
+        assert page["done"].is_displayed()
+        if left == 5:
+            page["more"].click()
+            page.wait(lambda: page.left == 7)
     assert len(log.current()) == 42
     assert (log.damaged, page["estimate"].text[:8]) == (0, "Accuracy")
     page["more"].click()
@@ -407,6 +414,20 @@ def test_the_address_keeps_the_tab_and_a_link_that_names_none_shows_the_outcome(
     browser.get(f"{server.address}#<b>")
     browser.refresh()
     page.wait(page["tab-outcome"].is_displayed)
+
+
+def test_every_run_that_learned_from_the_answers_is_shown_the_newest_first(browser: Chrome, run: Path) -> None:
+    for number, name in enumerate(("run-2", "run-3")):
+        shutil.copytree(run, run.parent / name)
+        (run.parent / name / "config.json").write_text(json.dumps({"continued_from": str(run)}))
+        os.utime(run.parent / name / "config.json", (number, number))
+    server = Served(run)
+    page = Page(browser, server.address)
+    page["to-next"].click()
+    page.wait(lambda: len(browser.find_elements(By.CSS_SELECTOR, "#after .go-on")) == 2)
+    shown = [link.text for link in browser.find_elements(By.CSS_SELECTOR, "#after .go-on")]
+    assert shown == ["Go on in run-3", "Go on in run-2"]
+    server.kill()
 
 
 def test_a_reload_keeps_the_question_a_name_is_kept_and_wrong_can_say_what_it_is(browser: Chrome, run: Path) -> None:

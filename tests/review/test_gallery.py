@@ -91,6 +91,10 @@ def test_an_image_comes_with_its_likeliest_classes(tmp_path: Path) -> None:
     assert len(shares) == CHOICES < K
     assert shares == sorted(shares, reverse=True)
     assert choices[0]["label"] == session.inquiry.predicted[4]
+    pool = replace(session.inquiry.pool, probabilities=session.inquiry.pool.probabilities[:, :10])
+    session.inquiry = replace(session.inquiry, pool=pool, classes=session.inquiry.classes[:10])
+    choices = Gallery(session).likeness(4)["choices"]
+    assert [choice["label"] for choice in choices] == list(range(10)), "a key always means the same class"
 
 
 def test_nearest_images_are_those_of_largest_cosine_by_a_plain_loop(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_post_without_an_origin_or_from_another_starts_and_saves_nothing(serve
     assert server.request("POST", place, {}, Sec_Fetch_Site="cross-site")[0] == 403
     assert server.request("POST", f"/wrong/{path.removeprefix('../')}", {})[0] == 403
     assert server.request("GET", place)[0] == 405
-    assert json.loads(server.request("GET", "status")[1])["next"] is None
+    assert json.loads(server.request("GET", "status")[1])["next"] == []
 
 
 @pytest.mark.parametrize("path", ["status", "report", "changes", "learn", "question", "", "page.js"])

@@ -110,19 +110,23 @@ def test_learning_starts_one_run_beside_this_one_and_a_reload_finds_it(runs: Any
     assert (status, said) == (200, {"run": 1})
     process = runs._runs[1].process
     assert process.words == (f"--from={tmp_path / 'run'}", f"--out={tmp_path / 'run-2'}")
-    assert get(runs)[1]["next"] == 1
+    assert get(runs)[1]["next"] == [1]
     status, said = get(runs, "learn", {})
     assert (status, said["problem"]) == (409, "a run is at work already; wait until it is finished")
     process.exit_code = -9
     stopped = runs._runs[1].status(None)
     assert (stopped["state"], stopped["resumable"], stopped["lines"]) == ("stopped", True, ["a line"])
     (tmp_path / "run-2").mkdir()
+    write_progress(tmp_path / "run-2", 2**22 + 1, "")
     assert get(runs, "/1/resume", {})[0] == 200
+    started = runs._runs[1].status(None)
+    assert (started["state"], started["phase"]) == ("working", None), "nothing of the process that was killed"
     assert runs._runs[1].process.words == (*process.words, "--resume")
     assert get(runs, "/1/resume", {})[0] == 409, "it goes on"
     runs._runs[1].process.exit_code = 0
-    assert get(runs, "resume", {})[0] == 409, "it was not started here"
+    assert get(runs, "resume", {})[0] == 409, "nothing says how it was started"
     assert get(runs, "learn", {}) == (200, {"run": 2})
+    assert get(runs)[1]["next"] == [1, 2], "a newer run does not hide an older one"
     assert get(runs, "/1/resume", {})[0] == 409, "another run is at work"
 
 
@@ -229,34 +233,44 @@ def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_pa
     (run / "config.json").write_text(json.dumps({"places": places}))
     found = get(runs)[1]
     assert (found["state"], found["usable"]) == ("stopped", False)
-    images = " ".join(f"--{name} {tmp_path}" for name in places)
-    assert found["standing"].endswith(f"that is: qurate adapt {images} --out {run} --resume")
+    assert found["standing"].endswith(
+        f"Continue it here, or in a terminal: qurate adapt --config={run}/config.json --out={run} --resume"
+    )
+    assert found["resumable"]
+    (run / "config.json").write_text(json.dumps({"places": places, "labels": "of a file"}))
+    assert (get(runs)[1]["resumable"], get(runs, "resume", {})[0]) == (False, 409), "the file is not known"
+    (run / "config.json").write_text(json.dumps({"places": places | {"source": str(tmp_path / "gone")}}))
+    assert not get(runs)[1]["resumable"]
     (run / "config.json").write_text(json.dumps({"places": places, "continued_from": str(tmp_path / "before")}))
     (run / "model.json").write_text("{}")
     (run / COMPARISON_FILE).write_bytes(b"")
     found = get(runs)[1]
     assert (found["state"], found["usable"]) == ("stopped", True)
     assert "the comparison is not" in found["standing"]
-    assert found["standing"].endswith(f"qurate adapt --from {tmp_path / 'before'} --out {run} --resume")
+    words = [f"--from={tmp_path / 'before'}", f"--out={run}", "--resume"]
+    assert found["standing"].endswith(f"qurate adapt {' '.join(words)}")
+    assert get(runs, "resume", {}) == (200, {"run": 0})
+    assert runs._runs[0].process.words == tuple(words)
 
 
 def test_a_run_that_another_server_started_is_found_by_its_settings(runs: Any, tmp_path: Path) -> None:
     for name, before in (("run-7", tmp_path / "run"), ("other", tmp_path / "elsewhere")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"continued_from": str(before)}))
-    assert get(runs)[1]["next"] == 1
+    assert get(runs)[1]["next"] == [1]
     assert runs._runs[1].folder == tmp_path / "run-7"
     assert len(runs._runs) == 2
 
 
 def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
-    def write(folder: Path, labels: str) -> None:
+    def write(folder: Path, labels: str, problems: str, **answers: list[str]) -> None:
         folder.mkdir(exist_ok=True)
-        table = pd.DataFrame({"file": [f"{i}.png" for i in range(6)], "label": [*labels], "problem": ""})
-        table.to_csv(folder / "predictions.csv", index=False)
+        files = [f"{i}.png" for i in range(len(labels))]
+        table = pd.DataFrame({"file": files, "label": [*labels], "problem": [*problems], **answers})
+        table.replace(" ", "").to_csv(folder / "predictions.csv", index=False)
 
-    write(tmp_path / "before", "aaabbb")
-    write(tmp_path / "run", "aabbbc")
+    write(tmp_path / "before", "aaabbbaaaa", " " * 8 + "x ")
+    write(tmp_path / "run", "aabbbcbbb ", " " * 9 + "x", answer=[""] * 6 + ["label", "none", "", ""])
     values = {"images": 20, "before": 0.5, "now": 0.7, "low": 0.05, "high": 0.35}
     rows = [(f"improvement_{name}", "", value) for name, value in values.items()]
     pd.DataFrame(rows, columns=["what", "round", "value"]).to_csv(tmp_path / "run" / "metrics.csv", index=False)
@@ -264,6 +278,7 @@ def test_two_runs_side_by_side(runs: Any, tmp_path: Path) -> None:
     (tmp_path / "run" / "config.json").write_text(json.dumps({"continued_from": str(tmp_path / "before")}))
     found = get(runs, "changes")[1]["changes"]
     assert (found["before"], found["now"], found["images"], found["changed"]) == ("before", "run", 6, 2)
+    assert found["left_out"] == {"answered": 2, "problem": 2}
     assert found["improvement"] == values
     assert "so use the new model" in found["words"]
     assert {one["name"]: (one["before"], one["gone"], one["come"], one["now"]) for one in found["classes"]} == {

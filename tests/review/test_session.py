@@ -13,7 +13,7 @@ from qurate.active.answers import AnswerLog, estimate_accuracy
 from qurate.active.strategies import Pool
 from qurate.errors import DataError
 from qurate.review.session import CHOICES, LabelIssue, QueryOptions, Session
-from qurate.runs.continue_from import LEAST_IMAGES
+from qurate.runs.continue_from import LEAST_PER_CLASS
 from qurate.runs.suggestions import Inquiry
 
 N, K = 40, 12
@@ -161,7 +161,7 @@ def test_a_class_that_a_person_adds_is_an_answer_like_any_other(tmp_path: Path) 
     rows = AnswerLog(tmp_path / "labels.csv").rows()
     assert [(row.answer, row.label) for row in rows] == [("label", "<b>mug")] * 3 + [("label", "a")]
     assert session.summary()["added"] == [{"name": "<b>mug", "images": 3}]
-    assert session.summary()["needed"] == LEAST_IMAGES == 3
+    assert session.summary()["needed"] == LEAST_PER_CLASS == 3
     assert session.summary()["answered"] == 4
     assert make_session(tmp_path).added_classes() == {"<b>mug": 3}, "also after a restart"
     assert not {0, 1, 2} & {question.image for question in make_session(tmp_path).questions}
@@ -270,13 +270,28 @@ def test_a_reload_keeps_the_question_until_it_is_answered(tmp_path: Path) -> Non
     assert after["image"] == session.questions[0].image
 
 
-def test_few_classes_are_all_offered(tmp_path: Path) -> None:
+def test_few_classes_are_all_offered_and_a_key_keeps_its_meaning(tmp_path: Path) -> None:
     session = make_session(tmp_path)
     pool = replace(session.inquiry.pool, probabilities=session.inquiry.pool.probabilities[:, :10])
     few = Session(replace(session.inquiry, pool=pool, classes=tuple("abcdefghij")), session.log, session.options)
     question = few.next_question("tab")
     assert question is not None
-    assert sorted(choice["label"] for choice in question["choices"]) == list(range(10))
+    assert [choice["label"] for choice in question["choices"]] == list(range(10))
+    assert [choice["probability"] for choice in question["choices"]] == pool.probabilities[question["image"]].tolist()
+
+
+def test_a_server_that_starts_again_goes_on_with_what_is_left_of_the_questions(tmp_path: Path) -> None:
+    first = make_session(tmp_path, count=10, share=0.3)
+    for question in first.questions[:4]:
+        first.answer([{"image": question.image, "answer": "none"}])
+    again = make_session(tmp_path, count=10, share=0.3)
+    assert len(again.questions) == 6
+    drawn = [{one.image for one in part if one.asker == "random"} for part in (first.questions[4:], again.questions)]
+    assert drawn[0] == drawn[1] != set()
+    again.answer([{"image": 19, "answer": "none"}])  # nobody asked about it
+    for question in again.questions:
+        again.answer([{"image": question.image, "answer": "none"}])
+    assert len(make_session(tmp_path, count=10, share=0.3).questions) == 10
 
 
 def test_the_summary_says_what_the_answers_are_worth(tmp_path: Path) -> None:

@@ -470,6 +470,25 @@ def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -
         qurate.load(tmp_path / "model.pt")
     with pytest.raises(ModelError, match="got a path that does not exist"):
         qurate.load(tmp_path / "nowhere")
+    places = {
+        "images": ("cat/1.JPG", "a folder of images. 'qurate adapt' makes a run"),
+        "begun": ("config.json", "an unfinished run. 'qurate open .*begun' shows how far it is, and continues it"),
+        "strange": ("x.txt", "a folder. 'qurate adapt' makes a run, in the folder that `out` names"),
+    }
+    for name, (file, says) in places.items():
+        (tmp_path / name / file).parent.mkdir(parents=True)
+        (tmp_path / name / file).write_text('{"qurate": "0"}')
+        with pytest.raises(ModelError, match=f"got {says}"):
+            qurate.load(tmp_path / name)
+    (tmp_path / "runs" / "good").mkdir(parents=True)
+    for file in ("model.json", "model.safetensors"):
+        (tmp_path / "runs" / "good" / file).touch()
+    with pytest.raises(ModelError, match=r"got a folder with runs in it: 'good'. Give one of these"):
+        qurate.load(tmp_path / "runs")
+    with pytest.raises(ModelError, match=r"got a path that does not exist. Runs beside it: 'good'"):
+        qurate.load(tmp_path / "runs" / "god")
+    with pytest.raises(ModelError, match=r"got a file in a run. Give the run itself: .*good"):
+        qurate.load(tmp_path / "runs" / "good" / "model.safetensors")
     (tmp_path / "model.json").write_text('{"format": "onnx"}')
     with pytest.raises(ModelError, match="format must be 'qurate-model-1', got 'onnx'"):
         qurate.load(tmp_path)

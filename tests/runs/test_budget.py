@@ -15,7 +15,7 @@ from qurate.networks import backbone_names
 from qurate.networks.backbone_names import OFFLINE_BACKBONES
 from qurate.runs import budget, workload
 from qurate.runs.adapt import resolve, run_adaptation
-from qurate.runs.budget import Budget, Candidate, RunPlan, list_candidates
+from qurate.runs.budget import BackboneChoice, Budget, RunPlan, list_choices
 from qurate.runs.options import check_options
 from qurate.runs.pipeline import NO_TIME
 from qurate.runs.setup import RunOutcome
@@ -61,7 +61,8 @@ class Simulation:
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """42 images, three backbones of 2, 1 and 0.5 seconds per image, and folds that are trained one by one."""
     weights = save_weights(tmp_path / "w.safetensors")
-    monkeypatch.setattr(budget, "list_candidates", lambda: [Candidate(name, weights) for name in (LARGE, USUAL, TINY)])
+    choices = [BackboneChoice(name, weights) for name in (LARGE, USUAL, TINY)]
+    monkeypatch.setattr(budget, "list_choices", lambda: choices)
     monkeypatch.setattr(budget, "SMALL", TINY)
     monkeypatch.setattr(budget, "COSTS", {LARGE: 2.0, USUAL: 1.0, TINY: 0.5, OTHER: 0.8})
     monkeypatch.setattr(budget, "WIDTHS", {LARGE: 96, USUAL: 96, TINY: 96, OTHER: 64})
@@ -133,22 +134,23 @@ def test_embeddings_in_the_cache_cost_nothing(given: dict[str, Any]) -> None:
 def test_a_download_for_the_trial_counts_no_more(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, seconds: float, backbone: str
 ) -> None:
-    absent = [Candidate(name, weights_of(given), 500) for name in (LARGE, USUAL, TINY)]  # all have the same weights
-    monkeypatch.setattr(budget, "list_candidates", lambda: absent)
+    # all have the same weights
+    absent = [BackboneChoice(name, weights_of(given), 500) for name in (LARGE, USUAL, TINY)]
+    monkeypatch.setattr(budget, "list_choices", lambda: absent)
     assert plan_of(given, seconds, Simulation())[0] == backbone
 
 
 def test_only_what_is_absent_is_downloaded_and_only_once(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, absent = Candidate(USUAL, weights_of(given)), Candidate(OTHER, "pretrained", 50)
-    both = Candidate(f"{USUAL}+{OTHER}", f"{here.weights}+pretrained", 50)
-    monkeypatch.setattr(budget, "list_candidates", lambda: [both, absent, here])
+    here, absent = BackboneChoice(USUAL, weights_of(given)), BackboneChoice(OTHER, "pretrained", 50)
+    both = BackboneChoice(f"{USUAL}+{OTHER}", f"{here.weights}+pretrained", 50)
+    monkeypatch.setattr(budget, "list_choices", lambda: [both, absent, here])
     simulation = Simulation()
     chosen = budget_of(given, 10_000, simulation)
     assert chosen.choose().backbone == both.name
     assert simulation.line("embeds").startswith(f"Measured: {USUAL}")  # not absent because of its partner
-    plans = [RunPlan(candidate, True, 1500, 8) for candidate in (both, absent, here)]
+    plans = [RunPlan(choice, True, 1500, 8) for choice in (both, absent, here)]
     found = [chosen.estimate(plan).embedding for plan in plans]
     assert found == pytest.approx([26 + 0.8 * 42 + 10, 0.8 * 42 + 10, 26])  # 16 images were embedded in the trial
     chosen.settle()
@@ -225,6 +227,7 @@ def test_slow_embedding_gives_up_the_comparison_when_it_is_over(
     assert simulation.line("took longer than expected").startswith("Embedding took longer than expected, so the run")
     assert settings_of(tmp_path / "run")["check_helping"] is False
     assert model.comparison is None
+    assert model.no_comparison == NO_TIME, "nobody switched it off"
     options = {"backbone": USUAL, "weights": weights_of(given), "compare": False}
     run(given, Simulation(), **options, out=tmp_path / "again")
     assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "again")
@@ -302,15 +305,13 @@ def test_limits_that_cannot_be_are_refused(given: dict[str, Any], options: dict[
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_candidates_are_what_is_here_or_can_be_downloaded(monkeypatch: pytest.MonkeyPatch, online: bool) -> None:
+def test_choices_are_what_is_here_or_can_be_downloaded(monkeypatch: pytest.MonkeyPatch, online: bool) -> None:
     monkeypatch.setattr(
         backbone_names, "offline_is_installed", lambda name: name.partition(".")[0] in OFFLINE_BACKBONES
     )
     monkeypatch.setattr(backbone_names, "is_downloaded", lambda name: False)
     monkeypatch.setattr(backbone_names, "hub_answers", lambda: online)
-    found = [
-        (each.name.replace("timm/tf_efficientnet_", ""), each.weights, each.megabytes) for each in list_candidates()
-    ]
+    found = [(each.name.replace("timm/tf_efficientnet_", ""), each.weights, each.megabytes) for each in list_choices()]
     downloads = [
         ("timm/vit_base_patch14_dinov2.lvd142m@224", "pretrained", 346),
         ("timm/vit_small_patch14_dinov2.lvd142m@224", "pretrained", 88),

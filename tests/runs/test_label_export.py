@@ -19,7 +19,7 @@ from qurate.active.answers import AnswerLog, read_answers
 from qurate.data.own_images import read_labeled
 from qurate.errors import ConfigError, QurateError, RunError
 from qurate.runs.files import LabelFormat
-from qurate.runs.label_export import MARK, export_labels, free_name
+from qurate.runs.label_export import MARK, export_labels, safe_name
 from qurate.runs.model import AdaptedModel, load
 from qurate.runtime.tables import read_csv, to_csv
 
@@ -290,7 +290,7 @@ def test_a_class_called_none_keeps_its_folder(run: Path, tmp_path: Path) -> None
 def test_equal_names_of_files_and_classes_get_numbers() -> None:
     taken: set[str] = set()
     wanted = ["a", "A", "a", "a-2", ".hidden", " x. ", "", "ä" * 300, "\ud800", "con/aux"]
-    names = [free_name(name, taken) for name in wanted]
+    names = [safe_name(name, taken) for name in wanted]
     assert names[:6] == ["a", "A-2", "a-3", "a-2-2", "_hidden", "_x"]
     assert len({name.casefold() for name in names}) == len(names)
     assert all(len(name.encode()) <= 210 and name.strip(". ") for name in names)

@@ -20,8 +20,8 @@ from qurate.runs.label_issues import (
     label_issue_table,
     leave_one_out,
     rank_label_issues,
+    read_label_issues,
 )
-from qurate.runs.suggested import read_label_issues
 from qurate.runtime.tables import to_csv
 
 

@@ -165,6 +165,8 @@ def test_the_score_of_belonging_is_kept_and_asked_where_not_all_images_can_belon
     monkeypatch.setattr("qurate.runs.model.known_probability", lambda known: torch.zeros(len(known)))
     table = qurate.load(saved).predict(tmp_path / "a.png", precision=0.3)
     assert (table["label"][0] == "") == is_asked
+    named = table.assign(label="blue")
+    assert qurate.load(saved).expected_precision(named) == pytest.approx(0 if is_asked else table["probability"][0])
     for name, value in (("highest_share", 1.5), ("share", "many")):
         about = json.loads((saved / "model.json").read_text())["novelty"]
         change(saved, novelty=about | {name: value})

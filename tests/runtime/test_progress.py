@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from qurate.runtime import progress
-from qurate.runtime.progress import PhaseBars, follow, say_pace
+from qurate.runtime.progress import PhaseBars, follow, say_pace, seconds_left
 
 
 def show_a_run(console: Console) -> None:
@@ -54,21 +54,36 @@ def test_a_long_phase_has_a_line_now_and_then_with_its_pace(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("done", "left", "seconds", "said"),
+    ("done", "first", "seconds", "later", "left"),
     [
-        (0, 10, 5.0, ""),
-        (10, 10, 0.5, ""),
-        (10, 10, 4.0, "2.5 per second, 4 s left"),
-        (640, 6400, 10.0, "64 per second, 2 min left"),
-        (100, 99_900, 20.0, "5.0 per second, 5.5 h left"),
+        (0, 0, 5.0, 0.0, None),
+        (10, 0, 0.5, 9.0, None),
+        (10, 0, 4.0, 0.0, 4.0),
+        (15, 10, 4.0, 0.0, 4.0),  # it was resumed
+        (10, 0, 4.0, 56.0, 60.0),
+        (0, 0, 0.0, 75.0, 75.0),  # its own time is in it
+        (10, 10, 5.0, 75.0, None),
     ],
 )
-def test_a_pace_is_said_once_there_is_one(done: int, left: int, seconds: float, said: str) -> None:
-    assert say_pace(done, left, seconds) == said
+def test_the_time_left_is_known_once_something_is_done_or_expected(
+    done: int, first: int, seconds: float, later: float, left: float | None
+) -> None:
+    assert seconds_left(done, 20, first, seconds, later) == left
 
 
-def test_the_time_left_counts_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert say_pace(10, 10, 4.0, later=56.0) == "2.5 per second, 60 s left"
+@pytest.mark.parametrize(
+    ("rate", "left", "said"),
+    [
+        (2.5, 4.0, "2.5 per second, 4 s left"),
+        (64.0, 100.0, "64 per second, 2 min left"),
+        (5.0, 19_980.0, "5.0 per second, 5.5 h left"),
+    ],
+)
+def test_a_pace_in_words(rate: float, left: float, said: str) -> None:
+    assert say_pace(rate, left) == said
+
+
+def test_the_time_left_counts_what_comes_later() -> None:
     file = io.StringIO()
     with PhaseBars(Console(file=file, force_terminal=True, force_jupyter=False, width=100)) as bars:
         bars.show("writing the results", 0, 1, later=75.0)

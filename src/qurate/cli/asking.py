@@ -60,7 +60,7 @@ def suggest(
     announce_loading(f"choosing {count} images of {run} to label", "pandas", "pandas")
     from qurate.active.answers import LABELS_FILE, AnswerLog
     from qurate.runs.files import PREDICTIONS_FILE
-    from qurate.runs.suggested import read_run_table, read_suggested
+    from qurate.runs.result_tables import read_run_table, read_suggested
     from qurate.runtime.tables import to_csv
 
     if out.resolve() == (run / LABELS_FILE).resolve():

@@ -167,8 +167,10 @@ def predict(
     if strange:
         print_line(f"{strange} of them fit none of the classes; the column `problem` says which.")
     if precision is not None:
-        accepted = int((table["label"] != "").sum())
-        print_line(f"{accepted} of {len(table)} images have a label: about {precision:.0%} of these are right.")
+        accepted, expected = int((table["label"] != "").sum()), model.expected_precision(table)
+        right = f"about {expected:.1%} of these are expected to be right, and {precision:.1%} were asked for"
+        right = right if accepted else f"no prediction is sure enough for {precision:.1%}"
+        print_line(f"{accepted} of {len(table)} images have a label: {right}.")
     print_line(f"The probabilities are {model.calibration}.")
     print_next(NextStep("measure it on labelled images", ("evaluate", str(run), "--labeled", "DIR")))
 
@@ -247,6 +249,7 @@ def export(
     load(run).export(path, force=force)
     print_line(f"Model: {path} (its predictions agree with the run's)")
     print_line(f"How to prepare images for it, and the order of its classes, are in it and in {run / ABOUT_FILE}.")
+    print_next(NextStep("measure the model on labelled images", ("evaluate", str(run), "--labeled", "DIR")))
 
 
 def _export_labels(run: Path, out: Path | None, format: LabelFormat, *, copy: bool, force: bool) -> None:

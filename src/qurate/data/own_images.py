@@ -269,8 +269,25 @@ def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, HashedFil
     if left_out := len(everything) - len(kept):
         images = "1 image is" if left_out == 1 else f"{left_out} images are"
         notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
-    split = split_parts(source, labeled, everything.keep(torch.tensor(kept)))
+    unlabeled = everything.keep(torch.tensor(kept))
+    notes += _copies((source, labeled), unlabeled, contents)
+    split = split_parts(source, labeled, unlabeled)
     return Parts(domains, contents, missing, split, tuple(notes))
+
+
+def _copies(labeled: Sequence[Domain], unlabeled: Domain, contents: Mapping[Path, HashedFile]) -> list[str]:
+    """A sentence on the images that are in the parts more than once, by content, and where to read which they are."""
+    classes: dict[bytes, set[str]] = {contents[path].digest: set() for path in paths_of(unlabeled)}
+    for domain in labeled:
+        for path, label in zip(paths_of(domain), domain.labels.tolist(), strict=True):
+            classes.setdefault(contents[path].digest, set()).add(domain.classes[label])
+    copies = sum(map(len, labeled)) + len(unlabeled) - len(classes)
+    torn = sum(len(names) > 1 for names in classes.values())
+    if not copies:
+        return []
+    are = "1 image is a copy of another" if copies == 1 else f"{copies} images are copies of others"
+    several = f"; {torn} {'has' if torn == 1 else 'have'} more than one class" if torn else ""
+    return [f"{are}, by content{several}. 'qurate check' lists them and says what to do."]
 
 
 def _skipped(name: str, domain: Domain) -> list[str]:

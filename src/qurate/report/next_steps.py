@@ -18,6 +18,14 @@ def steps_after(record: RunRecord | None, run: Path) -> list[NextStep]:
     """
     if record is None:
         return [open_run(run), predict_with(run)]
+    steps, page = _by_outcome(record, run), open_run(run)
+    if record.label_issues.empty:
+        return steps
+    correct = NextStep("correct doubted labels (under Your labels) and answer questions, on a page", page.words)
+    return [correct if step == page else step for step in steps] if page in steps else [steps[0], correct]
+
+
+def _by_outcome(record: RunRecord, run: Path) -> list[NextStep]:
     comparison = record.comparison
     if comparison is not None and comparison.verdict == "harms":
         return [open_run(run), predict_with(run / "baseline")]

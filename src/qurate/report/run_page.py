@@ -279,11 +279,16 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
     doubtful, exemplary = (
         [
             thumbnails.card(
-                file, f"taken for {label}", label, f"{percent(p_c)} sure", f"{short_witness}: {percent(p_f)}"
+                file,
+                f"taken for {label}",
+                label,
+                f"{percent(p_c)} sure",
+                f"{short_witness}: {percent(p_f)}",
+                f"at the end: {last}",
             )
-            for file, label, p_c, p_f in _rows(table, "file", "label", "classifier_prob", "center_prob")
+            for file, label, p_c, p_f, last in _rows(table, "file", "label", "classifier_prob", "center_prob", "last")
         ]
-        for table in _gallery(record.positives)
+        for table in _gallery(record)
     )
     page = render_page(
         "run.html.j2",
@@ -339,9 +344,21 @@ def _pairs(record: RunRecord, thumbnails: Thumbnails) -> list[tuple[str, Thumbna
     return [(name, first(source, name, "source"), first(target, name, "target")) for name in names]
 
 
-def _gallery(positives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The lowest by phi, and of the others the highest of each class in turn."""
-    by_phi = positives.sort_values("phi", kind="stable")
+def _gallery(record: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The lowest by phi, and of the others the highest of each class in turn.
+
+    The classifier is sure of nearly all of them, so phi counts in percent; then come those of which the finished model
+    is least sure, first those for which it names another class. The column `last` says which, or how sure.
+    """
+    now = record.predictions[["file", "label", "probability"]].rename(columns={"label": "now", "probability": "sure"})
+    found = record.positives.merge(now, "left", "file")
+    is_same = found["now"] == found["label"]
+    found = found.assign(
+        last=found["sure"].map(percent).where(is_same, found["now"]),
+        percent=found["phi"].round(2),
+        sure=found["sure"].where(is_same, 0.0),
+    )
+    by_phi = found.sort_values(["percent", "sure"], kind="stable")
     doubtful, rest = by_phi.iloc[:GALLERY], by_phi.iloc[: GALLERY - 1 : -1]
     turn = rest.groupby("label").cumcount()
     return doubtful, rest.assign(turn=turn).sort_values(["turn", "label"], kind="stable").head(GALLERY)

@@ -19,6 +19,7 @@ _HEADLINES = {
     "helps": ("good", "Adaptation helped"),
     "unclear": ("open", "It is not clear whether adaptation helped"),
     "harms": ("bad", "Adaptation looks harmful here"),
+    "same": ("open", "Adaptation changed no prediction"),
 }
 _NOT_COMPARED = (
     "There were too few labelled target images to compare the adapted model with plain training (S+T), which learns "
@@ -67,10 +68,13 @@ def outcome(
         f"different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference can be "
         f"larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
     )
-    return PageOutcome(*_HEADLINES[found.verdict], (estimate, measured, _advice(found)))
+    tone, headline = _HEADLINES[found.verdict if found.disagreement else "same"]
+    return PageOutcome(tone, headline, (estimate, measured, _advice(found)))
 
 
 def _advice(found: BaselineComparison) -> str:
+    if not found.disagreement:
+        return "Both models give every unlabelled image the same class, so it does not matter which of them is used."
     if found.verdict == "helps":
         return "The whole interval is above zero, so use the adapted model."
     if found.verdict == "harms":
@@ -79,8 +83,6 @@ def _advice(found: BaselineComparison) -> str:
             "predictions are in the folder baseline of this run. Or label more images, which `qurate suggest` chooses, "
             "and run again."
         )
-    if not found.disagreement:
-        return "Both models give every unlabelled image the same class, so it does not matter which of them is used."
     return f"The interval includes zero, so this may be chance. {what_to_label(found)} {_meanwhile(found)}"
 
 
@@ -233,8 +235,8 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
     right, before, after = (float(held_out[name].mean()) for name in ("right", "uncalibrated", "probability"))
     return (
         f"On {count(len(held_out), 'labelled target image')} that it was not trained on, the model was right on "
-        f"{percent(right, 1)}, and {percent(before, 1)} sure on average. So its probabilities {scaled} "
-        f"{calibration.temperature:.2f}. It is now {percent(after, 1)} sure of these images.",
+        f"{percent(right, 1)}. It was {percent(before, 1)} sure of them on average, and is {percent(after, 1)} sure "
+        f"since its probabilities were calibrated: the network's logits are divided by {calibration.temperature:.2f}.",
         "The figure shows them in groups. What lies on the line is right as often as the model says.",
     )
 

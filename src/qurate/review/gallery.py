@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.active.strategies import nearest
-from qurate.review.session import CHOICES, Session
+from qurate.review.session import Session
 
 ALIKE = 6
 """Images that are shown beside one: as many of the labelled ones, and of the unlabelled ones."""
@@ -73,14 +73,13 @@ class Gallery:
         return {"answers": [[place[file], row.answer, row.label] for file, row in given.items()]}
 
     def likeness(self, image: int) -> dict[str, Any]:
-        """The likeliest classes of an image, the labelled images most like it, and the unlabelled ones.
+        """The classes with a key, as in a question, the labelled images most like it, and the unlabelled ones.
 
         Labelled are the examples of the run, and images that were given a class by an answer.
 
         Args:
             image: Its number.
         """
-        values, labels = (row := self._inquiry.pool.probabilities[image]).topk(min(CHOICES, len(row)))
         own = F.normalize(self._features[image], dim=0)
         cosines = self._features @ own / self._lengths
         cosines[image] = -2.0
@@ -98,7 +97,7 @@ class Gallery:
         found = cosines.topk(min(ALIKE, len(cosines) - 1))
         alike = zip(found.indices.tolist(), found.values.tolist(), strict=True)
         return {
-            "choices": [{"label": k, "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)],
+            "choices": self._session.choices(image),
             "labeled": labeled[:ALIKE],
             "alike": [{"image": other, "cosine": cosine} for other, cosine in alike],
         }

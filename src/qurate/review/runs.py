@@ -22,14 +22,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from qurate.config import read_settings
 from qurate.data.checks import check_data
 from qurate.data.images import OnProgress
 from qurate.errors import QurateError
 from qurate.review.app import HANDLERS, ReviewPage, is_number, read_body
 from qurate.review.changes import describe_changes, run_before, runs_after
 from qurate.review.guard import Guard
-from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE, REPORT_FILE
+from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import PARTS as IMAGE_PARTS
 from qurate.runs.image_sources import choose_places
@@ -50,8 +49,8 @@ OWN = ("status", "report", "learn", "changes", "resume", *PARTS)
 """What is answered about a run before its model is loaded."""
 CHECK_SECONDS = 20.0
 """Time in which images are looked at while a person types. Our choice."""
-MOST_LETTERS = 4096
-"""Of a path."""
+LONGEST_PATH = 4096
+"""Letters of a path that a person types."""
 MOST_SAID = 4000
 """Bytes of the end of what a process printed that are shown."""
 _REPORT_HEADERS = {
@@ -118,11 +117,13 @@ class OpenRun:
     def status(self, load: Load) -> dict[str, Any]:
         """How far the run is: its state is 'working', 'finished', 'stopped' or 'absent'; loads what is finished."""
         progress = read_progress(self.folder / PROGRESS_FILE)
+        if progress is not None and not progress["alive"]:  # of a process that was killed
+            progress = None
         code = None if self.process is None else self.process.exit_code
         works = self.process is not None and code is None
         has_model = is_file(file_of(self.folder, ABOUT_FILE))
         is_pending = is_file(self.folder / COMPARISON_FILE)
-        if works or (progress is not None and progress["alive"] and code is None):
+        if works or (progress is not None and code is None):
             state = "working"
         elif has_model and not is_pending:
             state = "finished"
@@ -139,7 +140,7 @@ class OpenRun:
             "folder": str(self.folder),
             "state": state,
             "standing": "" if state in ("working", "finished") else self._standing(),
-            "resumable": state == "stopped" and self.process is not None,
+            "resumable": state == "stopped" and bool(self.continuing()),
             "usable": has_model,
             "has_report": is_file(file_of(self.folder, REPORT_FILE)),
             "ready": self.page is not None,
@@ -150,20 +151,29 @@ class OpenRun:
     def _standing(self) -> str:
         if not self.folder.is_dir():
             return "Nothing was written." if self.process is not None else f"There is no run in {self.folder}."
-        standing = RunFolder(self.folder).standing().replace("`resume=True`", "--resume")
-        command = "" if self.process is not None or "--resume" not in standing else self._resuming()
-        return f"{standing} With the other options that it had, if any, that is: {command}" if command else standing
+        standing = RunFolder(self.folder).standing()
+        if words := self.continuing():
+            again = f"Continue it here, or in a terminal: {NextStep('', ('adapt', *words)).command}"
+            return standing.replace("Re-run the command with `resume=True` to continue.", again)
+        return standing.replace("`resume=True`", "--resume")
 
-    def _resuming(self) -> str:
-        """The command that continues the run, as far as its settings tell; empty where they do not."""
+    def continuing(self) -> list[str]:
+        """What continues the run, after `qurate adapt`; empty where its settings do not tell that."""
+        if self.process is not None:
+            words = [word for word in self.process.words if word != "--resume"]
+            return [*words, "--resume"] if self.folder.is_dir() else words
+        kept = RunFolder(self.folder)
         try:
-            places = choose_places(read_settings(file_of(self.folder, CONFIG_FILE)), {})
+            settings = kept.kept_settings()
+            choose_places(settings, {})  # refused where the images are gone
         except QurateError:
-            return ""
-        before = run_before(self.folder)
-        given = {name: getattr(places, name) for name in IMAGE_PARTS} if before is None else {"from": before}
-        words = [word for name, place in given.items() for word in (f"--{name}", str(place))]
-        return NextStep("", ("adapt", *words, "--out", str(self.folder), "--resume")).command
+            return []
+        if settings is None:
+            return []
+        before, out = settings.get("continued_from"), [f"--out={self.folder}", "--resume"]
+        if isinstance(before, str) and before:
+            return [f"--from={before}", *out]
+        return [] if settings.get("labels") else [f"--config={kept.kept_config}", *out]  # whose file is not known
 
     def _model_time(self) -> int | None:
         """When the model was written; the comparison of a run writes it again."""
@@ -283,13 +293,13 @@ class OpenRuns:
         return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
 
     async def status(self, request: Request) -> Response:
-        """How far a run is, and which run learned from the answers about it."""
+        """How far a run is, and which runs learned from the answers about it, the newest last."""
         run = self._run(request)
         assert run is not None
 
         def look() -> dict[str, Any]:
             numbers = list(dict.fromkeys(self.add(one) for one in (*runs_after(run.folder), *self._learning(run))))
-            return {**run.status(self._load), "next": numbers[-1] if numbers else None}
+            return {**run.status(self._load), "next": numbers}
 
         return await _reply(look)
 
@@ -338,16 +348,15 @@ class OpenRuns:
         return await _reply(partial(self._start, choose))
 
     async def resume(self, request: Request) -> Response:
-        """Continue a run that was started here and has stopped."""
+        """Continue a run that has stopped."""
         run = self._run(request)
         assert run is not None
         await read_body(request)
 
         def choose() -> tuple[Path, Sequence[str]]:
-            if run.process is None:
-                raise HTTPException(409, "the run was not started here")
-            words = [word for word in run.process.words if word != "--resume"]
-            return run.folder, [*words, "--resume"] if run.folder.is_dir() else words
+            if not run.status(self._load)["resumable"]:
+                raise HTTPException(409, "the run has not stopped, or its settings do not say how to continue it")
+            return run.folder, run.continuing()
 
         return await _reply(partial(self._start, choose))
 
@@ -420,7 +429,7 @@ class _TooLongError(QurateError, RuntimeError):
 
 def _folder(text: object) -> Path | None:
     """What a person typed as a place; None where it is empty or can be none."""
-    if not isinstance(text, str) or not text.strip() or len(text) > MOST_LETTERS or "\0" in text:
+    if not isinstance(text, str) or not text.strip() or len(text) > LONGEST_PATH or "\0" in text:
         return None
     try:
         return Path(text.strip()).expanduser()

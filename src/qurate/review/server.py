@@ -20,9 +20,9 @@ from qurate.review.runs import OpenRuns
 from qurate.review.session import LabelIssue, QueryOptions, Session
 from qurate.runs.files import EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
+from qurate.runs.label_issues import read_label_issues
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
-from qurate.runs.suggested import read_label_issues
 from qurate.runs.suggestions import look_at, read_run_images
 from qurate.runtime.paths import list_some
 from qurate.runtime.tables import TableError, read_csv

@@ -16,7 +16,8 @@ from qurate.active.answers import AccuracyEstimate, Answer, AnswerLog, current_a
 from qurate.active.strategies import QueryStrategy, RandomStrategy, label_support
 from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.errors import DataError
-from qurate.runs.continue_from import LEAST_IMAGES
+from qurate.runs.continue_from import LEAST_PER_CLASS
+from qurate.runs.improvement import LEAST_RANDOM
 from qurate.runs.suggestions import Inquiry, Question
 
 CHOICES = 9
@@ -28,8 +29,8 @@ BORDER_SHARE = 0.2
 query strategy does not ask for. Our choice: one in five, as of those that are drawn at random."""
 MOST_DISAGREEMENTS = 50
 """Images with different answers that are listed."""
-MOST_LETTERS = 60
-"""Of the name of a person."""
+LONGEST_NAME = 60
+"""Letters of the name of a person."""
 HELD = 60.0
 """Seconds for which a question that one tab shows is not given to another. Our choice."""
 
@@ -71,17 +72,22 @@ class Session:
         self.questions: list[Question] = []
         self._held: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()  # for these two; never held while the disk is asked
-        self.ask_more()
+        answered = sum(row.asked != "check" for row in self._new_answers().values())
+        self.ask_more(options.count - answered % options.count)  # what an earlier server left of its last questions
 
-    def ask_more(self) -> int:
-        """Add questions about images that have neither an answer nor a question; how many were added."""
+    def ask_more(self, count: int | None = None) -> int:
+        """Add questions about images that have neither an answer nor a question; how many were added.
+
+        Args:
+            count: How many at most; as the options say unless given.
+        """
         answers = self.log.current()
         with self._lock:
             known = {question.image for question in self.questions}
             placeholder = Answer("", "", "", "none", "", "", "")  # so that an image is not asked about twice
             waiting = {self.inquiry.files[image]: placeholder for image in known}
             drawn = self.inquiry.draw(
-                self.options.count,
+                self.options.count if count is None else count,
                 self.options.asker,
                 random_share=self.options.random_share,
                 seed=self.options.seed,
@@ -114,16 +120,23 @@ class Session:
             self._held = {image: held for image, held in self._held.items() if held[0] != tab}
             question = order[0]
             self._held[question.image] = (tab, now)
-        row = self.inquiry.pool.probabilities[question.image]
-        values, labels = row.topk(len(row) if len(row) <= FEW_CLASSES else CHOICES)
         return {
             "image": question.image,
             "file": self.inquiry.files[question.image],
             "asker": question.asker,
             "why": question.why,
-            "choices": [{"label": k, "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)],
+            "choices": self.choices(question.image),
             "following": [question.image for question in order[1:3]],
         }
+
+    def choices(self, image: int) -> list[dict[str, Any]]:
+        """The classes with a key, in the order of the keys, and their probabilities for an image.
+
+        Few classes keep their own order, so that a key always means the same class; of many, the likeliest come first.
+        """
+        row = self.inquiry.pool.probabilities[image]
+        labels = range(len(row)) if len(row) <= FEW_CLASSES else row.topk(CHOICES).indices.tolist()
+        return [{"label": k, "probability": float(row[k])} for k in labels]
 
     def answer(self, given: Sequence[Mapping[str, Any]], by: object = "") -> str:
         """Save answers that were given at once.
@@ -206,7 +219,8 @@ class Session:
             "relabeled": sum(one["said"] not in ("", one["given"]) for one in self.label_issues()),
             "left": len(self._open()),
             "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],
-            "needed": LEAST_IMAGES,
+            "needed": LEAST_PER_CLASS,
+            "random_needed": LEAST_RANDOM,
             "estimate": self.estimate()._asdict(),
             "damaged": self.log.damaged,
             "disagreements": self._disagreements(),
@@ -313,6 +327,6 @@ def _check_person(name: object) -> str:
     Raises:
         DataError: If it is none.
     """
-    if not isinstance(name, str) or len(name) > MOST_LETTERS or not all(map(str.isprintable, name)):
-        raise DataError(f"the name of who answers must be one line of at most {MOST_LETTERS} letters.")
+    if not isinstance(name, str) or len(name) > LONGEST_NAME or not all(map(str.isprintable, name)):
+        raise DataError(f"the name of who answers must be one line of at most {LONGEST_NAME} letters.")
     return name.strip()

@@ -116,7 +116,15 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         folder=folder,
         message=kept or setup.message,
         limit=limit,
+        cut_short=_was_cut_short(given),
     )
+
+
+def _was_cut_short(given: Mapping[str, Any]) -> bool:
+    """Whether a run that is resumed has no comparison because of the time limit that it was started with."""
+    if not given.get("resume") or "out" not in given:
+        return False
+    return (RunFolder(given["out"]).kept_settings() or {}).get("cut_short") is True
 
 
 _OF_BACKBONE = ("backbone", "weights", "image_size", "pooling")

@@ -61,7 +61,7 @@ class OverTime(QurateError, RuntimeError):  # noqa: N818  # caught by the pipeli
 
 
 @dataclass(frozen=True)
-class Candidate:
+class BackboneChoice:
     """A backbone, or several, that a plan may have.
 
     Args:
@@ -80,16 +80,16 @@ class Candidate:
         return list(zip(map(str, parse_backbones(self.name)), weights_of(self.name, self.weights), strict=True))
 
 
-def list_candidates() -> list[Candidate]:
+def list_choices() -> list[BackboneChoice]:
     """The backbones that are ready here or can be downloaded, the best first; the last is `SMALL`, where it can be."""
     found = [
-        Candidate(row.name, find_weights(row.name, "auto"), 0 if row.ready else row.megabytes)
+        BackboneChoice(row.name, find_weights(row.name, "auto"), 0 if row.ready else row.megabytes)
         for row in list_available()[0]
     ]
-    both = [candidate for candidate in found if candidate.name in JOINED]
+    both = [choice for choice in found if choice.name in JOINED]
     if len(both) == len(JOINED):
         name = "+".join(JOINED)
-        joined = Candidate(name, find_weights(name, "auto"), sum(each.megabytes for each in both))
+        joined = BackboneChoice(name, find_weights(name, "auto"), sum(each.megabytes for each in both))
         found.insert(found.index(both[-1]) + 1, joined)
     if found[0].name == RECOMMENDED[0].name:
         found.insert(0, replace(found[0], name=SMALL))
@@ -100,7 +100,7 @@ def list_candidates() -> list[Candidate]:
 class RunPlan:
     """What a run computes: backbone, comparison with S+T or not, steps before selection, most rounds (0 for none)."""
 
-    candidate: Candidate
+    backbone: BackboneChoice
     compare: bool
     steps: int
     rounds: int
@@ -112,11 +112,17 @@ class RunPlan:
             training=replace(setup.config.training, steps=self.steps),
             selection=replace(setup.config.selection, rounds=self.rounds or setup.config.selection.rounds),
         )
-        name, weights = self.candidate.name, self.candidate.weights
-        return replace(setup, config=config, backbone=name, weights=weights, compare=self.compare)
+        return replace(
+            setup,
+            config=config,
+            backbone=self.backbone.name,
+            weights=self.backbone.weights,
+            compare=self.compare,
+            cut_short=setup.compare and not self.compare,
+        )
 
     def __str__(self) -> str:
-        return describe_choice(self.candidate.name, self.steps, self.rounds, self.compare)
+        return describe_choice(self.backbone.name, self.steps, self.rounds, self.compare)
 
 
 def describe_choice(backbone: str, steps: int, rounds: int, compare: bool) -> str:
@@ -166,25 +172,25 @@ class Budget:
         self._image: dict[str, float] = {}  # seconds of each
         self._training: dict[int, TrainingSpeed] = {}  # by width
         is_chosen = "backbone" not in self._limit.kept
-        self._candidates = list_candidates() if is_chosen else [Candidate(setup.backbone, setup.weights)]
+        self._choices = list_choices() if is_chosen else [BackboneChoice(setup.backbone, setup.weights)]
         self._plans = self._list_plans()
         self._plan, self._place = self._plans[0], 0
         self._is_last = False  # nothing quicker is left
         self._widths = dict(WIDTHS)
-        alone = [candidate for candidate in self._candidates if len(candidate.members) == 1]
-        self._megabytes = {candidate.name: candidate.megabytes for candidate in alone}  # still to download
+        alone = [choice for choice in self._choices if len(choice.members) == 1]
+        self._megabytes = {choice.name: choice.megabytes for choice in alone}  # still to download
 
     def _list_plans(self) -> list[RunPlan]:
         """All plans, the best first."""
-        usual = [candidate for candidate in self._candidates if candidate.name != SMALL] or self._candidates
-        small = [plan for candidate in self._candidates[len(usual) :] for plan in self._variants(candidate)]
-        return [*(self._variants(candidate)[0] for candidate in usual), *self._variants(usual[-1])[1:], *small]
+        usual = [choice for choice in self._choices if choice.name != SMALL] or self._choices
+        small = [plan for choice in self._choices[len(usual) :] for plan in self._variants(choice)]
+        return [*(self._variants(choice)[0] for choice in usual), *self._variants(usual[-1])[1:], *small]
 
-    def _variants(self, candidate: Candidate) -> list[RunPlan]:
+    def _variants(self, choice: BackboneChoice) -> list[RunPlan]:
         """The plans of a backbone: whole, short, and without a comparison too; what was given stays."""
         config, kept = self._setup.config, self._limit.kept
         rounds = 0 if config.selection.selector.name == "none" else config.selection.rounds
-        plans = [RunPlan(candidate, self._setup.compare, config.training.steps, rounds)]
+        plans = [RunPlan(choice, self._setup.compare, config.training.steps, rounds)]
         if not {"steps", "rounds"} & kept:
             steps, rounds = min(plans[-1].steps, SHORT_STEPS), min(plans[-1].rounds, SHORT_ROUNDS)
             plans.append(replace(plans[-1], steps=steps, rounds=rounds))
@@ -210,7 +216,7 @@ class Budget:
 
     def choose_again(self) -> RunSetup:
         """After `OverTime` while embedding: the next plan that fits, or else the quickest."""
-        for name, _ in self._plan.candidate.members:
+        for name, _ in self._plan.backbone.members:
             self._note_download(name)
         self._measure()
         rest = self._plans[self._place + 1 :] or [self._plan]
@@ -222,7 +228,7 @@ class Budget:
         """After embedding: the plan, or less of it where too little time is left for all of it."""
         self._missing = dict.fromkeys(self._missing, 0)
         self._frozen.clear()  # they take memory, and are of no more use
-        ways = self._variants(self._plan.candidate)
+        ways = self._variants(self._plan.backbone)
         ways = ways[ways.index(self._plan) :]
         found = next((way for way in ways if self._fits(self.estimate(way).total)), ways[-1])
         if found == self._plan:
@@ -232,8 +238,8 @@ class Budget:
     def estimate(self, plan: RunPlan) -> Estimate:
         """How long a plan takes from now on."""
         config = plan.apply(self._setup).config
-        speed = self._training[self._width(plan.candidate)]
-        missing = [name for name, _ in plan.candidate.members if self._missing[name]]
+        speed = self._training[self._width(plan.backbone)]
+        missing = [name for name, _ in plan.backbone.members if self._missing[name]]
         embedding = sum(self._missing[name] * self._image[name] for name in missing)
         embedding += sum(self._megabytes.get(name, 0) for name in missing) / MEGABYTES_PER_SECOND
         labels = self._split.target_labeled.labels
@@ -250,7 +256,7 @@ class Budget:
 
         Raises `OverTime` once the speed of the images shows that the plan cannot end in time.
         """
-        members = [name for name, _ in self._plan.candidate.members]
+        members = [name for name, _ in self._plan.backbone.members]
         expected = self.estimate(self._plan)
         rest = expected.total - expected.embedding
         first, second = dict[int, int](), dict[int, tuple[int, float]]()  # reports on each backbone
@@ -333,7 +339,7 @@ class Budget:
     def _options(self, plan: RunPlan) -> str:
         """The options that stand for a plan."""
         config = self._setup.config
-        words = [f"--backbone {plan.candidate.name}"] if "backbone" not in self._limit.kept else []
+        words = [f"--backbone {plan.backbone.name}"] if "backbone" not in self._limit.kept else []
         words += ["--no-compare"] if self._setup.compare and not plan.compare else []
         words += [f"--steps {plan.steps}"] if plan.steps != config.training.steps else []
         words += [f"--rounds {plan.rounds}"] if plan.rounds not in (0, config.selection.rounds) else []
@@ -341,7 +347,7 @@ class Budget:
 
     def _measure(self) -> None:
         """Count what the cache lacks, and time what was not timed before."""
-        members = dict(member for candidate in self._candidates for member in candidate.members)
+        members = dict(member for choice in self._choices for member in choice.members)
         absent = {name for name, megabytes in self._megabytes.items() if megabytes}
         for name, weights in members.items():
             if name not in absent and name not in self._frozen:
@@ -359,7 +365,7 @@ class Budget:
                 self._image = {name: unit * COSTS[name] for name in known}
             self._image |= {name: self._time_embedding(name) for name in members if name not in COSTS}
         self._image = dict.fromkeys(members, 0.0) | self._image
-        for width in map(self._width, self._candidates):
+        for width in map(self._width, self._choices):
             if width not in self._training:
                 self._training[width] = self._time_training(width)
 
@@ -382,8 +388,8 @@ class Budget:
         device = self._setup.config.execution.device
         return find_missing(self._paths, self._frozen[name], cache=self._setup.cache, device=device)
 
-    def _width(self, candidate: Candidate) -> int:
-        return sum(self._widths[name] for name, _ in candidate.members)
+    def _width(self, choice: BackboneChoice) -> int:
+        return sum(self._widths[name] for name, _ in choice.members)
 
     def _time_embedding(self, name: str) -> float:
         """Seconds per image after the first batch; what is embedded stays in the cache."""

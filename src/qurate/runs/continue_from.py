@@ -33,14 +33,14 @@ from qurate.runs.image_sources import read_settings_of, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
-from qurate.runs.suggested import read_run_table
+from qurate.runs.result_tables import read_run_table
 from qurate.runtime.paths import StrPath, list_some, shorten
 from qurate.runtime.tables import is_text, to_csv
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer
 from qurate.selection.pseudo_labels import Positives
 
-LEAST_IMAGES = 3
+LEAST_PER_CLASS = 3
 """Answers that make a new name a class of the run: as many as labelled images of the other classes, mostly. Our
 choice."""
 _NUMBERS = ("reward", "phi", "classifier_prob", "center_prob", "entropy_drop")
@@ -310,7 +310,7 @@ def add_classes(parts: Parts, answers: AnswersFile | None) -> Parts:
         DataError: If a name is none for a class.
     """
     counts = Counter() if answers is None else _new_names(answers, parts)
-    return parts.add_classes(sorted(name for name, images in counts.items() if images >= LEAST_IMAGES))
+    return parts.add_classes(sorted(name for name, images in counts.items() if images >= LEAST_PER_CLASS))
 
 
 def correct_labels(parts: Parts, answers: AnswersFile) -> Parts:
@@ -463,12 +463,12 @@ def _notes_on_classes(
         shown = ", ".join(f"'{shorten(name)}' ({images})" for name, images in sorted(too_few.items())[:3])
         more = f" and {len(too_few) - 3} more" if len(too_few) > 3 else ""
         notes.append(
-            f"labels: {shown}{more} {_are(too_few)} no class of the run, for a new class needs {LEAST_IMAGES} images; "
-            "until then these images count as answered 'none'."
+            f"labels: {shown}{more} {_are(too_few)} no class of the run, for a new class needs {LEAST_PER_CLASS} "
+            "images; until then these images count as answered 'none'."
         )
     if previous is not None and (gone := [name for name in previous.added if name not in parts.split.classes]):
         notes.append(
-            f"labels: {list_some(gone)} {_are(gone)} no class any more, for fewer than {LEAST_IMAGES} answers name "
+            f"labels: {list_some(gone)} {_are(gone)} no class any more, for fewer than {LEAST_PER_CLASS} answers name "
             f"{'it' if len(gone) == 1 else 'them'}.{anew}"
         )
     return notes

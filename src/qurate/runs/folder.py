@@ -231,17 +231,21 @@ class RunFolder:
             said += [f"{file} ({word} {part})" for part, file in alone]
         return list_some(said, 4) or "they are the same under other names"
 
+    @property
+    def kept_config(self) -> Path:
+        """config.json of the unfinished run here; there need not be one."""
+        return (self._replacement.path if self._replacement.unfinished else self.path) / CONFIG_FILE
+
     def kept_settings(self) -> dict[str, Any] | None:
         """config.json of an unfinished run here, or of one whose comparison is unfinished; None where there is none.
 
         Raises:
             RunError: If it is damaged.
         """
-        work = self._replacement.path if self._replacement.unfinished else self.path
-        if not is_file(work / CONFIG_FILE):
+        if not is_file(self.kept_config):
             return None
         try:
-            return read_settings(work / CONFIG_FILE)
+            return read_settings(self.kept_config)
         except ConfigError as error:
             raise RunError(f"{error} Pass `force=True` to start again.") from error
 
@@ -391,7 +395,7 @@ class RunFolder:
 
     def standing(self) -> str:
         """How far the run is, by its files, and how to continue it."""
-        work = self._replacement.path if self._replacement.unfinished else self.path
+        work = self.kept_config.parent
         finished, pending = is_file(work / ABOUT_FILE), is_file(work / COMPARISON_FILE)
         if not is_file(work / CONFIG_FILE) or (finished and not pending):
             return f"Nothing in {self.path} is half done. Re-run the command to begin again."

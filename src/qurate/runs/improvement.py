@@ -21,7 +21,7 @@ from qurate.runtime.randomness import generator
 from qurate.selection.answered import shorten
 from qurate.selection.crossfit import FOLDS, Fold, leave_out
 
-LEAST = 5
+LEAST_RANDOM = 5
 """Answers drawn at random from which on two runs are compared. Our choice."""
 
 
@@ -44,10 +44,10 @@ def measure_improvement(
         return None, "The comparison was switched off."
     if setup.anew:
         return None, "The run started anew, and its plain training (S+T) has learned all answers."
-    if len(chosen) < LEAST:
+    if len(chosen) < LEAST_RANDOM:
         return None, (
             f"{len(chosen) or 'None'} of the new answers with a class {'was' if len(chosen) < 2 else 'were'} drawn at "
-            f"random, and that takes {LEAST}. 'qurate open' draws one in five at random, 'qurate suggest' with "
+            f"random, and that takes {LEAST_RANDOM}. 'qurate open' draws one in five at random, 'qurate suggest' with "
             "--random-share 0.2."
         )
     if not run.has_heads or setup.full is not None:

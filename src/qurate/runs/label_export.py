@@ -19,7 +19,7 @@ from qurate.errors import RunError
 from qurate.runs.files import BASELINE_FOLDER, PREDICTIONS_FILE, LabelFormat
 from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model_json import ABOUT_FILE, read_about
-from qurate.runs.suggested import read_run_table
+from qurate.runs.result_tables import read_run_table
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.paths import StrPath, as_path, is_file, is_folder, list_some, shorten
 from qurate.runtime.tables import is_text
@@ -223,7 +223,7 @@ class _Place:
 
     def add(self, image: Path, folder: str) -> str:
         """Link or copy an image; its path below the root. No two names in a folder are alike but for their suffix."""
-        name = free_name(image.stem, self._taken.setdefault(folder, set())) + image.suffix.lower()
+        name = safe_name(image.stem, self._taken.setdefault(folder, set())) + image.suffix.lower()
         place = self.root / folder / name
         place.parent.mkdir(exist_ok=True)
         if not self._copy:
@@ -241,12 +241,12 @@ class _Place:
         (self.root / name).write_text(content, encoding="utf-8", newline="\n")
 
 
-def free_name(wanted: str, taken: set[str]) -> str:
+def safe_name(wanted: str, taken: set[str]) -> str:
     """A name for a file or folder on any system that is not taken, and is now; upper and lower case are alike.
 
     Example:
         >>> taken: set[str] = set()
-        >>> [free_name(name, taken) for name in ("a/b", "A:B", "..", "x")]
+        >>> [safe_name(name, taken) for name in ("a/b", "A:B", "..", "x")]
         ['a_b', 'A_B-2', '_', 'x']
     """
     is_sound = [(letter.isprintable() or letter in _JOINERS) and letter not in _FORBIDDEN for letter in wanted]
@@ -317,8 +317,8 @@ def _about(row: ImageLabel) -> dict[str, Any]:
 
 def _write_folders(place: _Place, labels: Sequence[ImageLabel], classes: Sequence[str], run: Path) -> list[str]:
     taken: set[str] = set()
-    folders = {name: free_name(name, taken) for name in classes}
-    none = free_name(NO_CLASS, taken)
+    folders = {name: safe_name(name, taken) for name in classes}
+    none = safe_name(NO_CLASS, taken)
     notes = _renamed({**folders, **({NO_CLASS: none} if NO_CLASS not in folders else {})})
     unclear = [row.path for row in labels if not row.label and not row.fits_none]
     for row in labels:

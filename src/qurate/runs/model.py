@@ -322,11 +322,7 @@ class AdaptedModel:
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
-            if self.novelty is not None and self.novelty.sees_unknown:
-                sure_and_known = sure * known_probability(seen.predicted.known)
-            else:
-                sure_and_known = sure
-            taken[taken.clone()] = accept_at_precision(sure_and_known[taken], precision)
+            taken[taken.clone()] = accept_at_precision(self._chances(sure, seen.predicted.known)[taken], precision)
         named = [
             self.classes[label] if accepted or precision is None else ""
             for label, accepted in zip(labels.tolist(), taken.tolist(), strict=True)
@@ -337,6 +333,27 @@ class AdaptedModel:
         found |= {file: ("", math.nan, math.nan, why) for file, why in seen.unreadable.items()}
         rows = [(name, *found[file]) for name, file in names]
         return pd.DataFrame(rows, columns=["file", "label", "probability", "known", "problem"])
+
+    def expected_precision(self, table: pd.DataFrame) -> float:
+        """The share of the labels in a table of `predict` that can be expected to be right; NaN where it has none.
+
+        Args:
+            table: As `predict` gives it, whole: how many of its images fit no class counts.
+        """
+        seen = table[table["probability"].notna()]
+        sure, known = (torch.tensor(seen[name].tolist(), dtype=torch.float32) for name in ("probability", "known"))
+        return float(self._chances(sure, known)[torch.tensor((seen["label"] != "").tolist(), dtype=torch.bool)].mean())
+
+    def _chances(self, sure: Tensor, known: Tensor) -> Tensor:
+        """The probability that each prediction is right: less than that of its class where images fit no class, (N,).
+
+        Args:
+            sure: Of the predicted classes, (N,).
+            known: How well all images of the folder fit any class, (N,).
+        """
+        if self.novelty is None or not self.novelty.sees_unknown:
+            return sure
+        return sure * known_probability(known)
 
     def predict_proba(
         self, images: Images, on_progress: OnProgress | None = None, *, top_k: int | None = None

@@ -87,8 +87,11 @@ STILL_TO_COME = (
     "The comparison with plain training (S+T) was not finished when this page was written. Re-run the command with "
     "--resume to finish it, or with --resume --no-compare to do without."
 )
-
-NO_TIME = "The comparison with plain training (S+T) did not fit the time limit. Adapt again with more time to see it."
+SWITCHED_OFF = "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
+NO_TIME = (
+    "The comparison with plain training (S+T) does not fit the time limit, so it was left out. Adapt again with more "
+    "time to see whether adaptation helps."
+)
 
 
 def describe_shares(config: RunConfig) -> list[str]:
@@ -220,6 +223,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "compared_in": None if setup.continued is None else setup.continued.compared_in,
         "run": to_dict(setup.config),
         **({} if setup.full is None else {"full": to_dict(setup.full)}),
+        **({"cut_short": True} if setup.cut_short else {}),
         **({"added_classes": list(parts.added)} if parts.added else {}),
         **({"corrected_labels": fingerprint_corrections(parts)} if parts.corrected else {}),
     }
@@ -267,9 +271,7 @@ def plan_folds(setup: RunSetup, parts: Parts) -> tuple[Plan, str]:
     if setup.continued is not None:
         why_not = _not_compared_again(setup.continued)
     elif not setup.compare:
-        why_not = (
-            "The comparison with plain training (S+T) was switched off. Adapt again with it to see whether it helps."
-        )
+        why_not = NO_TIME if setup.cut_short else SWITCHED_OFF
     elif is_baseline(setup.config):
         why_not = IS_BASELINE
     else:

@@ -63,6 +63,7 @@ class RunSetup:
         full: How all layers are trained after the head; None if they are not.
         anew: Whether the run starts anew although it is about answers to another one: where its classes differ.
         limit: How long the run may take; backbone, comparison, steps and rounds are then chosen by `runs.budget`.
+        cut_short: Whether a time limit, not a person, decided that there is no comparison.
     """
 
     config: RunConfig
@@ -79,6 +80,7 @@ class RunSetup:
     full: TrainingConfig | None = None
     anew: bool = False
     limit: TimeLimit | None = None
+    cut_short: bool = False
 
     @property
     def continued(self) -> PreviousRun | None:

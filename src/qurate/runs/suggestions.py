@@ -25,7 +25,7 @@ from qurate.runs.files import POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model import AdaptedModel, Looked
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
-from qurate.runs.suggested import MOST_KEPT, SUGGESTED, read_run_table, read_suggested
+from qurate.runs.result_tables import MOST_KEPT, SUGGESTED, read_run_table, read_suggested
 from qurate.runtime.paths import list_some
 from qurate.runtime.validation import LARGEST_SEED, MOST, show
 

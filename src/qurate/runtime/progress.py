@@ -31,14 +31,13 @@ class RateColumn(ProgressColumn):
 
 
 class LeftColumn(ProgressColumn):
-    """Time left of the phase and of what comes after it."""
+    """Time left of the phase and of what comes after it: the field `left`."""
 
     def render(self, task: Task) -> Text:
         """As hours, minutes and seconds, once something is known."""
-        later = task.fields.get("later", 0.0)
-        if task.time_remaining is None and not later:
+        if (left := task.fields.get("left")) is None:
             return Text("-:--:--", style="progress.remaining")
-        seconds = round((task.time_remaining or 0.0) + later)
+        seconds = round(left)
         return Text(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left", style="progress.remaining")
 
 
@@ -47,18 +46,30 @@ def say_rate(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
-def say_pace(done: int, left: int, seconds: float, later: float = 0.0) -> str:
-    """How fast something goes, and how long it and what comes later still take; nothing before a second is over.
+def seconds_left(done: int, total: int, first: int, seconds: float, later: float = 0.0) -> float | None:
+    """Expected seconds of the rest of a phase and of what comes after it; None where nothing is known.
+
+    Args:
+        done: How far the phase is.
+        total: Where it ends.
+        first: How far it was when it began; more than 0 where it was resumed.
+        seconds: Since then. Nothing is known of its speed before a second is over.
+        later: Expected seconds of what comes after it; of this phase too as long as nothing of it is done.
+    """
+    if done > first and seconds >= 1:
+        return seconds * (total - done) / (done - first) + later
+    return later if not done and later else None
+
+
+def say_pace(rate: float, left: float) -> str:
+    """How many steps per second something makes, and how many seconds are left.
 
     Example:
-        >>> say_pace(done=640, left=6400, seconds=10.0)
+        >>> say_pace(64.0, 100.0)
         '64 per second, 2 min left'
     """
-    if seconds < 1 or done < 1:
-        return ""
-    rest = left * seconds / done + later
-    time = f"{rest:.0f} s" if rest < 90 else f"{rest / 60:.0f} min" if rest < 5400 else f"{rest / 3600:.1f} h"
-    return f"{say_rate(done / seconds)} per second, {time} left"
+    time = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+    return f"{say_rate(rate)} per second, {time} left"
 
 
 def say_time(seconds: float) -> str:
@@ -146,9 +157,12 @@ class PhaseBars:
             self._phase, self._began = phase, time.perf_counter()
             self._logged, self._found = self._began, done
             self._progress.reset(self._task, description=phase, total=total, visible=True)
-        self._progress.update(self._task, completed=done, total=total, later=later)
         now = time.perf_counter()
-        pace = say_pace(done - self._found, total - done, now - self._began, later)
+        left = seconds_left(done, total, self._found, now - self._began, later)
+        self._progress.update(self._task, completed=done, total=total, left=left)
+        pace = ""
+        if left is not None and done > self._found:
+            pace = say_pace((done - self._found) / (now - self._began), left)
         if self._notebook is not None:
             full = 24 * done // max(1, total)
             self._notebook.draw(f"{phase} {'█' * full:░<24} {done}/{total}{pace and f', {pace}'}")
@@ -277,12 +291,8 @@ class ProgressFile:
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        took, did = self._written - self._began, self._done - self._found
-        left = None
-        if self._phase and did > 0 and took >= 1:
-            left = took * (self._total - self._done) / did + self._later
-        elif self._phase and not self._done and self._later:
-            left = self._later  # which counts this phase too as long as nothing of it is done
+        took = self._written - self._began
+        left = seconds_left(self._done, self._total, self._found, took, self._later) if self._phase else None
         content = {
             "process": os.getpid(),
             "process_began": process_start(os.getpid()),

@@ -1,9 +1,8 @@
 // The tab Answer: it shows a question, sends the answer, and goes on when the server has confirmed that it is saved.
-import { $, acts, breakable, call, doing as doingAny, element, fileName, isolated, onSummary, percent, picture, plural, save, short, state, undoLast } from "./shared.js";
+import { $, acts, breakable, call, doing as doingAny, element, fileName, isolated, keyOf, onSummary, percent, picture, placeOf, plural, save, short, state, undoLast } from "./shared.js";
 
 const GRID = 30;
 const UNDO = ["undo", "undo-done", "undo-grid", "undo-issues"];
-const FEW = 10; // classes up to which each has a key of its own
 const KEY = `answers ${location.pathname}`; // with the token and the run: another server on this port has other answers
 // A reload keeps these: what was put off, and the question.
 const kept = { tab: crypto.getRandomValues(new Uint32Array(2)).join("-"), later: [], image: null, ...JSON.parse(sessionStorage.getItem(KEY) ?? "{}") };
@@ -65,9 +64,6 @@ async function nextQuestion() {
   showQuestion();
 }
 
-// The classes with a key: few of them in their own order, so that a key keeps its meaning; else the likeliest first.
-const offered = () => state.classes.length <= FEW ? [...own.question.choices].sort((a, b) => a.label - b.label) : own.question.choices;
-
 function showQuestion() {
   const question = own.question;
   show(question ? "one" : "done");
@@ -80,8 +76,8 @@ function showQuestion() {
   $("file").title = question.file;
   $("question").textContent = question.asker === "border" ? "Is it any of your classes?" : "Which class is this?";
   $("why").textContent = question.why;
-  $("choices").replaceChildren(...offered().map(({ label, probability }, i) => {
-    const key = (i + 1) % 10, button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
+  $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
+    const key = keyOf(i), button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
     button.setAttribute("aria-label", `${key}: ${state.classes[label]}, ${percent(probability)}`);
     button.append(
       element("span", { className: "name" }, element("kbd", { textContent: key }), element("b", {}, ...breakable(state.classes[label])), element("span", { textContent: short(probability) })),
@@ -290,7 +286,7 @@ document.addEventListener("keydown", event => {
   const typing = event.target.matches("input[type=text], select");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat || !$("keys").checked) return;
   const one = own.view === "one" && own.question && !$("one").hidden, key = event.key.toLowerCase();
-  const choice = one && /^[0-9]$/.test(key) ? offered()[(Number(key) + 9) % 10] : null;
+  const choice = one ? own.question.choices[placeOf(key)] : null;
   const does = choice ? () => answer("label", choice.label)
     : one && key === "n" ? () => answer("none")
     : one && key === "l" ? later

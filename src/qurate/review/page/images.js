@@ -1,6 +1,6 @@
 // The tab Images: all unlabelled images in a grid of which only the visible part exists, filters, a map with a lasso,
 // and one image large with what it is like. Answers go the way of the tab Answer.
-import { $, acts, breakable, call, doing, element, fileName, isolated, percent, picture, plural, save, short, state, undoLast } from "./shared.js";
+import { $, acts, breakable, call, doing, element, fileName, isolated, keyOf, percent, picture, placeOf, plural, save, short, state, undoLast } from "./shared.js";
 
 const ROWS_BEYOND = 2; // rows of cells that are kept above and below what is seen
 const rows = { count: 0 }; // columns by image: see `rows` in gallery.py; and kind and given, of its answer
@@ -257,10 +257,10 @@ function fill(cell, i, n) {
   const name = said(i), kind = rows.kind[i];
   cell.shown = i;
   cell.name.textContent = name;
-  cell.facts.textContent = kind ? `answered · model ${short(rows.probability[i])}` : `${short(rows.probability[i])}${rows.pseudo[i] >= 0 ? " · trusted" : ""}${rows.flagged.has(i) ? " · fits none" : ""}`;
+  cell.facts.textContent = kind ? `model ${short(rows.probability[i])}` : `${short(rows.probability[i])}${rows.pseudo[i] >= 0 ? " · trusted" : ""}${rows.flagged.has(i) ? " · fits none" : ""}`;
   cell.className = `cell${kind ? ` is-${kind}` : ""}${groups && n && groups.of[view[n - 1]] !== groups.of[i] ? " begins" : ""}`;
   cell.title = `${rows.folder}${rows.file[i]}`;
-  cell.setAttribute("aria-label", `${fileName(rows.file[i])}: ${name}, ${cell.facts.textContent}`);
+  cell.setAttribute("aria-label", `${fileName(rows.file[i])}: ${name}, ${kind ? "answered, " : ""}${cell.facts.textContent}`);
   cell.setAttribute("aria-posinset", n + 1);
   cell.setAttribute("aria-setsize", view.length);
   mark(cell, i, n);
@@ -276,6 +276,7 @@ function drawChosen() {
   for (const name of ["only", "clear", "confirm", "none", "wrong"]) part(name).disabled = !chosen.size;
   part("undo").disabled = !acts.length;
   part("bar").hidden = !chosen.size && !acts.length;
+  part("bar").classList.toggle("idle", !chosen.size);
   nameLabel();
   drawMap();
 }
@@ -388,7 +389,7 @@ async function look(image) {
       element("h1", { id: "one-title", tabIndex: -1 }, ...breakable(said(image))),
       element("p", { textContent: `${facts.join(", ")}.` }),
       element("ol", { className: "likely" }, ...choices.map(({ label, probability }, k) => {
-        const button = element("button", { onclick: () => give([opened], "label", state.classes[label]) }, element("kbd", { textContent: k + 1 }), element("b", {}, ...breakable(state.classes[label])), element("meter", { value: probability }), element("span", { textContent: short(probability) }));
+        const button = element("button", { onclick: () => give([opened], "label", state.classes[label]) }, element("kbd", { textContent: keyOf(k) }), element("b", {}, ...breakable(state.classes[label])), element("meter", { value: probability }), element("span", { textContent: short(probability) }));
         return element("li", {}, button);
       })),
       search,
@@ -407,7 +408,7 @@ async function look(image) {
 const move = by => { const next = view[place.get(opened) + by]; if (next !== undefined) open(next); };
 function pressedInOne(event) {
   if (event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const key = event.key.toLowerCase(), choice = /^[1-9]$/.test(key) && part("one").querySelectorAll(".likely button")[key - 1];
+  const key = event.key.toLowerCase(), choice = part("one").querySelectorAll(".likely button")[placeOf(key)];
   const does = key === "arrowleft" ? () => move(-1) : key === "arrowright" ? () => move(1)
     : !$("keys").checked || event.repeat ? null
     : choice ? () => choice.click() : key === "n" ? () => give([opened], "none") : key === "u" ? undo : null;

@@ -1,7 +1,6 @@
 // The tabs Progress, Outcome and Next run, and the form that starts a run.
 import { $, call, doing, element, isolated, onSummary, pause, percent, plural, state } from "./shared.js";
 
-const LEAST = 5; // answers drawn at random from which on two runs are compared
 let summary = null;
 onSummary(latest => { summary = latest; });
 
@@ -74,7 +73,9 @@ function sideBySide(changes) {
       element("tr", {}, element("th", { textContent: "Difference", scope: "row" }), element("td", { textContent: `${points(better.now - better.before)} points (95 % interval ${points(better.low)} to ${points(better.high)})` }))));
   }
   parts.push(element("p", { textContent: changes.words }));
-  parts.push(element("p", { textContent: `Another class now: ${changes.changed.toLocaleString("en")} of ${plural(changes.images, "image")}.` }));
+  const { answered, problem } = changes.left_out;
+  const without = [answered ? `${plural(answered, "image")} with an answer` : "", problem ? `${plural(problem, "image")} that one of the runs found to fit no class, to be unreadable, or to be a copy of a labelled one` : ""].filter(Boolean);
+  parts.push(element("p", { textContent: `Another class now: ${changes.changed.toLocaleString("en")} of ${plural(changes.images, "image")}.${without.length ? ` Left out: ${without.join("; ")}.` : ""}` }));
   if (changes.changed) {
     const head = ["Class", `Images in ${changes.before}`, "left it", "came to it", `Images in ${changes.now}`];
     const rows = changes.classes.filter(one => one.gone || one.come).slice(0, 30);
@@ -86,14 +87,19 @@ function sideBySide(changes) {
   return parts;
 }
 
+// Corrected labels and a new class make a run start anew.
+const isAnew = ({ relabeled, added, needed }) => relabeled > 0 || added.some(one => one.images >= needed);
 // What the answers are worth, in sentences.
-function worth({ answered, labeled, corrected, none, random, relabeled }) {
-  const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own. The new run starts anew with them, with all steps and the comparison.`] : [];
+function worth(found) {
+  const { answered, labeled, corrected, none, random, random_needed, relabeled } = found;
+  const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own.`] : [];
+  if (isAnew(found)) own.push(`The new run starts anew with ${relabeled ? "corrected labels" : "the new class"}: with all steps, and the comparison with plain training.`);
   if (!answered) return own.length ? own : ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
   const said = [...own, `${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
-  said.push(random >= LEAST
+  if (isAnew(found)) said.push("So it is not known how much better than this run it is: it learns from all answers.");
+  else said.push(random >= random_needed
     ? `${plural(random, "answer")} with a class ${random === 1 ? "is" : "are"} about images drawn at random: on these the new run is compared with this one.`
-    : `${random} of the ${LEAST} answers about images drawn at random that it takes to say whether the new run is better. One question in five is drawn at random.`);
+    : `${random} of the ${random_needed} answers about images drawn at random that it takes to say whether the new run is better. One question in five is drawn at random.`);
   return said;
 }
 
@@ -104,7 +110,7 @@ export async function showNext(root) {
   const learn = element("section", {},
     element("h1", { textContent: "Learn from the answers" }),
     ...worth(summary).map(text => element("p", { textContent: text })),
-    element("p", { className: "quiet", textContent: `A new run begins in a folder beside this one, which stays as it is.${summary.relabeled ? "" : " It takes a third of the steps."}` }),
+    element("p", { className: "quiet", textContent: `A new run begins in a folder beside this one, which stays as it is.${isAnew(summary) ? "" : " It takes a third of the steps."}` }),
     element("div", { className: "actions" },
       button("Learn from the answers", async () => {
         await call("learn", {});
@@ -114,12 +120,16 @@ export async function showNext(root) {
     element("details", {}, element("summary", { textContent: "The same in a terminal" }), element("code", { textContent: state.command })));
   const after = element("section", { id: "after" });
   root.replaceChildren(learn, after);
-  const { next } = await call("status");
-  if (next !== null) follow(after, next, () => mine === following && state.tab === "next");
+  const { next } = await call("status"), working = new Set();
+  for (const number of next.reverse()) { // the newest first
+    const part = element("section");
+    after.append(part);
+    follow(part, number, working, () => mine === following && state.tab === "next");
+  }
 }
 
-// Show the next run until it is finished, then both runs.
-async function follow(root, number, isShown) {
+// Show a next run until it is finished, then both runs. `working` are the numbers of those that are at work.
+async function follow(root, number, working, isShown) {
   const at = `../${number}/`;
   while (isShown()) {
     let run;
@@ -129,11 +139,12 @@ async function follow(root, number, isShown) {
       root.replaceChildren(element("p", { textContent: error.message }));
       return;
     }
-    $("learn").disabled ||= run.state === "working";
+    if (run.state === "working") working.add(number);
+    else working.delete(number);
+    $("learn").disabled = working.size > 0 || !canLearn();
     if (run.state === "finished") {
       root.replaceChildren(...await compared(at),
-        element("div", { className: "actions" }, element("a", { id: "go-on", className: "main", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
-      $("learn").disabled = !canLearn();
+        element("div", { className: "actions" }, element("a", { className: "main go-on", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
       return;
     }
     root.replaceChildren(...describe(run, at));

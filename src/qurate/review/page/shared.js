@@ -71,6 +71,9 @@ export const pause = milliseconds => new Promise(done => setTimeout(done, millis
 export const percent = share => share > 0 && share < .005 ? "under 1 %" : share < 1 && share >= .995 ? "over 99 %" : `${Math.round(100 * share)} %`;
 export const short = share => percent(share).replace("under ", "<").replace("over ", ">");
 export const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+// The classes with a key come in the order of the keys: 1 to 9, then 0.
+export const keyOf = place => (place + 1) % 10;
+export const placeOf = key => /^[0-9]$/.test(key) ? (Number(key) + 9) % 10 : -1;
 export const fileName = path => path.split(/[\\/]/).pop();
 
 export function element(tag, properties = {}, ...children) {

@@ -9,7 +9,7 @@ import pandas as pd
 
 from qurate.active.answers import Answer
 from qurate.errors import RunError
-from qurate.runs.files import BASELINE_FOLDER, ISSUES_FILE, PREDICTIONS_FILE, SUGGESTIONS_FILE
+from qurate.runs.files import BASELINE_FOLDER, PREDICTIONS_FILE, SUGGESTIONS_FILE
 from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model_json import ABOUT_FILE, file_of
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
@@ -76,23 +76,3 @@ def read_suggested(
     base = start_folder_of(folder)
     is_whole = all(file in known and is_file(base / file) for file in table["file"])
     return table.assign(probability=probabilities).head(count) if is_whole else None
-
-
-def read_label_issues(folder: Path) -> pd.DataFrame:
-    """The labels that a finished run doubts, the worst first; empty for a run of an earlier version.
-
-    Returns:
-        Columns as `LABEL_ISSUES`, the last two as numbers. An answer about such a file replaces its label in the next
-        run that learns from the answers.
-
-    Raises:
-        RunError: If the table is damaged.
-    """
-    columns = ["file", "label", "part", "given", "suggested", "probability", "given_probability"]
-    if not is_file(folder / ISSUES_FILE):
-        return pd.DataFrame(columns=columns)
-    table = read_run_table(folder, ISSUES_FILE, *columns)[columns]
-    try:
-        return table.assign(**{name: pd.to_numeric(table[name]) for name in columns[-2:]})
-    except ValueError as error:
-        raise RunError(f"{folder / ISSUES_FILE}: damaged ({error}). Adapt again, or remove it.") from error
