@@ -38,6 +38,7 @@ from qurate.embedding.forward import (
 from qurate.embedding.openvino import Engine, OpenVINOError, choose_engine, compile_backbone, read_network, refuse
 from qurate.networks.backbone_names import Pooling, find_backbone
 from qurate.networks.backbones import join_vectors
+from qurate.runtime.compute import torch_threads
 from qurate.runtime.paths import is_file
 
 SHARD_ROWS = 512
@@ -310,10 +311,11 @@ def _in_openvino(
     on_ray: bool,
 ) -> Embed:
     """Prepare the forward pass in OpenVINO, whose first batch is compared with torch's; OpenVINOError if it differs."""
-    images = decode(first, frozen.transform).images
     side = frozen.transform.crop
-    images = images if len(images) else torch.zeros(1, 3, side, side)  # none can be read
-    compiled = compile_backbone(frozen, precision, images, cache, core_workers())
+    with torch_threads(1):  # on a busy machine more would mostly wait for each other
+        images = decode(first, frozen.transform).images
+        images = images if len(images) else torch.zeros(1, 3, side, side)  # none can be read
+        compiled = compile_backbone(frozen, precision, images, cache, core_workers())
     return start(network=read_network(frozen, cache)) if on_ray else start(compiled=compiled)
 
 

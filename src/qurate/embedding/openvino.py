@@ -23,7 +23,6 @@ from torch import Tensor
 
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.errors import ConfigError, QurateError
-from qurate.runtime.compute import torch_threads
 from qurate.runtime.paths import shorten
 
 VARIABLE = "QURATE_ENGINE"
@@ -176,7 +175,7 @@ def read_network(frozen: FrozenBackbone, cache: Path | None) -> StoredNetwork:
 def _compile(
     frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, cache: Path | None, streams: int
 ) -> CompiledBackbone:
-    with torch_threads(streams), torch.inference_mode():
+    with torch.inference_mode():
         expected = frozen.module.to("cpu")(images).float()
 
     def check(folder: Path) -> CompiledBackbone:
