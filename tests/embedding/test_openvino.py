@@ -130,6 +130,19 @@ def test_a_network_is_converted_once_and_converted_again_where_it_is_damaged(
 
 
 @needs_openvino
+def test_a_network_that_is_sent_to_a_cluster_computes_the_same(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = _frozen()
+    rows = _embed(files, frozen, tmp_path / "cache", "openvino", monkeypatch)
+    images = torch.stack([frozen.transform.for_testing(frozen.transform.read(path)) for path in files.paths])
+    sent = openvino.CompiledBackbone(openvino.read_network(frozen, tmp_path / "cache"), torch.float32, streams=1)
+    assert torch.equal(sent(images), rows)
+    with pytest.raises(openvino.OpenVINOError, match="the cache does not have it"):
+        openvino.read_network(frozen, tmp_path / "other")
+
+
+@needs_openvino
 def test_torch_takes_over_where_the_first_batch_differs(
     files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
