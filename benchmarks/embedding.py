@@ -3,9 +3,12 @@
 The plain loop is what one writes first: PIL, one batch after the other, torch's defaults; 'loader' is the same with
 torch's loader, which decodes in a process per core. Each side runs in processes of its own, because settings of the
 memory allocator last as long as a process; the sides take turns, forwards and backwards, so that whatever else the
-machine is doing meets all of them. Loading libraries is not counted; hashing files and writing the cache is.
+machine is doing meets all of them. Loading libraries and converting the network, once per backbone, are not counted;
+compiling it, hashing files and writing the cache are. With --network images are random tensors in memory, and nothing
+is counted but the forward passes.
 
     python benchmarks/embedding.py --backbone lite0 --images 600
+    python benchmarks/embedding.py --backbone lite2 --images 300 --network
     python benchmarks/embedding.py --backbone vit_small --images 100
     python benchmarks/embedding.py --backbone lite0 --sides before,qurate --before ../other-checkout/src
 """
@@ -19,7 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -30,12 +35,18 @@ from torch.utils.data import DataLoader
 
 from qurate.data.batches import ImageDataset
 from qurate.data.images import ImageFiles, Transform, read_image
-from qurate.embedding.backbone import freeze_backbone
+from qurate.embedding.backbone import choose_precision, freeze_backbone
 from qurate.embedding.embed import embed_files
+from qurate.embedding.forward import CPU_BATCH, BatchEncoder, DecodedBatch
 from qurate.networks.backbones import build_backbone
+from qurate.runtime.compute import torch_threads
 from qurate.runtime.machine import keep_freed_memory
 
-BACKBONES = {"lite0": "timm/tf_efficientnet_lite0", "vit_small": "timm/vit_small_patch16_224"}
+BACKBONES = {
+    "lite0": "timm/tf_efficientnet_lite0",
+    "lite2": "timm/tf_efficientnet_lite2",
+    "vit_small": "timm/vit_small_patch16_224",
+}
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DATA = Path(os.environ.get("QURATE_DATA") or SHARED / "data")
 LITE0 = DATA.parent / "weights" / "tf_efficientnet_lite0.safetensors"
@@ -44,9 +55,15 @@ SIDES = {
     "plain": "timm's model, PIL, one batch after the other",
     "loader": "the same with torch's loader, a process per core",
     "before": "qurate of another checkout (--before)",
-    "float32": "qurate with QURATE_PRECISION=float32",
-    "bfloat16": "qurate with QURATE_PRECISION=bfloat16",
+    "torch": "qurate without OpenVINO",
+    "float32": "qurate with OpenVINO in float32",
+    "bfloat16": "qurate with OpenVINO in bfloat16",
     "qurate": "qurate as it is",
+}
+SETTINGS = {
+    "torch": {"QURATE_ENGINE": "torch"},
+    "float32": {"QURATE_ENGINE": "openvino", "QURATE_PRECISION": "float32"},
+    "bfloat16": {"QURATE_ENGINE": "openvino", "QURATE_PRECISION": "bfloat16"},
 }
 Measured = tuple[float, float, float]
 """Wall seconds, processor seconds, mean size of an embedding's entries."""
@@ -89,26 +106,62 @@ def embed_plainly(files: ImageFiles, name: str, weights: str, *, loader: bool) -
         return torch.cat([backbone.module(images) for images in batches(files, backbone.transform, loader)])
 
 
-def embed_cached(files: ImageFiles, name: str, weights: str) -> Tensor:
-    with tempfile.TemporaryDirectory() as cache:
-        frozen = freeze_backbone(name, weights)
-        return embed_files(files.paths, frozen, strict=True, cache=Path(cache), device="cpu").of(files)
+def embed_cached(files: ImageFiles, name: str, weights: str, cache: str) -> Tensor:
+    frozen = freeze_backbone(name, weights)
+    return embed_files(files.paths, frozen, strict=True, cache=Path(cache), device="cpu").of(files)
 
 
-def run_side(side: str, files: ImageFiles, name: str, weights: str) -> None:
+def pass_network(side: str, count: int, name: str, weights: str) -> Callable[[], Tensor]:
+    """What passes `count` random images through the network alone, as the side does."""
+    from qurate.embedding.forward import core_workers
+    from qurate.embedding.openvino import choose_engine, compile_backbone  # not in every checkout
+
+    frozen = freeze_backbone(name, weights)
+    images = torch.randn(
+        32, 3, frozen.transform.crop, frozen.transform.crop, generator=torch.Generator().manual_seed(0)
+    )
+    if side in ("plain", "loader"):
+        starts = range(0, count, PLAIN_BATCH)
+        return torch.no_grad()(lambda: torch.cat([frozen.module(images[: min(32, count - one)]) for one in starts]))
+    precision, compiled = choose_precision(frozen.module, "cpu"), None
+    if choose_engine(frozen, "cpu", precision) == "openvino":
+        compiled = compile_backbone(frozen, precision, images[:1], None, core_workers())
+    encoder = BatchEncoder(frozen, torch.device("cpu"), precision, CPU_BATCH, compiled)
+
+    def encode(start: int) -> Tensor:
+        some = images[start % 32 :][: min(CPU_BATCH, count - start)]
+        return encoder.encode(DecodedBatch([None] * len(some), some, {}))[0].vectors  # type: ignore[list-item]
+
+    def embed() -> Tensor:
+        with torch_threads(1), ThreadPoolExecutor(core_workers()) as pool:
+            return torch.cat(list(pool.map(encode, range(0, count, CPU_BATCH))))
+
+    return embed
+
+
+def run_side(side: str, files: ImageFiles, name: str, weights: str, *, network: bool) -> None:
     """Embed once in this process; print wall seconds, processor seconds and the mean size of the entries."""
-
-    def embed(some: ImageFiles) -> Tensor:
-        if side in ("plain", "loader"):
-            return embed_plainly(some, name, weights, loader=side == "loader")
-        return embed_cached(some, name, weights)
-
-    if side not in ("plain", "loader"):
+    plain = side in ("plain", "loader")
+    if not plain:
         keep_freed_memory()  # as the command line does
-    embed(ImageFiles(files.paths[:1]))  # loads libraries; all sides then build the network once more, in the clock
-    wall, processor = time.perf_counter(), busy()
-    rows = embed(files)
-    print(time.perf_counter() - wall, busy() - processor, float(rows.double().abs().mean()))
+    with tempfile.TemporaryDirectory() as cache:
+
+        def embed(some: ImageFiles) -> Tensor:
+            if plain:
+                return embed_plainly(some, name, weights, loader=side == "loader")
+            return embed_cached(some, name, weights, cache)
+
+        if network:
+            whole = pass_network(side, len(files), name, weights)
+            pass_network(side, CPU_BATCH, name, weights)()
+        else:
+            whole = partial(embed, files)
+            embed(ImageFiles(files.paths[:1]))  # loads libraries; all sides then build the network again, in the clock
+            compiled = getattr(sys.modules.get("qurate.embedding.openvino"), "_ready", {})  # not in every checkout
+            compiled.clear()
+        wall, processor = time.perf_counter(), busy()
+        rows = whole()
+        print(time.perf_counter() - wall, busy() - processor, float(rows.double().abs().mean()))
 
 
 def busy() -> float:
@@ -121,8 +174,8 @@ def measure_side(side: str, options: argparse.Namespace, weights: Path) -> Measu
     command = [sys.executable, __file__, "--backbone", options.backbone, "--images", str(options.images)]
     environment = {**os.environ}
     environment.pop("OMP_NUM_THREADS", None)  # all sides have all cores
-    if side in ("float32", "bfloat16"):
-        environment["QURATE_PRECISION"] = side
+    environment |= SETTINGS.get(side, {})
+    command += ["--network"] if options.network else []
     if side == "before":
         environment["PYTHONPATH"] = str(options.before.resolve())
     command += ["--side", side, "--weights", str(weights)]
@@ -164,8 +217,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=600, help="images per round")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side; the ratio is their median")
     parser.add_argument(
-        "--sides", default="plain,loader,float32,qurate", help=f"the first is the base: {', '.join(SIDES)}"
+        "--sides", default="torch,float32,bfloat16,plain", help=f"the first is the base: {', '.join(SIDES)}"
     )
+    parser.add_argument("--network", action="store_true", help="the network alone, on random images in memory")
     parser.add_argument("--before", type=Path, help="src of another checkout, for the side 'before'")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--weights", help=argparse.SUPPRESS)
@@ -173,11 +227,13 @@ def main() -> None:
     files = choose_images(options.images)
     options.images = len(files)
     if options.side:
-        run_side(options.side, files, BACKBONES[options.backbone], options.weights)
+        run_side(options.side, files, BACKBONES[options.backbone], options.weights, network=options.network)
         return
     sides = options.sides.split(",")
     if not set(sides) <= SIDES.keys() or ("before" in sides) != (options.before is not None):
         parser.error(f"--sides must be some of {', '.join(SIDES)}; 'before' and --before go together.")
+    if options.network and "before" in sides:
+        parser.error("--network is for the networks of this checkout; leave out 'before'.")
     with tempfile.TemporaryDirectory() as folder:
         compare_sides(sides, options, find_weights(options.backbone, Path(folder)))
 

@@ -21,6 +21,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Embeddings of the tests stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QURATE_CACHE", str(tmp_path_factory.mktemp("embeddings")))
+        patch.setenv("QURATE_ENGINE", "torch")  # installed or not; those of OpenVINO say so
         yield
 
 

@@ -149,7 +149,8 @@ def resume() -> dict[str, Any]:
 
 def run_command(*words: str | Path, where: Path) -> str:
     """Run the program in a folder; what it prints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "QURATE_CACHE": str(where / "cache")}
+    own = {"OMP_NUM_THREADS": "1", "QURATE_CACHE": str(where / "cache"), "QURATE_ENGINE": "torch"}
+    environment = {**os.environ, **own}
     command = [sys.executable, "-m", "qurate", *map(str, words)]
     done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
     if done.returncode:

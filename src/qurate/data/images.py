@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -123,7 +124,7 @@ class Transform:
         pixels = torch.from_numpy(np.array(window, dtype=np.uint8)).permute(2, 0, 1).to(torch.float32)
         mean = torch.tensor(self.mean).view(3, 1, 1)
         std = torch.tensor(self.std).view(3, 1, 1)
-        return (pixels / 255 - mean) / std
+        return pixels.div_(255).sub_(mean).div_(std)
 
 
 def read_image(path: Path, least: int | None = None) -> Image.Image:
@@ -146,7 +147,9 @@ def read_image(path: Path, least: int | None = None) -> Image.Image:
             if least is not None:
                 image.draft(None, (least, least))
             image.load()
-            return _to_rgb(_upright(image))
+            with suppress(Exception):  # a damaged tag says nothing of the pixels, which are sound
+                ImageOps.exif_transpose(image, in_place=True)
+            return _to_rgb(image)
     except Exception as error:  # PIL's format readers raise whatever their parsers meet
         raise unreadable_image(path, error) from error
 
@@ -219,7 +222,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         rgba = image.convert("RGBA")
         background = Image.new("RGBA", rgba.size, "white")
         image = Image.alpha_composite(background, rgba)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _white_level(mode: str, brightest: float) -> float:

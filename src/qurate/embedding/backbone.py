@@ -78,14 +78,16 @@ class FrozenBackbone:
             width=self.width,
         )
 
-    def describe_space(self, precision: torch.dtype) -> str:
+    def describe_space(self, precision: torch.dtype, engine: str = "torch") -> str:
         """All that decides what an image's embedding is, as JSON; equal texts, equal embeddings.
 
-        Beside the identity: which JPEGs are decoded smaller than they are, and the precision.
+        Beside the identity: which JPEGs are decoded smaller than they are, the precision, and what computes it unless
+        that is torch.
         """
         decoding = f"JPEG at no less than {ENOUGH} times the resized side"
         name = str(precision).removeprefix("torch.")
-        return _to_json(**json.loads(self.identity), decoding=decoding, precision=name)
+        by = {} if engine == "torch" else {"engine": engine}
+        return _to_json(**json.loads(self.identity), decoding=decoding, precision=name, **by)
 
     @property
     def members(self) -> tuple[FrozenBackbone, ...]:

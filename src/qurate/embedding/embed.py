@@ -29,12 +29,16 @@ from qurate.embedding.forward import (
     Embed,
     EmbeddingError,
     choose_cluster_tasks,
+    core_workers,
+    decode,
     on_cluster,
     on_cores,
     on_device,
 )
+from qurate.embedding.openvino import Engine, OpenVINOError, choose_engine, compile_backbone, read_network, refuse
 from qurate.networks.backbone_names import Pooling, find_backbone
 from qurate.networks.backbones import join_vectors
+from qurate.runtime.compute import torch_threads
 from qurate.runtime.paths import is_file
 
 SHARD_ROWS = 512
@@ -233,14 +237,26 @@ def embed_files(
             on_progress((len(stores) - 1) * total + done, len(members) * total)
 
     for member in members:
-        precision = choose_precision(member.module, target.device if isinstance(target, ClusterTasks) else target.type)
-        stores.append(_open_cache(root if cached else None, member, precision, required))
-        size, start = _embedder(member, target, precision, batch_size)
-        work = _EmbeddingWork(stores[-1], wanted, size, report)
-        missing = work.missing()
-        if strict:
-            _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
-        work.complete(start)
+        kind = target.device if isinstance(target, ClusterTasks) else target.type
+        precision = choose_precision(member.module, kind)
+        engine = choose_engine(member, kind, precision)
+        while True:
+            stores.append(_open_cache(root if cached else None, member, precision, engine, required))
+            size, start = _embedder(member, target, precision, batch_size)
+            work = _EmbeddingWork(stores[-1], wanted, size, report)
+            missing = work.missing()
+            if strict:
+                _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
+            if engine == "openvino":
+                folder, first = root if cached else None, missing[:size]
+                start = partial(_in_openvino, start, member, precision, first, folder, isinstance(target, ClusterTasks))
+            try:
+                work.complete(start)
+                break
+            except OpenVINOError as error:  # before the first row
+                refuse(member, precision, error)
+                stores.pop()
+                engine = "torch"
         unreadable |= with_copies(work.unreadable, files)
         if strict:
             _refuse(unreadable)
@@ -254,14 +270,18 @@ def find_missing(
     """The files that `embed_files` would have to embed, each content once."""
     root = Path(cache or default_cache())
     files, _ = hash_files(paths, digest_index(root))
-    store = _open_cache(root, frozen, choose_precision(frozen.module, choose_device(device).type), required=False)
+    kind = choose_device(device).type
+    precision = choose_precision(frozen.module, kind)
+    store = _open_cache(root, frozen, precision, choose_engine(frozen, kind, precision), required=False)
     by_digest = {files[path].digest: path for path in reversed(paths) if path in files}
     missing = store.missing(list(by_digest))
     return [path for digest, path in reversed(by_digest.items()) if digest in missing]
 
 
-def _open_cache(root: Path | None, frozen: FrozenBackbone, precision: torch.dtype, required: bool) -> EmbeddingCache:
-    about = frozen.describe_space(precision)
+def _open_cache(
+    root: Path | None, frozen: FrozenBackbone, precision: torch.dtype, engine: Engine, required: bool
+) -> EmbeddingCache:
+    about = frozen.describe_space(precision, engine)
     space = hashlib.sha256(about.encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", frozen.name)
     folder = None if root is None else root / f"{readable}-{space[:16]}"
@@ -280,6 +300,23 @@ def _embedder(
         return size, partial(on_cores, frozen, precision, size)
     size = batch_size or DEVICE_BATCH
     return min(size, DECODED_BATCH), partial(on_device, frozen, target, precision, size)
+
+
+def _in_openvino(
+    start: Callable[..., Embed],
+    frozen: FrozenBackbone,
+    precision: torch.dtype,
+    first: Sequence[HashedFile],
+    cache: Path | None,
+    on_ray: bool,
+) -> Embed:
+    """Prepare the forward pass in OpenVINO, whose first batch is compared with torch's; OpenVINOError if it differs."""
+    side = frozen.transform.crop
+    with torch_threads(1):  # on a busy machine more would mostly wait for each other
+        images = decode(first, frozen.transform).images
+        images = images if len(images) else torch.zeros(1, 3, side, side)  # none can be read
+        compiled = compile_backbone(frozen, precision, images, cache, core_workers())
+    return start(network=read_network(frozen, cache)) if on_ray else start(compiled=compiled)
 
 
 def _refuse(unreadable: Mapping[Path, str]) -> None:

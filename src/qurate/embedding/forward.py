@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from qurate.data.images import Transform, UnreadableImageError
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.embedding.digests import HashedFile, file_status
+from qurate.embedding.openvino import CompiledBackbone, StoredNetwork
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.compute import torch_threads
@@ -111,13 +112,22 @@ class BatchEncoder:
         device: Where it computes.
         precision: What it computes in.
         size: Images per forward pass to begin with; halved whenever the device runs out of memory.
+        compiled: The same backbone in OpenVINO, which then computes.
     """
 
-    def __init__(self, frozen: FrozenBackbone, device: torch.device, precision: torch.dtype, size: int) -> None:
+    def __init__(
+        self,
+        frozen: FrozenBackbone,
+        device: torch.device,
+        precision: torch.dtype,
+        size: int,
+        compiled: CompiledBackbone | None = None,
+    ) -> None:
         self.size = size
         self._width = frozen.width
         self._device = device
         self._precision = precision
+        self._compiled = compiled
         self._module = frozen.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def encode(self, *batches: DecodedBatch) -> list[EmbeddedBatch]:
@@ -156,10 +166,13 @@ class BatchEncoder:
                 torch.cuda.empty_cache()  # outside of `except`, where the error keeps the tensors alive
 
     def _forward(self, images: Tensor) -> Tensor:
-        images = images.contiguous(memory_format=torch.channels_last)
         reduced = self._precision != torch.float32
-        with torch.autocast(self._device.type, dtype=self._precision) if reduced else nullcontext():
-            vectors: Tensor = self._module(images).float()
+        if self._compiled is not None:
+            vectors = self._compiled(images)
+        else:
+            images = images.contiguous(memory_format=torch.channels_last)
+            with torch.autocast(self._device.type, dtype=self._precision) if reduced else nullcontext():
+                vectors = self._module(images).float()
         if reduced and not bool(vectors.isfinite().all()):  # float16 ends at 65,504, and some networks go beyond
             vectors = self._module(images).float()
         return vectors
@@ -180,14 +193,20 @@ def in_order(submit: Callable[[_Item], Future[_Result]], items: Iterable[_Item],
             future.cancel()
 
 
-def on_cores(frozen: FrozenBackbone, precision: torch.dtype, size: int) -> Embed:
+def core_workers() -> int:
+    """Threads that embed on the cores of this machine."""
+    return min(available_cores(), _MOST_WORKERS)
+
+
+def on_cores(
+    frozen: FrozenBackbone, precision: torch.dtype, size: int, compiled: CompiledBackbone | None = None
+) -> Embed:
     """Threads that each decode a batch and pass it through the network on one core.
 
     While one decodes another computes, and none waits for the others inside an operation.
     """
-    cores = available_cores()
-    workers = min(cores, _MOST_WORKERS)
-    encoder = BatchEncoder(frozen, torch.device("cpu"), precision, size)
+    cores, workers = available_cores(), core_workers()
+    encoder = BatchEncoder(frozen, torch.device("cpu"), precision, size, compiled)
 
     def work(batch: Sequence[HashedFile]) -> EmbeddedBatch:
         return encoder.encode(decode(batch, frozen.transform))[0]
@@ -291,8 +310,14 @@ def choose_cluster_tasks(resources: Mapping[str, float], device: str) -> Cluster
     return ClusterTasks("cuda", each * gpus, int(10_000 / each) / 10_000)  # Ray counts in parts of 10,000
 
 
-def on_cluster(frozen: FrozenBackbone, tasks: ClusterTasks, precision: torch.dtype, size: int) -> Embed:
-    """Ray tasks that each decode a batch and pass it through the network on one thread.
+def on_cluster(
+    frozen: FrozenBackbone,
+    tasks: ClusterTasks,
+    precision: torch.dtype,
+    size: int,
+    network: StoredNetwork | None = None,
+) -> Embed:
+    """Ray tasks that each decode a batch and pass it through the network on one thread, in OpenVINO if it is given so.
 
     Ray gives the batch of a lost worker to another. Every machine must see the images at the same paths; the backbone
     is sent to them.
@@ -302,7 +327,9 @@ def on_cluster(frozen: FrozenBackbone, tasks: ClusterTasks, precision: torch.dty
 
     remote: Any = ray.remote(num_cpus=1, num_gpus=tasks.gpus, max_retries=RETRIES, max_calls=0)  # 0: processes stay
     task: Any = remote(_embed_in_task)
-    job = [ray.put((frozen, tasks.device, precision, size, Path.cwd()))]  # a list: fetched once by each process
+    job = [
+        ray.put((frozen, tasks.device, precision, size, network, Path.cwd()))
+    ]  # a list: fetched once by each process
 
     def submit(batch: Sequence[HashedFile]) -> Future[EmbeddedBatch | QurateError]:
         future: Future[EmbeddedBatch | QurateError] = task.remote(job, batch).future()
@@ -335,9 +362,10 @@ def _embed_in_task(job: list[Any], batch: Sequence[HashedFile]) -> EmbeddedBatch
 
         keep_freed_memory()
         torch.set_num_threads(1)
-        frozen, device, precision, size, folder = ray.get(job[0])
+        frozen, device, precision, size, network, folder = ray.get(job[0])
         _last_job.clear()
-        _last_job[key] = BatchEncoder(frozen, torch.device(device), precision, size), frozen.transform, folder
+        compiled = None if network is None else CompiledBackbone(network, precision, streams=1)
+        _last_job[key] = BatchEncoder(frozen, torch.device(device), precision, size, compiled), frozen.transform, folder
     encoder, transform, folder = _last_job[key]
     try:
         return encoder.encode(decode(batch, transform, folder))[0]
