@@ -23,6 +23,8 @@ from qurate.calibration import (
 )
 from qurate.data.samples import DataError
 
+STORED = {"temperature": 1.0, "by": "nothing", "images": 0, "baseline_temperature": None}
+
 
 def simulate(n: int, temperature: float, *, k: int = 6, spread: float = 4.0, seed: int = 0) -> tuple[Tensor, Tensor]:
     """A model whose logits are too large by a factor."""
@@ -133,13 +135,13 @@ def test_what_is_no_prediction_is_refused(said: Tensor, labels: Tensor, words: s
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        (5, "must be a table of temperature, by and images"),
+        (None, "must be a table of temperature, by, images"),
         ({"temperature": 2.0}, "must be a table"),
-        ({"temperature": "2", "by": "nothing", "images": 0}, "temperature must be a number from"),
-        ({"temperature": math.nan, "by": "nothing", "images": 0}, "temperature must be a number from"),
-        ({"temperature": 0.0, "by": "nothing", "images": 0}, "temperature must be a number from"),
-        ({"temperature": 2.0, "by": "luck", "images": 0}, "by must be one of"),
-        ({"temperature": 2.0, "by": "held-out images", "images": -1}, "images must be a whole number"),
+        (STORED | {"temperature": "2"}, "temperature must be a number from"),
+        (STORED | {"temperature": math.nan}, "temperature must be a number from"),
+        (STORED | {"temperature": 0.0}, "temperature must be a number from"),
+        (STORED | {"by": "luck"}, "by must be one of"),
+        (STORED | {"images": -1}, "images must be a whole number"),
     ],
 )
 def test_a_damaged_calibration_is_refused(stored: Any, words: str) -> None:
@@ -148,7 +150,7 @@ def test_a_damaged_calibration_is_refused(stored: Any, words: str) -> None:
 
 
 def test_a_calibration_says_what_it_is() -> None:
-    assert Calibration.of(None) == Calibration(1.0, "nothing", 0)
+    assert Calibration.of(STORED) == Calibration()
     assert "not calibrated" in str(Calibration())
     assert str(Calibration(3.9, "held-out images", 62)) == "calibrated on 62 held-out images (temperature 3.90)"
     assert "without labels" in str(Calibration(3.9, "agreement with S+T"))

@@ -307,14 +307,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         RunConfig.from_file(tmp_path / "nowhere.toml")
 
 
-def test_a_config_of_version_0_1_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"qurate": "0.1.0", "run": {"selection": {"selector": "dqn"}}}))
-    with pytest.raises(
-        ConfigError, match=r"config\.json: .* must be a table with a name, got 'dqn'\. Configs of version 0\.1"
-    ):
-        RunConfig.from_file(tmp_path / "config.json")
-
-
 def test_the_settings_of_a_run_by_another_version_are_refused_with_what_to_do(tmp_path: Path) -> None:
     run = {"selection": {"selector": {"name": "adaptive", "lopsided_from": 0.3}}}
     (tmp_path / "config.json").write_text(json.dumps({"qurate": "0.2", "run": run}))

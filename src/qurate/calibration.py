@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import torch
@@ -73,16 +73,14 @@ class Calibration:
 
     @classmethod
     def of(cls, stored: Any) -> Calibration:
-        """The calibration in model.json; None, as in models of version 0.1, is no calibration.
+        """The calibration in model.json.
 
         Raises:
             DataError: If it is no calibration.
         """
-        if stored is None:
-            return cls()
-        names = {"temperature", "by", "images"}
-        if not isinstance(stored, dict) or stored.keys() - {"baseline_temperature"} != names:
-            raise DataError(f"calibration must be a table of temperature, by and images, got {str(stored)[:60]}.")
+        names = [each.name for each in fields(cls)]
+        if not isinstance(stored, dict) or stored.keys() != {*names}:
+            raise DataError(f"calibration must be a table of {', '.join(names)}, got {str(stored)[:60]}.")
         return cls(**stored)
 
 

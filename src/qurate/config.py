@@ -497,18 +497,6 @@ class RunConfig(Checked):
                 )
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """A run from plain dictionaries, as `to_dict` makes them."""
-        selection = data.get("selection") if isinstance(data, Mapping) else None
-        selector = selection.get("selector") if isinstance(selection, Mapping) else None
-        if isinstance(selector, str):
-            raise ConfigError(
-                f"SelectionConfig.selector must be a table with a name, got {show(selector)}. Configs of version 0.1, "
-                "which have a word there, cannot be read."
-            )
-        return super().from_dict(data)
-
-    @classmethod
     def from_file(cls, path: Path | str) -> Self:
         """A run from a JSON or TOML file: one of these fields, or the config.json of a run folder.
 
@@ -524,37 +512,8 @@ class RunConfig(Checked):
             raise ConfigError(f"{path}: {error}{hint}") from error
 
 
-_HASHED: Mapping[str, Any] = {"device": "auto", "threads": 0, "workers": 0}
-"""Execution fields that fingerprints held before they were left out: the same constants keep the names of cells."""
-_HASHED_IF_CHANGED: Mapping[str, Any] = {
-    "micro_batch": 0,
-    "frozen_norms": False,
-    "frozen_bottleneck": False,
-    "warmup_steps": 0,
-}
-"""Newer fields of [training] that fingerprints hold only where they differ from these defaults."""
-_HASHED_IF_CHANGED_IN_SELECTION: Mapping[str, Any] = {"labeler": "network"}
-_HASHED_IF_CHANGED_IN_REWARD: Mapping[str, Any] = {
-    "neighbor_trust": "full",
-    "assortativity_low": 0.6,
-    "assortativity_high": 0.75,
-}
-"""Likewise of [selection] and its reward."""
-_HASHED_AS = {"imbalance_limit": "lopsided_from", "imbalance_width": "lopsided_over"}
-"""Names of selector fields in fingerprints, which keep the names of cells."""
-
-
 def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
     """What decides the result of a run, as plain tables: all of it but [execution]."""
     fields = to_dict(config)
     del fields["execution"]
-    training = _changed({**fields["training"], **_HASHED}, _HASHED_IF_CHANGED)
-    selection = _changed(fields["selection"], _HASHED_IF_CHANGED_IN_SELECTION)
-    selection["reward"] = _changed(selection["reward"], _HASHED_IF_CHANGED_IN_REWARD)
-    selection["selector"] = {_HASHED_AS.get(name, name): value for name, value in selection["selector"].items()}
-    return {**fields, "training": training, "selection": selection}
-
-
-def _changed(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields without those that have these defaults."""
-    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
+    return fields

@@ -10,7 +10,7 @@ from tests.benchmark.tiny_grid import tiny_grid
 from qurate.benchmark.grid import Grid
 from qurate.benchmark.options import GridOptions
 from qurate.benchmark.results import BenchmarkError
-from qurate.config import DQNConfig, ExecutionConfig, fingerprint, to_dict
+from qurate.config import DQNConfig, ExecutionConfig
 from qurate.data.samples import DataError
 from qurate.data.suites import load_suite
 from qurate.errors import QurateError
@@ -82,25 +82,6 @@ def test_selectors_are_compared_on_the_same_training() -> None:
 )
 def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
     assert office().cells()[0].name != office(**change).cells()[0].name
-
-
-def test_a_cell_that_is_not_thinned_has_the_name_it_had_before_there_were_others() -> None:
-    (cell,) = office(scenarios=("webcam:amazon",)).cells()
-    about = to_dict(cell)
-    assert about.pop("imbalance") == 1
-    assert (about.pop("unknown"), about.pop("missing_classes")) == (0, 0)
-    assert about.pop("calibrate") is False
-    assert (about.pop("asker"), about.pop("ask"), about.pop("ask_rounds")) == ("", 0, 0)
-    del about["config"]["execution"]
-    training = about["config"]["training"]
-    for name in ("micro_batch", "frozen_norms", "frozen_bottleneck", "warmup_steps"):
-        assert not training.pop(name)
-    selection = about["config"]["selection"]
-    assert selection.pop("labeler") == "network"
-    assert selection["reward"].pop("neighbor_trust") == "full"
-    del selection["reward"]["assortativity_low"], selection["reward"]["assortativity_high"]
-    training |= {"device": "auto", "threads": 0, "workers": 0}  # as names had them when they were fields of training
-    assert cell.name == fingerprint(about)
 
 
 def test_how_cells_are_run_does_not_name_them_but_what_changes_their_result_does() -> None:

@@ -68,7 +68,7 @@ def test_a_cell_whose_config_is_broken_is_said(tmp_path: Path) -> None:
     ("name", "damage", "said"),
     [
         ("results.csv", lambda text: text[:-30], r"results\.csv: is cut off: its last row has no end"),
-        ("results.csv", lambda text: text[:-30] + "\n", r"results\.csv: row 2 has \d+ fields, and the header has 13"),
+        ("results.csv", lambda text: text[:-30] + "\n", r"results\.csv: row 2 has \d+ fields, and the header has 26"),
         ("results.csv", lambda text: text.replace("0.7", "99999"), "accuracy in row 1 must be a number from 0 to 1"),
         ("results.csv", lambda text: text.replace("0.7", "nan"), "accuracy in row 1 must be a number from 0 to 1"),
         ("results.csv", lambda text: text.replace(",3,", ",three,"), "shots in row 1 must be a whole number"),

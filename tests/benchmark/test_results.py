@@ -26,31 +26,6 @@ def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None
     assert list(table["commit"]) == ["1e5", "f"]  # no number, whatever it on_the_way like
 
 
-ADDED = (
-    "steps", "imbalance", "ece", "ece_calibrated", "temperature", "asker", "asked", "device", "unknown",
-    "missing_classes", "auroc", "auroc_unknown", "hos",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("lacking", range(len(ADDED) + 1))
-def test_a_table_of_before_columns_were_added_is_read(lacking: int, tmp_path: Path) -> None:
-    assert COLUMNS[-len(ADDED) :] == ADDED
-    path = tmp_path / "results.csv"
-    row = "a:b,tml,none,3,0,last,0.9,0.9,,,1.5,0123456789ab,1e5,1500,1,0.1,0.05,4.2,density,31,cuda,16,2,0.8,0.7,0.6"
-    path.write_text(",".join(COLUMNS[: len(COLUMNS) - lacking]) + "\n" + row.rsplit(",", lacking)[0] + "\n")
-    table = read_results(path)
-    assert tuple(table.columns) == COLUMNS
-    there = ADDED[: len(ADDED) - lacking]
-    assert list(table["steps"].isna()) == [lacking == len(ADDED)]
-    assert list(table["imbalance"]) == [1]
-    for name in ("ece", "temperature", "auroc", "auroc_unknown", "hos"):
-        assert list(table[name].notna()) == [name in there]
-    for name, value in {"asked": 31, "unknown": 16, "missing_classes": 2}.items():
-        assert list(table[name]) == [value if name in there else 0]
-    for name, word in {"asker": "density", "device": "cuda"}.items():
-        assert list(table[name]) == [word if name in there else ""]
-
-
 def test_a_round_without_positives_has_no_accuracy_of_them() -> None:
     lines = (
         rows_to_csv([RoundRow("a:b", "tml", "dqn", 3, 0, 0, 0.8, 0, None, 0.0)], ROUND_COLUMNS).decode().splitlines()
@@ -62,4 +37,11 @@ def test_another_csv_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="lacks the columns scenario, method"):
+        read_results(path)
+
+
+def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(",".join(COLUMNS[:-1]) + "\n")
+    with pytest.raises(ValueError, match=r"lacks the columns hos\. Is it a results file of this version"):
         read_results(path)

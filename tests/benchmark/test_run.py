@@ -115,21 +115,6 @@ def test_a_cell_whose_rows_were_not_written_yet_is_not_finished(whole: Path, tmp
     assert tables(tmp_path) == tables(whole)
 
 
-def test_a_cell_of_before_columns_were_added_stays_finished_beside_others(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "bench")
-    cells, folder = tiny_grid().cells(), BenchmarkFolder(tmp_path / "bench")
-    rows = tmp_path / "bench" / "cells" / cells[0].name / "rows.csv"
-    rows.write_text("".join(line.rsplit(",", 13)[0] + "\n" for line in rows.read_text().splitlines()))
-    assert rows.read_text().splitlines()[0].endswith(",commit")
-    folder.write_tables(cells)
-    table = read_results(tmp_path / "bench" / "results.csv")
-    for column in ("steps", "ece", "auroc"):
-        assert list(table[column].isna()) == [True] + [False] * (len(cells) - 1)
-    assert set(table["imbalance"]) == {1}
-    assert set(table["unknown"]) == set(table["missing_classes"]) == {0}
-    assert set(zip(table["asker"], table["asked"], strict=True)) == {("", 0)}
-
-
 def test_a_calibrated_cell_is_judged_as_the_product(whole: Path, tmp_path: Path) -> None:
     grid = tiny_grid(methods=("ent",), calibrate=True)
     assert run_grid(grid, tmp_path, [InlineExecutor()]) == []

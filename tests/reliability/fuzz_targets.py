@@ -109,14 +109,6 @@ def _runs(root: Path) -> Iterator[Target]:
         table = load(run).predict(image)
         assert table["probability"].between(0, 1).all(), table
 
-    old = root / "old"
-    shutil.copytree(run, old)
-    about = json.loads((old / "model.json").read_text(encoding="utf-8"))
-    (old / "model.json").write_text(json.dumps({name: about[name] for name in about if name != "sha256"}))
-    weights = old / "model.safetensors"
-    read_old = _replacing(weights, lambda: load(old).predict(image))
-    yield Target("model without a checksum", tensors(weights.read_bytes()), read_old, root)
-
     def go_on() -> None:
         previous = read_previous(run)
         previous.understand({"weights": "none"})

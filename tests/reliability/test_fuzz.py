@@ -27,7 +27,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 NAMES = (
-    *("model without a checksum", "model.json", "model.safetensors", "config.json", "predictions.csv", "positives.csv"),
+    *("model.json", "model.safetensors", "config.json", "predictions.csv", "positives.csv"),
     *("examples.csv", "config.json of a begun run", "checkpoint.safetensors", "comparison.safetensors"),
     *("shard of the cache", "digests.sqlite", "settings, c.json", "settings, c.toml", "suite", "list.txt", "table.csv"),
     *("table", "image, PNG", "image, JPEG", "image, GIF", "image, TIFF", "image, WEBP", "image, BMP", "answers"),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from qurate.benchmark.outcome import Outcome, read_outcome
-from qurate.benchmark.results import COLUMNS as RESULT_COLUMNS
+from qurate.benchmark.results import COLUMNS, RoundRow, Row
 
-COLUMNS = [
-    "scenario", "method", "selector", "shots", "seed", "model_selection", "accuracy", "balanced_accuracy", "positives",
-    "positives_accuracy", "seconds", "config", "commit",
-]  # fmt: skip
 FACTS = {
     "suite": "office31",
     "suite_title": "Office-31",
@@ -31,8 +28,22 @@ def row(
     scenario: str, method: str, selector: str, seed: int, accuracy: float | None, shots: int = 3, rule: str = "last"
 ) -> dict[str, Any]:
     """A row of results.csv; accuracy None is a failed run."""
-    values = (scenario, method, selector, shots, seed, rule, accuracy, accuracy, None, None, 1.0, "c0ffee", "abc1234")
-    return dict(zip(COLUMNS, values, strict=True))
+    cell: Any = (
+        scenario,
+        method,
+        selector,
+        shots,
+        seed,
+        rule,
+        accuracy,
+        accuracy,
+        None,
+        None,
+        1.0,
+        "c0ffee",
+        "abc1234",
+    )
+    return asdict(Row(*cell))
 
 
 def rows(
@@ -44,9 +55,8 @@ def rows(
 
 def in_rounds(scenario: str, selector: str, seed: int, *accuracies: float, shots: int = 3) -> list[dict[str, Any]]:
     """Rows of rounds.csv for TML with a selector; coverage grows by a tenth a round."""
-    cell = {"scenario": scenario, "method": "tml", "selector": selector, "shots": shots, "seed": seed}
     return [
-        {**cell, "round": i, "accuracy": a, "positives": 10 * i, "positives_accuracy": 0.9, "coverage": i / 10}
+        asdict(RoundRow(scenario, "tml", selector, shots, seed, i, a, 10 * i, 0.9, i / 10))
         for i, a in enumerate(accuracies)
     ]
 
@@ -56,9 +66,7 @@ def write_grid(
 ) -> Path:
     """A folder as `qurate benchmark` leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
-    added = [name for name in RESULT_COLUMNS if name not in COLUMNS and any(name in result for result in results)]
-    columns = [*COLUMNS, *added]
-    pd.DataFrame(results, columns=columns).to_csv(folder / "results.csv", index=False)
+    pd.DataFrame(results, columns=list(COLUMNS)).to_csv(folder / "results.csv", index=False)
     if rounds is not None:
         pd.DataFrame(rounds).to_csv(folder / "rounds.csv", index=False)
     (folder / "benchmark.json").write_text(json.dumps({**FACTS, **facts}))
@@ -72,7 +80,8 @@ def write_failed(
     cell = {
         "suite": FACTS["suite"], "scenario": scenario, "shots": 3, "protocol": "mme", "selector": selector,
         "rules": ["last"], "backbone": FACTS["backbone"], "weights": "w",
-        "config": {"method": {"name": method}, "seed": seed}, **changes,
+        "config": {"method": {"name": method}, "seed": seed}, "imbalance": 1, "unknown": 0, "missing_classes": 0,
+        "asker": "", **changes,
     }  # fmt: skip
     place = folder / "cells" / f"{abs(hash(json.dumps(cell))):x}"
     place.mkdir(parents=True)

@@ -260,7 +260,7 @@ def test_published_numbers_stand_beside_the_accuracy_on_the_target_as_it_is_and_
 def test_a_failed_cell_of_a_thinned_target_is_shown_in_its_own_column(tmp_path: Path) -> None:
     write_grid(tmp_path, [one for one in LONG_TAIL if (one["scenario"], one["selector"]) == (W, "none")])
     write_failed(tmp_path, W, "tml", "adaptive", 0, imbalance=20)
-    write_failed(tmp_path, W, "tml", "adaptive", 1)  # of before cells named their imbalance
+    write_failed(tmp_path, W, "tml", "adaptive", 1)
     table = make_tables(read_outcome(tmp_path))[0]
     assert table.columns == ("W to A, 1:1", "W to A, 20:1", "mean")
     assert texts(table)["TML + adaptive"] == ["failed", "failed", DASH]

@@ -19,18 +19,18 @@ from PIL import Image
 from tests.own_images import BACKBONE, paint
 
 import qurate
-from qurate.calibration import Calibration
 from qurate.config import NetworkConfig
 from qurate.errors import ConfigError, DataError
 from qurate.networks.heads import build_network
 from qurate.novelty import HeldOutScores, Novelty
 from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.model import AdaptedModel
-from qurate.runs.model_json import ModelError, ModelWarning
+from qurate.runs.model_json import ModelError
 from qurate.runtime.tensors import tensor_digest
 
 CLASSES = ("blue", "green", "red")
 TRANSFORM = {"resize": 9, "crop": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}
+CALIBRATION = {"temperature": 1, "by": "nothing", "images": 0, "baseline_temperature": None}
 NETWORK = {"backbone": BACKBONE, "bottleneck": "normalized", "features": 8}
 
 
@@ -44,7 +44,7 @@ def saved(tmp_path: Path) -> Path:
 
 def change(folder: Path, **values: Any) -> None:
     about = json.loads((folder / "model.json").read_text()) | values
-    (folder / "model.json").write_text(json.dumps({name: value for name, value in about.items() if value is not None}))
+    (folder / "model.json").write_text(json.dumps(about))
 
 
 def test_a_flipped_bit_is_found_anywhere(saved: Path) -> None:
@@ -60,17 +60,12 @@ def test_a_flipped_bit_is_found_anywhere(saved: Path) -> None:
     assert qurate.load(saved).classes == CLASSES
 
 
-def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -> None:
-    change(saved, sha256=None)
-    with pytest.warns(ModelWarning, match=r"model.safetensors: not checked for damage, because .*has no checksum"):
-        assert qurate.load(saved).classes == CLASSES  # as those of version 0.1 are
+def test_numbers_that_are_not_finite_are_found(saved: Path) -> None:
     tensors = safetensors.torch.load_file(saved / "model.safetensors")
     tensors["classifier.weight"][0, 0] = torch.nan
     safetensors.torch.save_file(tensors, saved / "model.safetensors")
-    with (
-        pytest.warns(ModelWarning, match="no checksum"),
-        pytest.raises(ModelError, match=r"damaged \(NaN in classifier.weight\)"),
-    ):
+    change(saved, sha256=tensor_digest(tensors))
+    with pytest.raises(ModelError, match=r"damaged \(NaN in classifier.weight\)"):
         qurate.load(saved)
 
 
@@ -121,8 +116,8 @@ def test_numbers_that_are_not_finite_are_found_without_a_checksum(saved: Path) -
             },
             "interpolation must be one of bilinear, bicubic, got 'nearest'",
         ),
-        ({"calibration": 5}, "calibration must be a table of temperature, by and images"),
-        ({"calibration": {"temperature": 0, "by": "nothing", "images": 0}}, "temperature must be a number from"),
+        ({"calibration": 5}, "calibration must be a table of temperature, by, images"),
+        ({"calibration": CALIBRATION | {"temperature": 0}}, "temperature must be a number from"),
         ({"sha256": 5}, "not those that"),
     ],
 )
@@ -195,11 +190,6 @@ def test_a_model_of_somebody_else_does_not_reach_the_network(
     change(saved, network={"backbone": name, "bottleneck": "none"})
     with pytest.raises(ModelError, match="backbone must be a name, not an address, got 'timm/"):
         qurate.load(saved)
-
-
-def test_models_of_before_there_was_calibration_say_that_they_are_not(saved: Path) -> None:
-    change(saved, calibration=None)
-    assert qurate.load(saved).calibration == Calibration()
 
 
 def test_weights_are_never_fetched_by_a_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,8 +319,14 @@ def test_the_comparison_is_kept_with_the_model_or_why_there_is_none(saved: Path)
         change(saved, comparison={**stored, **damage})
         with pytest.raises(ModelError, match="comparison"):
             qurate.load(saved)
-    change(saved, comparison=None, no_comparison=None)  # as in models of version 0.2
+    change(saved, comparison=None, no_comparison="It was switched off.")
     assert qurate.load(saved).comparison is None
-    assert "the page of the run does" in qurate.load(saved).no_comparison
-    change(saved, no_comparison="It was switched off.")
     assert qurate.load(saved).no_comparison == "It was switched off."
+
+
+def test_a_model_of_an_earlier_version_is_refused(saved: Path) -> None:
+    about = json.loads((saved / "model.json").read_text())
+    del about["sha256"], about["novelty"]
+    (saved / "model.json").write_text(json.dumps(about))
+    with pytest.raises(ModelError, match=r"lacks novelty, sha256\. Models of earlier versions .* adapt again"):
+        qurate.load(saved)

@@ -32,7 +32,6 @@ from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
 from qurate.registry import ORACLE, PLAIN
 from qurate.selection.algorithm import fit
-from qurate.selection.answered import SHORTER
 from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.crossfit import Product, fit_product, leave_out
 from qurate.selection.pseudo_labels import Positives
@@ -227,20 +226,8 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """The fingerprint; without what cells of before it could be chosen do not name."""
+        """The fingerprint of all of it; where and how the run is computed does not decide the result."""
         about = dataclasses.asdict(self)
-        if self.asker:
-            about["learning"] = f"anew, 1/{SHORTER} of the steps"  # cells of before went on with the old weights
-        else:
-            for part in ASKING:
-                del about[part]
-        if self.imbalance == 1:
-            del about["imbalance"]
-        for part in ("calibrate", "unknown", "missing_classes"):
-            if not about[part]:
-                del about[part]
-        if self.calibrate:
-            about["calibrate"] = "combined with S+T"  # cells of before had one temperature
         about["config"] = fingerprint_fields(self.config)
         return fingerprint(about)
 

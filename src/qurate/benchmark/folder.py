@@ -210,7 +210,8 @@ class BenchmarkFolder:
             raise BenchmarkError(f"{places[1]}: must have a row for each round.")
         if cell.asker:
             read_queries(self._of(cell) / ASKED, cell.label_counts)
-        return _Kept(_body(places[0], COLUMNS), _body(places[1], ROUND_COLUMNS), float(rows["seconds"].iloc[-1]))
+        of_rows, of_rounds = (place.read_text(encoding="utf-8").partition("\n")[2] for place in places)
+        return _Kept(of_rows, of_rounds, float(rows["seconds"].iloc[-1]))
 
 
 def check_writable(path: Path) -> None:
@@ -222,9 +223,3 @@ def check_writable(path: Path) -> None:
     if reason := why_not_writable(path):
         raise BenchmarkError(f"`out` must be a folder that can be written, got {shorten(path)} ({reason}).")
     path.mkdir(parents=True, exist_ok=True)
-
-
-def _body(path: Path, columns: Sequence[str]) -> str:
-    """The rows of a table; cells of earlier commits lack the columns that were added last, and have nothing in them."""
-    header, _, body = path.read_text(encoding="utf-8").partition("\n")
-    return body.replace("\n", "," * (len(columns) - len(header.split(","))) + "\n")

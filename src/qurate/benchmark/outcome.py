@@ -129,11 +129,11 @@ def _with_failed(results: pd.DataFrame, folder: Path, names: set[str]) -> pd.Dat
 
 def _failed_rows(path: Path) -> list[dict[str, Any]]:
     """What names the results that a failed cell should have had."""
-    cell = NATURAL | _read_json(path)  # cells of before there were other values do not name them
+    cell = _read_json(path)
     try:
         found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
         found.update({name: cell[name] for name in CELL if name not in found})
-        rules, asker = cell["rules"], str(cell.get("asker", ""))
+        rules, asker = cell["rules"], str(cell["asker"])
         numbers = label_counts(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError, ValueError) as error:

@@ -42,20 +42,20 @@ class Row:
         seconds: Of training and evaluation.
         config: Fingerprint of all that decides the result.
         commit: Of qurate, when the run was made.
-        steps: Training steps of lines 1 and 20 together; None in older results, which lack them.
-        imbalance: Ratio that the unlabelled target was thinned to; 1 in older results, which had no other.
-        ece: Expected calibration error on the hidden labels of D_u; None in older results, which lack it.
+        steps: Training steps of lines 1 and 20 together.
+        imbalance: Ratio that the unlabelled target was thinned to; 1 where it is as it is.
+        ece: Expected calibration error on the hidden labels of D_u.
         ece_calibrated: The same at `temperature`; None where the run was not calibrated.
         temperature: Found by cross-fitting on the labelled target; None likewise.
         asker: Who chose the images that people labelled; empty where nobody was asked.
         asked: How many labels were asked for by then; of asker 'none', how many the others had. Accuracy counts the
             images that were labelled as right, and so do all measures of D_u.
-        device: That trained the run: 'cpu', 'cuda' or 'mps'; empty in older results, which lack it.
-        unknown: How many classes were hidden; 0 in older results, which had no other. Accuracy, balanced accuracy and
-            calibration errors are those on images of known classes.
-        missing_classes: How many known classes D_u lacks; 0 likewise.
-        auroc: Of right against wrong predictions by their probability, on images of known classes; None in older
-            results, and where all are right or wrong.
+        device: That trained the run: 'cpu', 'cuda' or 'mps'.
+        unknown: How many classes were hidden. Accuracy, balanced accuracy and calibration errors are those on images of
+            known classes.
+        missing_classes: How many known classes D_u lacks.
+        auroc: Of right against wrong predictions by their probability, on images of known classes; None where all are
+            right or wrong.
         auroc_unknown: Of images of known classes against those of unknown ones; None without unknown classes.
         hos: Harmonic mean of the accuracy on known classes, where a flagged image is wrong, and the share of images of
             unknown classes that are flagged; None where nothing flags images, and without unknown classes.
@@ -117,8 +117,6 @@ class RoundRow:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_ADDED = COLUMNS[COLUMNS.index("steps") :]
-"""Columns that tables of earlier commits do not have."""
 ROUND_COLUMNS = tuple(field.name for field in fields(RoundRow))
 
 
@@ -165,11 +163,9 @@ def read_results(path: Path, columns: tuple[str, ...] = COLUMNS) -> pd.DataFrame
         raise BenchmarkError(f"{path}: cannot be read as a UTF-8 text file ({error}).") from error
     except TableError as error:
         raise BenchmarkError(str(error)) from error
-    for column in _ADDED:
-        if column in columns and column not in texts.columns:
-            texts[column] = ""
     if missing := [column for column in columns if column not in texts.columns]:
-        raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. Is it a results file of qurate?")
+        hint = "Is it a results file of this version of qurate?"
+        raise BenchmarkError(f"{path}: lacks the columns {', '.join(missing)}. {hint}")
     return pd.DataFrame({column: _read_column(texts[column], path) for column in columns})
 
 
@@ -210,7 +206,6 @@ class _Kind:
 _TEXT, _TEXT_OR_EMPTY = _Kind("text", "str"), _Kind("text, or empty", "str", empty="")
 _SHARE = _Kind("a number from 0 to 1, or empty", "float64", most=1, empty=None)
 _COUNT = _Kind("a whole number from 0 on", "int64")
-_COUNT_OR_ZERO = _Kind("a whole number from 0 on, or empty", "int64", empty=0)
 _COUNT_OR_EMPTY = _Kind("a whole number from 0 on, or empty", "Int64", empty=None)
 _NUMBER = _Kind("a number from 0 on, or empty", "float64", most=sys.float_info.max, empty=None)
 _KINDS = {
@@ -218,12 +213,10 @@ _KINDS = {
     **dict.fromkeys(("asker", "device"), _TEXT_OR_EMPTY),
     **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
     **dict.fromkeys(("ece", "ece_calibrated", "auroc", "auroc_unknown", "hos"), _SHARE),
-    **dict.fromkeys(("seed", "round"), _COUNT),
+    **dict.fromkeys(("seed", "round", "asked", "unknown", "missing_classes"), _COUNT),
     **dict.fromkeys(("positives", "steps"), _COUNT_OR_EMPTY),
     **dict.fromkeys(("seconds", "temperature"), _NUMBER),
-    "shots": _Kind("a whole number from 1 on", "int64", least=1),
-    "imbalance": _Kind("a whole number from 1 on, or empty", "int64", least=1, empty=1),
-    **dict.fromkeys(("asked", "unknown", "missing_classes"), _COUNT_OR_ZERO),
+    **dict.fromkeys(("shots", "imbalance"), _Kind("a whole number from 1 on", "int64", least=1)),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from qurate.networks.inference import log_probabilities
 from qurate.novelty import HeldOutScores, Novelty, known_probability
 from qurate.run_results import BaselineComparison
 from qurate.runs.files import ExportFormat
-from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, ModelWarning, file_of, read_about
+from qurate.runs.model_json import ABOUT_FILE, FORMAT, WEIGHTS_FILE, ModelError, file_of, read_about
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.files import write_atomically
 from qurate.runtime.paths import as_path, list_some, shorten
@@ -120,15 +119,8 @@ def read_transform(stored: Any) -> Transform:
     return Transform(stored["resize"], stored["crop"], tuple(stored["mean"]), tuple(stored["std"]), interpolation)
 
 
-def load_tensors(network: nn.Module, path: Path, checksum: str | None) -> None:
-    """Put the tensors of model.safetensors into a module; models of version 0.1 have no checksum."""
-    if checksum is None:
-        warnings.warn(
-            f"{path}: not checked for damage, because {path.with_name(ABOUT_FILE)} has no checksum. Models of qurate "
-            "0.2 and later have one.",
-            ModelWarning,
-            stacklevel=3,
-        )
+def load_tensors(network: nn.Module, path: Path, checksum: str) -> None:
+    """Put the tensors of model.safetensors into a module, if they have this checksum."""
     try:
         tensors = safetensors.torch.load_file(path)
     except Exception as error:  # a damaged or foreign file fails in many ways; none of them runs its code
@@ -141,7 +133,7 @@ def load_tensors(network: nn.Module, path: Path, checksum: str | None) -> None:
             f"{path}: must hold the {len(own)} tensors that {ABOUT_FILE} describes, but {len(wrong)} are missing, "
             f"extra or of another shape: {list_some(wrong, 3)}. Do both files belong to one model?"
         )
-    damaged = checksum is not None and tensor_digest(tensors) != checksum
+    damaged = tensor_digest(tensors) != checksum
     if damaged or (strange := not_finite(tensors)):
         why = f"its numbers are not those that {ABOUT_FILE} was written with" if damaged else f"NaN in {strange[0]}"
         raise ModelError(f"{path}: damaged ({why}). Copy it again, or adapt again.")
@@ -589,9 +581,6 @@ class AdaptedModel:
         return found
 
 
-_OLDER = "Models of qurate 0.2 and before do not say; the page of the run does."
-
-
 def load(folder: StrPath) -> AdaptedModel:
     """A model that was saved; no code in the files is ever run.
 
@@ -605,34 +594,33 @@ def load(folder: StrPath) -> AdaptedModel:
     path = Path(folder)
     classes = tuple(about["classes"])
     try:
-        if not isinstance(stored := about.get("network"), dict):
+        if not isinstance(stored := about["network"], dict):
             raise ValueError(f"network must be a table, got {shorten(repr(stored))}")
         config = replace(NetworkConfig.from_dict(stored), weights="none")  # they are in the other file
-        stored_transforms = about.get("transform")
+        stored_transforms = about["transform"]
         if not isinstance(stored_transforms, list):  # of one backbone
             stored_transforms = [stored_transforms]
         transforms = tuple(read_transform(each) for each in stored_transforms)
-        calibration = Calibration.of(about.get("calibration"))
+        calibration = Calibration.of(about["calibration"])
         check_size(config, len(classes), file_of(path, WEIGHTS_FILE))
         network = build_network(config, n_classes=len(classes), input_width=None, seed=0)
         set_transforms(network, transforms)
-        if type(has_baseline := about.get("baseline", False)) is not bool:
+        if type(has_baseline := about["baseline"]) is not bool:
             raise ValueError(f"baseline must be true or false, got {shorten(repr(has_baseline))}")
         head = replace(config, backbone="none")
         beside = {"n_classes": len(classes), "input_width": network.width, "seed": 0}
         baseline = build_network(head, **beside) if has_baseline else None
-        numbers, tensors = read_novelty(about.get("novelty"), network.width)
-        compared = about.get("comparison")
+        numbers, tensors = read_novelty(about["novelty"], network.width)
+        compared = about["comparison"]
         comparison = None if compared is None else BaselineComparison.of(compared)
-        why_not = about.get("no_comparison", _OLDER) if comparison is None else ""
-        if not isinstance(why_not, str):
+        if not isinstance(why_not := about["no_comparison"], str):
             raise ValueError(f"no_comparison must be a sentence, got {shorten(repr(why_not))}")
     except ModelError:
         raise
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
     whole = _Whole(network, baseline, tensors)
-    load_tensors(whole, file_of(path, WEIGHTS_FILE), about.get("sha256"))
+    load_tensors(whole, file_of(path, WEIGHTS_FILE), about["sha256"])
     found = {name: whole.get_buffer(f"novelty_{name}") for name in tensors}
     origin = {
         name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256", "kept")

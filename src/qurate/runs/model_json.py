@@ -16,14 +16,11 @@ WEIGHTS_FILE, ABOUT_FILE = "model.safetensors", "model.json"
 STAGE = ".new"
 """Folder inside a run's where a run that will replace it is written; its model.json comes last."""
 FORMAT = "qurate-model-1"
+_ENTRIES = {"network", "transform", "calibration", "baseline", "novelty", "comparison", "no_comparison", "sha256"}
 
 
 class ModelError(QurateError, ValueError):
     """A model that cannot be read; the message says what is wrong with which file."""
-
-
-class ModelWarning(UserWarning):
-    """Something about a model that a person should know."""
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -90,6 +87,10 @@ def read_about(folder: Path | str) -> dict[str, Any]:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else None
         raise ModelError(f"{path}: format must be '{FORMAT}', got {shorten(repr(found))}. Is it a model of qurate?")
+    if missing := sorted(_ENTRIES - about.keys()):
+        raise ModelError(
+            f"{path}: lacks {', '.join(missing)}. Models of earlier versions of qurate cannot be read: adapt again."
+        )
     classes = about.get("classes")
     if not isinstance(classes, list) or not all(isinstance(name, str) and name for name in classes):
         raise ModelError(f"{path}: classes must be a list of names, got {shorten(repr(classes))}.")
