@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from types import ModuleType
 
@@ -72,7 +73,7 @@ def _search_index(faiss: ModuleType, rows: Tensor, others: Tensor, count: int, o
 
 def _import_faiss(count: int) -> ModuleType | None:
     try:
-        import faiss
+        return importlib.import_module("faiss")
     except ImportError:
         warnings.warn(
             f"The nearest of {count:,} images are found by comparing all with all, which takes long. "
@@ -80,4 +81,3 @@ def _import_faiss(count: int) -> ModuleType | None:
             stacklevel=3,
         )
         return None
-    return faiss  # type: ignore[no-any-return]
