@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from qurate.benchmark.cell import Cell, run_cell
-from qurate.benchmark.results import Row, read_results, rows_to_csv, write_file
+from qurate.benchmark.results import Row, rows_to_csv, write_file
 from qurate.config import DQNConfig, RunConfig
 from qurate.data.samples import Split
 from qurate.data.splits import read_mme_split
@@ -148,9 +148,10 @@ def run(title: str, seed: int) -> Row:
 def finished(path: Path) -> list[Row]:
     if not path.exists():
         return []
-    table = read_results(path)
+    names = [field.name for field in dataclasses.fields(Row)]
+    table = pd.read_csv(path).reindex(columns=names)  # one of an earlier version may lack some
     records = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [Row(**{field.name: record[field.name] for field in dataclasses.fields(Row)}) for record in records]
+    return [Row(**{str(name): value for name, value in record.items()}) for record in records]
 
 
 def to_markdown(rows: list[Row]) -> str:

@@ -782,8 +782,12 @@ def test_other_labelled_images_do_not_stand_for_those_held_out_before(world: Pat
     answer(run, {asked[0]: "none", asked[1]: truth_of(asked[1])})
     watcher = Watcher()
     go_on(world, run, tmp_path / "more", labeled=fewer, reporter=watcher)
-    assert "The labelled target images are other ones than in the run before." in " ".join(watcher.lines)
+    assert "The labelled target images are other ones than in the first of these runs." in " ".join(watcher.lines)
     before, now = (qurate.load(folder).novelty for folder in (run, tmp_path / "more"))
     assert before is not None
     assert now is not None
     assert torch.equal(before.held_out, now.held_out)
+    answer(tmp_path / "more", {files_of(run)[2]: truth_of(files_of(run)[2])})
+    watcher = Watcher()
+    go_on(world, tmp_path / "more", tmp_path / "most", labeled=fewer, reporter=watcher)
+    assert "The labelled target images are other ones than in the first of these runs." in " ".join(watcher.lines)

@@ -214,7 +214,7 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         "backbone_sha256": _fingerprint(frozen),
         "check_helping": setup.compare,
         "data": parts.digest,
-        "labeled_data": parts.labeled_digest,
+        "labeled_data": _held_out_from(setup, parts),
         "labels": None if setup.answers is None else setup.answers.fingerprint,
         "previous": None if setup.previous is None else setup.previous.fingerprint,
         "places": setup.places.stored(),
@@ -227,6 +227,14 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         **({"added_classes": list(parts.added)} if parts.added else {}),
         **({"corrected_labels": fingerprint_corrections(parts)} if parts.corrected else {}),
     }
+
+
+def _held_out_from(setup: RunSetup, parts: Parts) -> str | None:
+    """Digest of the labelled target whose held-out images the model knows by their positions."""
+    if setup.continued is None:
+        return parts.labeled_digest
+    kept = setup.continued.settings.get("labeled_data")
+    return kept if isinstance(kept, str) else None
 
 
 def _fingerprint(frozen: Frozen) -> str:
@@ -328,8 +336,8 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
             else:  # held-out images are known by their positions in D_t
                 flagged = novelty.flags(unlabeled)
                 reporter.say(
-                    "The labelled target images are other ones than in the run before. Which images fit no class is "
-                    "decided as in that run; to decide it anew, run adapt without --from."
+                    "The labelled target images are other ones than in the first of these runs. Which images fit no "
+                    "class is decided as in that run; to decide it anew, run adapt without --from."
                 )
         return _say_flagged(run, Baseline(network, (), novelty, flagged))
     if not plan.folds and setup.folder is not None and setup.folder.pending:  # its network was trained with a baseline
