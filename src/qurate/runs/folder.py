@@ -247,7 +247,7 @@ class RunFolder:
         try:
             return read_settings(self.kept_config)
         except ConfigError as error:
-            raise RunError(f"{error} Pass `force=True` to start again.") from error
+            raise RunError(f"{error} Pass `force=True` to start again, or another `out`.") from error
 
     def processes_before(self) -> int:
         """How many processes an interrupted run was started with; 1 where it does not say."""
