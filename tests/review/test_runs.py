@@ -21,6 +21,7 @@ from tests.review.served import Served
 from tests.review.test_session import make_session
 from tests.runs.written import write_run
 
+from qurate.active.answers import read_answers
 from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE
 from qurate.runtime.progress import ProgressFile, Silence, process_start
 
@@ -241,13 +242,24 @@ def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_pa
     assert (get(runs)[1]["resumable"], get(runs, "resume", {})[0]) == (False, 409), "the file is not known"
     (run / "config.json").write_text(json.dumps({"places": places | {"source": str(tmp_path / "gone")}}))
     assert not get(runs)[1]["resumable"]
-    (run / "config.json").write_text(json.dumps({"places": places, "continued_from": str(tmp_path / "before")}))
+    before, other = tmp_path / "before", tmp_path / "other.csv"
+    before.mkdir()
+    (before / "labels.csv").write_text("file,label\n1.png,pen\n")
+    other.write_text("file,label\n2.png,pen\n")
+    kept = {"places": places, "continued_from": str(before)}
+    (run / "config.json").write_text(json.dumps({**kept, "labels": read_answers(other).fingerprint}))
+    found = get(runs)[1]
+    assert not found["resumable"], "answers of another file than that of the run before"
+    assert "Re-run the command with --resume" in found["standing"]
+    labels = read_answers(before / "labels.csv").fingerprint
+    (run / "config.json").write_text(json.dumps({**kept, "labels": labels}))
     (run / "model.json").write_text("{}")
     (run / COMPARISON_FILE).write_bytes(b"")
     found = get(runs)[1]
     assert (found["state"], found["usable"]) == ("stopped", True)
     assert "the comparison is not" in found["standing"]
-    words = [f"--from={tmp_path / 'before'}", f"--out={run}", "--resume"]
+    images = [*(f"--{name}={place}" for name, place in places.items()), "--missing=error"]
+    words = [f"--from={before}", *images, f"--out={run}", "--resume"]
     assert found["standing"].endswith(f"qurate adapt {' '.join(words)}")
     assert get(runs, "resume", {}) == (200, {"run": 0})
     assert runs._runs[0].process.words == tuple(words)

@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qurate.active.answers import LABELS_FILE, AnswersFile, read_answers
 from qurate.data.checks import check_data
 from qurate.data.images import OnProgress
 from qurate.errors import QurateError
@@ -31,7 +32,7 @@ from qurate.review.guard import Guard
 from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import PARTS as IMAGE_PARTS
-from qurate.runs.image_sources import choose_places
+from qurate.runs.image_sources import choose_places, start_folder_of
 from qurate.runs.model_json import ABOUT_FILE, file_of
 from qurate.runtime.commands import NextStep, free_name, learn_from
 from qurate.runtime.paths import is_file
@@ -165,15 +166,19 @@ class OpenRun:
         kept = RunFolder(self.folder)
         try:
             settings = kept.kept_settings()
-            choose_places(settings, {})  # refused where the images are gone
+            if settings is None:
+                return []
+            places = choose_places(settings, {})  # refused where the images are gone
+            named, labels = settings.get("continued_from"), settings.get("labels")
+            before = Path(named) if isinstance(named, str) and named else None
+            if labels and (before is None or labels != _answers_about(before).fingerprint):
+                return []  # whose file is not known
         except QurateError:
             return []
-        if settings is None:
-            return []
-        before, out = settings.get("continued_from"), [f"--out={self.folder}", "--resume"]
-        if isinstance(before, str) and before:
-            return [f"--from={before}", *out]
-        return [] if settings.get("labels") else [f"--config={kept.kept_config}", *out]  # whose file is not known
+        out = [f"--out={self.folder}", "--resume"]
+        if before is None:
+            return [f"--config={kept.kept_config}", *out]
+        return [f"--from={before}", *(f"--{name}={value}" for name, value in places._asdict().items()), *out]
 
     def _model_time(self) -> int | None:
         """When the model was written; the comparison of a run writes it again."""
@@ -425,6 +430,11 @@ class OpenRuns:
 
 class _TooLongError(QurateError, RuntimeError):
     """Looking at images was ended."""
+
+
+def _answers_about(run: Path) -> AnswersFile:
+    """The answers about a run, as one that learns from them reads them."""
+    return read_answers(run / LABELS_FILE).start_from(start_folder_of(run))
 
 
 def _folder(text: object) -> Path | None:
