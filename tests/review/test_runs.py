@@ -174,6 +174,16 @@ def test_a_model_that_was_written_again_is_loaded_again(tmp_path: Path) -> None:
     assert runs.opened[0].page is pages[1]
 
 
+def test_a_model_is_loaded_for_the_page_of_its_own_run_only(runs: Any, tmp_path: Path) -> None:
+    (tmp_path / "run-2").mkdir()
+    (tmp_path / "run-2" / "config.json").write_text(json.dumps({"continued_from": str(tmp_path / "run")}))
+    (tmp_path / "run-2" / "model.json").write_text("{}")
+    assert get(runs)[1]["next"] == [1]
+    found = get(runs, "/1/status?load=0")[1]
+    assert (found["state"], found["loaded"], found["problem"]) == ("finished", None, "")
+    assert get(runs, "/1/status")[1]["loaded"] is not None
+
+
 def test_the_last_words_are_about_all_runs(runs: Any, tmp_path: Path) -> None:
     from qurate.cli.asking import _after_page, _is_begun
 

@@ -115,8 +115,12 @@ class OpenRun:
         self._written = None if page is None else self._model_time()
         self._lock = threading.Lock()
 
-    def status(self, load: Load) -> dict[str, Any]:
-        """How far the run is: its state is 'working', 'finished', 'stopped' or 'absent'; loads what is finished."""
+    def status(self, load: Load | None = None) -> dict[str, Any]:
+        """How far the run is: its state is 'working', 'finished', 'stopped' or 'absent'.
+
+        Args:
+            load: Begins to load what is finished; nothing is loaded without it.
+        """
         progress = read_progress(self.folder / PROGRESS_FILE)
         if progress is not None and not progress["alive"]:  # of a process that was killed
             progress = None
@@ -130,7 +134,7 @@ class OpenRun:
             state = "finished"
         else:
             state = "stopped" if self.folder.is_dir() or self.process is not None else "absent"
-        if has_model and state != "working":
+        if load is not None and has_model and state != "working":
             self._begin_loading(load)
         shown = {key: (progress or {}).get(key) for key in ("phase", "done", "total", "seconds_left", "lines")}
         if state != "working":
@@ -298,13 +302,17 @@ class OpenRuns:
         return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
 
     async def status(self, request: Request) -> Response:
-        """How far a run is, and which runs learned from the answers about it, the newest last."""
+        """How far a run is, and which runs learned from the answers about it, the newest last.
+
+        Its model is loaded unless the page of another run asks, with `load=0`.
+        """
         run = self._run(request)
         assert run is not None
+        load = None if request.query_params.get("load") == "0" else self._load
 
         def look() -> dict[str, Any]:
             numbers = list(dict.fromkeys(self.add(one) for one in (*runs_after(run.folder), *self._learning(run))))
-            return {**run.status(self._load), "next": numbers}
+            return {**run.status(load), "next": numbers}
 
         return await _reply(look)
 
@@ -359,7 +367,7 @@ class OpenRuns:
         await read_body(request)
 
         def choose() -> tuple[Path, Sequence[str]]:
-            if not run.status(self._load)["resumable"]:
+            if not run.status()["resumable"]:
                 raise HTTPException(409, "the run has not stopped, or its settings do not say how to continue it")
             return run.folder, run.continuing()
 

@@ -132,16 +132,16 @@ export async function showNext(root) {
 async function follow(root, number, working, isShown) {
   const at = `../${number}/`;
   while (isShown()) {
-    let run;
+    let run = null;
     try {
-      run = await call(`${at}status`);
+      run = await call(`${at}status?load=0`); // its model is loaded when its own page is opened
     } catch (error) {
       root.replaceChildren(element("p", { textContent: error.message }));
-      return;
     }
-    if (run.state === "working") working.add(number);
+    if (run?.state === "working") working.add(number);
     else working.delete(number);
     $("learn").disabled = working.size > 0 || !canLearn();
+    if (!run) return;
     if (run.state === "finished") {
       root.replaceChildren(...await compared(at),
         element("div", { className: "actions" }, element("a", { className: "main go-on", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
