@@ -198,6 +198,7 @@ def test_a_label_of_ones_own_is_corrected_by_a_click(browser: Chrome, run: Path,
     paint(run.parent / "wrong.png", COLORS[CLASSES[0]], seed=7)
     about = f"{run.parent / 'wrong.png'},,source,{CLASSES[1]},{CLASSES[0]},0.97,0.01"
     (run / "label_issues.csv").write_text(f"{','.join(LABEL_ISSUES)}\n{about}\n")
+    (run / "config.json").write_text(json.dumps({"check_helping": False}))
     server, log = Served(run), AnswerLog(run / "labels.csv")
     page = Page(browser, server.address, width, scheme)
     page["to-issues"].click()
@@ -209,6 +210,10 @@ def test_a_label_of_ones_own_is_corrected_by_a_click(browser: Chrome, run: Path,
     page.wait(lambda: "0 of 1 are left" in page["issues-about"].text)
     (row,) = log.current().values()
     assert (row.file, row.answer, row.label) == (str(run.parent / "wrong.png"), "label", CLASSES[0])
+    page["to-next"].click()
+    page.wait(lambda: "but without the comparison with plain training, as this run." in page["tab-next"].text)
+    page["to-answer"].click()
+    page.wait(page["undo-issues"].is_displayed)
     page["undo-issues"].click()
     page.wait(lambda: "1 of 1 are left" in page["issues-about"].text)
     assert log.current() == {}

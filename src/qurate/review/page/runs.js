@@ -91,9 +91,9 @@ function sideBySide(changes) {
 const isAnew = ({ relabeled, added, needed }) => relabeled > 0 || added.some(one => one.images >= needed);
 // What the answers are worth, in sentences.
 function worth(found) {
-  const { answered, labeled, corrected, none, random, random_needed, relabeled } = found;
+  const { answered, labeled, corrected, none, random, random_needed, relabeled, check_helping } = found;
   const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own.`] : [];
-  if (isAnew(found)) own.push(`The new run starts anew with ${relabeled ? "corrected labels" : "the new class"}: with all steps, and the comparison with plain training.`);
+  if (isAnew(found)) own.push(`The new run starts anew with ${relabeled ? "corrected labels" : "the new class"}: with all steps, ${check_helping ? "and the comparison with plain training" : "but without the comparison with plain training, as this run"}.`);
   if (!answered) return own.length ? own : ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
   const said = [...own, `${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
   if (isAnew(found)) said.push("So it is not known how much better than this run it is: it learns from all answers.");
