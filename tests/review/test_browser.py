@@ -198,6 +198,7 @@ def test_a_label_of_ones_own_is_corrected_by_a_click(browser: Chrome, run: Path,
     paint(run.parent / "wrong.png", COLORS[CLASSES[0]], seed=7)
     about = f"{run.parent / 'wrong.png'},,source,{CLASSES[1]},{CLASSES[0]},0.97,0.01"
     (run / "label_issues.csv").write_text(f"{','.join(LABEL_ISSUES)}\n{about}\n")
+    (run / "config.json").write_text(json.dumps({"check_helping": False}))
     server, log = Served(run), AnswerLog(run / "labels.csv")
     page = Page(browser, server.address, width, scheme)
     page["to-issues"].click()
@@ -209,6 +210,10 @@ def test_a_label_of_ones_own_is_corrected_by_a_click(browser: Chrome, run: Path,
     page.wait(lambda: "0 of 1 are left" in page["issues-about"].text)
     (row,) = log.current().values()
     assert (row.file, row.answer, row.label) == (str(run.parent / "wrong.png"), "label", CLASSES[0])
+    page["to-next"].click()
+    page.wait(lambda: "but without the comparison with plain training, as this run." in page["tab-next"].text)
+    page["to-answer"].click()
+    page.wait(page["undo-issues"].is_displayed)
     page["undo-issues"].click()
     page.wait(lambda: "1 of 1 are left" in page["issues-about"].text)
     assert log.current() == {}
@@ -427,6 +432,36 @@ def test_every_run_that_learned_from_the_answers_is_shown_the_newest_first(brows
     page.wait(lambda: len(browser.find_elements(By.CSS_SELECTOR, "#after .go-on")) == 2)
     shown = [link.text for link in browser.find_elements(By.CSS_SELECTOR, "#after .go-on")]
     assert shown == ["Go on in run-3", "Go on in run-2"]
+    for number in (1, 2):
+        found = browser.execute_script(f"return fetch('../{number}/status?load=0').then(reply => reply.json())")
+        assert (found["ready"], found["loaded"]) == (False, None), "only its own page needs its model"
+    server.kill()
+
+
+def test_a_next_run_that_cannot_be_asked_about_any_more_does_not_keep_one_from_learning(
+    browser: Chrome, run: Path
+) -> None:
+    shutil.copytree(run, run.parent / "run-2")
+    (run.parent / "run-2" / "config.json").write_text(json.dumps({"continued_from": str(run)}))
+    server = Served(run)
+    page = Page(browser, server.address)
+    page.answer(lambda: page.press("1"))
+    browser.execute_script(
+        """
+        const real = window.fetch, run = { title: "run-2", state: "working", phase: "", lines: [] };
+        window.fetch = async (where, ...rest) => {
+          if (!String(where).includes("../1/status")) return real(where, ...rest);
+          if (window.fails) throw new TypeError("gone");
+          return Response.json(run);
+        };
+        """
+    )
+    page["to-next"].click()
+    page.wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#after progress"))
+    assert not page["learn"].is_enabled()
+    browser.execute_script("window.fails = true")
+    page.wait(lambda: not browser.find_elements(By.CSS_SELECTOR, "#after progress"))
+    assert page["learn"].is_enabled()
     server.kill()
 
 

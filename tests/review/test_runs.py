@@ -21,6 +21,7 @@ from tests.review.served import Served
 from tests.review.test_session import make_session
 from tests.runs.written import write_run
 
+from qurate.active.answers import read_answers
 from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE
 from qurate.runtime.progress import ProgressFile, Silence, process_start
 
@@ -173,6 +174,16 @@ def test_a_model_that_was_written_again_is_loaded_again(tmp_path: Path) -> None:
     assert runs.opened[0].page is pages[1]
 
 
+def test_a_model_is_loaded_for_the_page_of_its_own_run_only(runs: Any, tmp_path: Path) -> None:
+    (tmp_path / "run-2").mkdir()
+    (tmp_path / "run-2" / "config.json").write_text(json.dumps({"continued_from": str(tmp_path / "run")}))
+    (tmp_path / "run-2" / "model.json").write_text("{}")
+    assert get(runs)[1]["next"] == [1]
+    found = get(runs, "/1/status?load=0")[1]
+    assert (found["state"], found["loaded"], found["problem"]) == ("finished", None, "")
+    assert get(runs, "/1/status")[1]["loaded"] is not None
+
+
 def test_the_last_words_are_about_all_runs(runs: Any, tmp_path: Path) -> None:
     from qurate.cli.asking import _after_page, _is_begun
 
@@ -241,13 +252,24 @@ def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_pa
     assert (get(runs)[1]["resumable"], get(runs, "resume", {})[0]) == (False, 409), "the file is not known"
     (run / "config.json").write_text(json.dumps({"places": places | {"source": str(tmp_path / "gone")}}))
     assert not get(runs)[1]["resumable"]
-    (run / "config.json").write_text(json.dumps({"places": places, "continued_from": str(tmp_path / "before")}))
+    before, other = tmp_path / "before", tmp_path / "other.csv"
+    before.mkdir()
+    (before / "labels.csv").write_text("file,label\n1.png,pen\n")
+    other.write_text("file,label\n2.png,pen\n")
+    kept = {"places": places, "continued_from": str(before)}
+    (run / "config.json").write_text(json.dumps({**kept, "labels": read_answers(other).fingerprint}))
+    found = get(runs)[1]
+    assert not found["resumable"], "answers of another file than that of the run before"
+    assert "Re-run the command with --resume" in found["standing"]
+    labels = read_answers(before / "labels.csv").fingerprint
+    (run / "config.json").write_text(json.dumps({**kept, "labels": labels}))
     (run / "model.json").write_text("{}")
     (run / COMPARISON_FILE).write_bytes(b"")
     found = get(runs)[1]
     assert (found["state"], found["usable"]) == ("stopped", True)
     assert "the comparison is not" in found["standing"]
-    words = [f"--from={tmp_path / 'before'}", f"--out={run}", "--resume"]
+    images = [*(f"--{name}={place}" for name, place in places.items()), "--missing=error"]
+    words = [f"--from={before}", *images, f"--out={run}", "--resume"]
     assert found["standing"].endswith(f"qurate adapt {' '.join(words)}")
     assert get(runs, "resume", {}) == (200, {"run": 0})
     assert runs._runs[0].process.words == tuple(words)

@@ -460,7 +460,7 @@ def test_a_run_by_two_processes(
         adapt(place, config=small_config("none"), out=tmp_path / "other")
 
 
-def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -> None:
+def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return (Path.touch, (tmp_path / "executed",))
@@ -489,6 +489,10 @@ def test_models_from_elsewhere_are_refused_and_never_unpickled(tmp_path: Path) -
         qurate.load(tmp_path / "runs" / "god")
     with pytest.raises(ModelError, match=r"got a file in a run. Give the run itself: .*good"):
         qurate.load(tmp_path / "runs" / "good" / "model.safetensors")
+    (tmp_path / "runs" / "good" / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "runs" / "good" / "inside")
+    with pytest.raises(ModelError, match=rf"Give the run itself: {tmp_path / 'runs' / 'good'}$"):
+        qurate.load(".")
     (tmp_path / "model.json").write_text('{"format": "onnx"}')
     with pytest.raises(ModelError, match="format must be 'qurate-model-1', got 'onnx'"):
         qurate.load(tmp_path)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from tests.own_images import BACKBONE, make_folders, save_weights
 
@@ -231,6 +232,12 @@ def test_slow_embedding_gives_up_the_comparison_when_it_is_over(
     options = {"backbone": USUAL, "weights": weights_of(given), "compare": False}
     run(given, Simulation(), **options, out=tmp_path / "again")
     assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "again")
+    assert resolve(check_options({**given, "config": tmp_path / "run" / "config.json"})).cut_short
+    files = pd.read_csv(tmp_path / "run" / "predictions.csv")["file"]
+    (tmp_path / "run" / "labels.csv").write_text("file,label\n" + "".join(f"{file},new\n" for file in files[:3]))
+    previous = {**given, "previous": tmp_path / "run"}
+    assert run_adaptation(previous, Simulation()).model.no_comparison == NO_TIME, "a new class starts a run anew"
+    assert not resolve(check_options({**previous, "compare": False})).cut_short, "now somebody did"
 
 
 def test_a_slow_comparison_is_left_for_resume(given: dict[str, Any], tmp_path: Path) -> None:

@@ -114,7 +114,10 @@ def test_parts_are_ranked_together_and_the_list_is_not_endless() -> None:
 
 
 def test_the_table_of_a_run_is_read_with_numbers(tmp_path: Path) -> None:
-    assert read_label_issues(tmp_path).empty  # of an earlier version
+    with pytest.raises(RunError, match=r"label_issues\.csv.* belongs to every finished run"):
+        read_label_issues(tmp_path)
+    (tmp_path / "label_issues.csv").write_bytes(to_csv(pd.DataFrame(columns=LABEL_ISSUES)))
+    assert read_label_issues(tmp_path).empty
     written = pd.DataFrame([("=a.png", "", "labeled", "mug", "pen", 0.9, 0.01)], columns=LABEL_ISSUES)
     (tmp_path / "label_issues.csv").write_bytes(to_csv(written))
     pd.testing.assert_frame_equal(read_label_issues(tmp_path), written, check_dtype=False)

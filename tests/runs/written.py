@@ -10,6 +10,7 @@ from tests.own_images import BACKBONE, COLORS, make_folders
 
 from qurate.config import NetworkConfig
 from qurate.networks.heads import build_network
+from qurate.run_results import LABEL_ISSUES
 from qurate.runs.model import AdaptedModel
 from qurate.runtime.tables import read_csv, to_csv
 
@@ -37,6 +38,7 @@ def write_run(root: Path, *, unlabeled: int = 6, trusted: int = 5) -> Path:
     ]
     table = pd.DataFrame(examples, columns=["file", "label", "part"])
     (run / "examples.csv").write_bytes(to_csv(table))
+    (run / "label_issues.csv").write_bytes(to_csv(pd.DataFrame(columns=LABEL_ISSUES)))
     return run
 
 

@@ -282,11 +282,11 @@ def _copies(labeled: Sequence[Domain], unlabeled: Domain, contents: Mapping[Path
         for path, label in zip(paths_of(domain), domain.labels.tolist(), strict=True):
             classes.setdefault(contents[path].digest, set()).add(domain.classes[label])
     copies = sum(map(len, labeled)) + len(unlabeled) - len(classes)
-    torn = sum(len(names) > 1 for names in classes.values())
+    in_several = sum(len(names) > 1 for names in classes.values())
     if not copies:
         return []
     are = "1 image is a copy of another" if copies == 1 else f"{copies} images are copies of others"
-    several = f"; {torn} {'has' if torn == 1 else 'have'} more than one class" if torn else ""
+    several = f"; {in_several} {'has' if in_several == 1 else 'have'} more than one class" if in_several else ""
     return [f"{are}, by content{several}. 'qurate check' lists them and says what to do."]
 
 

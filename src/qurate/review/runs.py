@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qurate.active.answers import LABELS_FILE, AnswersFile, read_answers
 from qurate.data.checks import check_data
 from qurate.data.images import OnProgress
 from qurate.errors import QurateError
@@ -31,7 +32,7 @@ from qurate.review.guard import Guard
 from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE, REPORT_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.image_sources import PARTS as IMAGE_PARTS
-from qurate.runs.image_sources import choose_places
+from qurate.runs.image_sources import choose_places, start_folder_of
 from qurate.runs.model_json import ABOUT_FILE, file_of
 from qurate.runtime.commands import NextStep, free_name, learn_from
 from qurate.runtime.paths import is_file
@@ -114,8 +115,12 @@ class OpenRun:
         self._written = None if page is None else self._model_time()
         self._lock = threading.Lock()
 
-    def status(self, load: Load) -> dict[str, Any]:
-        """How far the run is: its state is 'working', 'finished', 'stopped' or 'absent'; loads what is finished."""
+    def status(self, load: Load | None = None) -> dict[str, Any]:
+        """How far the run is: its state is 'working', 'finished', 'stopped' or 'absent'.
+
+        Args:
+            load: Begins to load what is finished; nothing is loaded without it.
+        """
         progress = read_progress(self.folder / PROGRESS_FILE)
         if progress is not None and not progress["alive"]:  # of a process that was killed
             progress = None
@@ -129,7 +134,7 @@ class OpenRun:
             state = "finished"
         else:
             state = "stopped" if self.folder.is_dir() or self.process is not None else "absent"
-        if has_model and state != "working":
+        if load is not None and has_model and state != "working":
             self._begin_loading(load)
         shown = {key: (progress or {}).get(key) for key in ("phase", "done", "total", "seconds_left", "lines")}
         if state != "working":
@@ -165,15 +170,19 @@ class OpenRun:
         kept = RunFolder(self.folder)
         try:
             settings = kept.kept_settings()
-            choose_places(settings, {})  # refused where the images are gone
+            if settings is None:
+                return []
+            places = choose_places(settings, {})  # refused where the images are gone
+            named, labels = settings.get("continued_from"), settings.get("labels")
+            before = Path(named) if isinstance(named, str) and named else None
+            if labels and (before is None or labels != _answers_about(before).fingerprint):
+                return []  # whose file is not known
         except QurateError:
             return []
-        if settings is None:
-            return []
-        before, out = settings.get("continued_from"), [f"--out={self.folder}", "--resume"]
-        if isinstance(before, str) and before:
-            return [f"--from={before}", *out]
-        return [] if settings.get("labels") else [f"--config={kept.kept_config}", *out]  # whose file is not known
+        out = [f"--out={self.folder}", "--resume"]
+        if before is None:
+            return [f"--config={kept.kept_config}", *out]
+        return [f"--from={before}", *(f"--{name}={value}" for name, value in places._asdict().items()), *out]
 
     def _model_time(self) -> int | None:
         """When the model was written; the comparison of a run writes it again."""
@@ -293,13 +302,17 @@ class OpenRuns:
         return Response(content, media_type=PARTS[name], headers={"cache-control": "no-cache"})
 
     async def status(self, request: Request) -> Response:
-        """How far a run is, and which runs learned from the answers about it, the newest last."""
+        """How far a run is, and which runs learned from the answers about it, the newest last.
+
+        Its model is loaded unless the page of another run asks, with `load=0`.
+        """
         run = self._run(request)
         assert run is not None
+        load = None if request.query_params.get("load") == "0" else self._load
 
         def look() -> dict[str, Any]:
             numbers = list(dict.fromkeys(self.add(one) for one in (*runs_after(run.folder), *self._learning(run))))
-            return {**run.status(self._load), "next": numbers}
+            return {**run.status(load), "next": numbers}
 
         return await _reply(look)
 
@@ -354,7 +367,7 @@ class OpenRuns:
         await read_body(request)
 
         def choose() -> tuple[Path, Sequence[str]]:
-            if not run.status(self._load)["resumable"]:
+            if not run.status()["resumable"]:
                 raise HTTPException(409, "the run has not stopped, or its settings do not say how to continue it")
             return run.folder, run.continuing()
 
@@ -425,6 +438,11 @@ class OpenRuns:
 
 class _TooLongError(QurateError, RuntimeError):
     """Looking at images was ended."""
+
+
+def _answers_about(run: Path) -> AnswersFile:
+    """The answers about a run, as one that learns from them reads them."""
+    return read_answers(run / LABELS_FILE).start_from(start_folder_of(run))
 
 
 def _folder(text: object) -> Path | None:

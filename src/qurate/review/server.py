@@ -13,12 +13,13 @@ from pathlib import Path
 import uvicorn
 
 from qurate.active.answers import LABELS_FILE, AnswerLog
+from qurate.config import read_settings
 from qurate.data.images import OnProgress
 from qurate.errors import ConfigError
 from qurate.review.app import PATIENCE, Example, ReviewPage
 from qurate.review.runs import OpenRuns
 from qurate.review.session import LabelIssue, QueryOptions, Session
-from qurate.runs.files import EXAMPLES_FILE
+from qurate.runs.files import CONFIG_FILE, EXAMPLES_FILE
 from qurate.runs.image_sources import start_folder_of
 from qurate.runs.label_issues import read_label_issues
 from qurate.runs.model import AdaptedModel, load
@@ -94,7 +95,12 @@ def load_page(run: Path, options: QueryOptions, on_progress: OnProgress, warn: C
     inquiry = look_at(model, read_run_images(run), on_progress, warn)
     table = read_label_issues(run)[[*LabelIssue._fields]]
     issues = [LabelIssue(*row) for row in table.itertuples(index=False)]
-    session = Session(inquiry, AnswerLog(run / LABELS_FILE, PATIENCE), options, issues)
+    try:
+        is_compared = read_settings(file_of(run, CONFIG_FILE)).get("check_helping", True) is not False
+    except ConfigError:  # missing or damaged
+        is_compared = True
+    log = AnswerLog(run / LABELS_FILE, PATIENCE)
+    session = Session(inquiry, log, options, issues, check_helping=is_compared)
     return ReviewPage(session, embed_examples(model, examples))
 
 

@@ -63,12 +63,20 @@ class Session:
         log: Where the answers go; others may write to it meanwhile.
         options: What to ask.
         issues: Labels of people that the run doubts, the worst first.
+        check_helping: Whether a run that starts anew is compared with plain training, as this one was.
     """
 
     def __init__(
-        self, inquiry: Inquiry, log: AnswerLog, options: QueryOptions, issues: Sequence[LabelIssue] = ()
+        self,
+        inquiry: Inquiry,
+        log: AnswerLog,
+        options: QueryOptions,
+        issues: Sequence[LabelIssue] = (),
+        *,
+        check_helping: bool = True,
     ) -> None:
         self.inquiry, self.log, self.options, self.issues = inquiry, log, options, issues
+        self.check_helping = check_helping
         self.questions: list[Question] = []
         self._held: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()  # for these two; never held while the disk is asked
@@ -221,6 +229,7 @@ class Session:
             "added": [{"name": name, "images": images} for name, images in self.added_classes().items()],
             "needed": LEAST_PER_CLASS,
             "random_needed": LEAST_RANDOM,
+            "check_helping": self.check_helping,
             "estimate": self.estimate()._asdict(),
             "damaged": self.log.damaged,
             "disagreements": self._disagreements(),

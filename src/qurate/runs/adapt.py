@@ -116,15 +116,14 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         folder=folder,
         message=kept or setup.message,
         limit=limit,
-        cut_short=_was_cut_short(given),
+        cut_short=_was_cut_short(given, setup),
     )
 
 
-def _was_cut_short(given: Mapping[str, Any]) -> bool:
-    """Whether a run that is resumed has no comparison because of the time limit that it was started with."""
-    if not given.get("resume") or "out" not in given:
-        return False
-    return (RunFolder(given["out"]).kept_settings() or {}).get("cut_short") is True
+def _was_cut_short(given: Mapping[str, Any], setup: RunSetup) -> bool:
+    """Whether a run is without comparison because of a time limit: its own, if it is resumed, or an earlier run's."""
+    kept = RunFolder(given["out"]).kept_settings() if given.get("resume") and "out" in given else None
+    return setup.cut_short and "compare" not in given if kept is None else kept.get("cut_short") is True
 
 
 _OF_BACKBONE = ("backbone", "weights", "image_size", "pooling")
@@ -173,7 +172,8 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     )
     compare = stored.get("check_helping", True) is not False
     full = TrainingConfig.from_dict(stored["full"]) if isinstance(stored.get("full"), dict) else None
-    return RunSetup(config, backbone, weights, places, compare, message=message, full=full)
+    cut_short = stored.get("cut_short") is True
+    return RunSetup(config, backbone, weights, places, compare, message=message, full=full, cut_short=cut_short)
 
 
 def _find_backbone(given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str) -> Any:

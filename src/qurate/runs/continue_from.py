@@ -125,9 +125,10 @@ class PreviousRun:
         if config.network.backbone != "none":
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
         full = self.settings.get("full")
-        after = {} if not isinstance(full, dict) else {"full": TrainingConfig.from_dict(full)}
-        compare = self.settings.get("check_helping", True) is not False
-        return {"config": config, "backbone": backbone, "weights": weights, "compare": compare, **after}
+        after: dict[str, Any] = {} if not isinstance(full, dict) else {"full": TrainingConfig.from_dict(full)}
+        after["compare"] = self.settings.get("check_helping", True) is not False
+        after["cut_short"] = self.settings.get("cut_short") is True
+        return {"config": config, "backbone": backbone, "weights": weights, **after}
 
     def check(self, parts: Parts, frozen: Frozen) -> None:
         """Check that its model fits these classes and images, before any work; classes may be added by answers."""

@@ -41,7 +41,8 @@ def measure_improvement(
         return None, ""
     chosen = drawn_at_random(data.applied, setup.previous, len(data.parts.split.target_labeled))
     if not setup.compare:
-        return None, "The comparison was switched off."
+        why = "left out because of the time limit of an earlier run" if setup.cut_short else "switched off"
+        return None, f"The comparison was {why}."
     if setup.anew:
         return None, "The run started anew, and its plain training (S+T) has learned all answers."
     if len(chosen) < LEAST_RANDOM:

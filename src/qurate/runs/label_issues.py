@@ -15,7 +15,6 @@ from qurate.errors import RunError
 from qurate.run_results import LABEL_ISSUES
 from qurate.runs.files import ISSUES_FILE
 from qurate.runs.result_tables import read_run_table
-from qurate.runtime.paths import is_file
 
 RIDGE = 0.1
 """Weight of the penalty, as a share of the mean eigenvalue. Our choice: of 0.01 to 1, the best of two folders."""
@@ -135,19 +134,17 @@ def rank_label_issues(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def read_label_issues(folder: Path) -> pd.DataFrame:
-    """The labels that a finished run doubts, the worst first; empty for a run of an earlier version.
+    """The labels that a finished run doubts, the worst first.
 
     Returns:
         Columns as `LABEL_ISSUES`, the last two as numbers. An answer about such a file replaces its label in the next
         run that learns from the answers.
 
     Raises:
-        RunError: If the table is damaged.
+        RunError: If the table is missing or damaged.
     """
-    if not is_file(folder / ISSUES_FILE):
-        return pd.DataFrame(columns=LABEL_ISSUES)
     table = read_run_table(folder, ISSUES_FILE, *LABEL_ISSUES)[LABEL_ISSUES]
     try:
         return table.assign(**{name: pd.to_numeric(table[name]) for name in LABEL_ISSUES[-2:]})
     except ValueError as error:
-        raise RunError(f"{folder / ISSUES_FILE}: damaged ({error}). Adapt again, or remove it.") from error
+        raise RunError(f"{folder / ISSUES_FILE}: damaged ({error}). Adapt again.") from error

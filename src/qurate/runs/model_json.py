@@ -37,7 +37,7 @@ def _describe_place(place: Path) -> str:
     if what == "a folder" and holds_run(place):
         return f"an unfinished run. 'qurate open {shlex.quote(str(place))}' shows how far it is, and continues it."
     if is_file(place.absolute().parent / ABOUT_FILE):
-        return f"{what} in a run. Give the run itself: {place.parent}"
+        return f"{what} in a run. Give the run itself: {place.absolute().parent}"
     if what == "a file":
         return f"{what}. Models of other programs cannot be read; give their weights to adapt, as `weights=FILE`."
     if what == "a folder" and (held := _runs_in(place)):

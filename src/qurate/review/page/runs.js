@@ -91,9 +91,9 @@ function sideBySide(changes) {
 const isAnew = ({ relabeled, added, needed }) => relabeled > 0 || added.some(one => one.images >= needed);
 // What the answers are worth, in sentences.
 function worth(found) {
-  const { answered, labeled, corrected, none, random, random_needed, relabeled } = found;
+  const { answered, labeled, corrected, none, random, random_needed, relabeled, check_helping } = found;
   const own = relabeled ? [`You corrected ${plural(relabeled, "label")} of your own.`] : [];
-  if (isAnew(found)) own.push(`The new run starts anew with ${relabeled ? "corrected labels" : "the new class"}: with all steps, and the comparison with plain training.`);
+  if (isAnew(found)) own.push(`The new run starts anew with ${relabeled ? "corrected labels" : "the new class"}: with all steps, ${check_helping ? "and the comparison with plain training" : "but without the comparison with plain training, as this run"}.`);
   if (!answered) return own.length ? own : ["There are no new answers yet. Answer some questions first; 20 to 50 are a good beginning."];
   const said = [...own, `${plural(answered, "new answer")}: ${labeled} with a class, on ${corrected} of which the model was wrong; ${none} of no class.`];
   if (isAnew(found)) said.push("So it is not known how much better than this run it is: it learns from all answers.");
@@ -132,16 +132,16 @@ export async function showNext(root) {
 async function follow(root, number, working, isShown) {
   const at = `../${number}/`;
   while (isShown()) {
-    let run;
+    let run = null;
     try {
-      run = await call(`${at}status`);
+      run = await call(`${at}status?load=0`); // its model is loaded when its own page is opened
     } catch (error) {
       root.replaceChildren(element("p", { textContent: error.message }));
-      return;
     }
-    if (run.state === "working") working.add(number);
+    if (run?.state === "working") working.add(number);
     else working.delete(number);
     $("learn").disabled = working.size > 0 || !canLearn();
+    if (!run) return;
     if (run.state === "finished") {
       root.replaceChildren(...await compared(at),
         element("div", { className: "actions" }, element("a", { className: "main go-on", href: `${at}#answer`, textContent: `Go on in ${run.title}` }), element("a", { href: `${at}#outcome`, textContent: "Its outcome" })));
