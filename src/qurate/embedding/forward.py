@@ -327,9 +327,8 @@ def on_cluster(
 
     remote: Any = ray.remote(num_cpus=1, num_gpus=tasks.gpus, max_retries=RETRIES, max_calls=0)  # 0: processes stay
     task: Any = remote(_embed_in_task)
-    job = [
-        ray.put((frozen, tasks.device, precision, size, network, Path.cwd()))
-    ]  # a list: fetched once by each process
+    sent = ray.put((frozen, tasks.device, precision, size, network, Path.cwd()))
+    job = [sent]  # a list: fetched once by each process
 
     def submit(batch: Sequence[HashedFile]) -> Future[EmbeddedBatch | QurateError]:
         future: Future[EmbeddedBatch | QurateError] = task.remote(job, batch).future()
