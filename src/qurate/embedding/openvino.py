@@ -31,9 +31,9 @@ VARIABLE = "QURATE_ENGINE"
 Engine = Literal["torch", "openvino"]
 """What computes a forward pass."""
 
-LARGEST_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
-"""An embedding by OpenVINO may differ by this share of its length from torch's in float32. Our choice; measured
-values are in docs/performance.md."""
+LARGEST_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
+"""An embedding by OpenVINO may differ by this share of its length from torch's in float32. Our choice: in bfloat16
+three times what was measured (docs/performance.md), by which torch in bfloat16 differs as well."""
 
 _HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _FILES = ("network.xml", "network.bin")
