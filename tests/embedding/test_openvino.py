@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import platform
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -171,6 +173,37 @@ def test_torch_takes_over_where_a_network_cannot_be_converted(
     monkeypatch.setattr(openvino, "convert", fail)
     with pytest.warns(OpenVINOWarning, match="because it cannot be converted"):
         _embed(files, _frozen(), tmp_path / "cache", "openvino", monkeypatch)
+
+
+@pytest.mark.parametrize("error", [ImportError("libtbb.so: not found"), OSError("not an ELF file")])
+@pytest.mark.parametrize("cached", [True, False])
+def test_torch_takes_over_where_openvino_cannot_be_imported(
+    error: Exception, cached: bool, files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = importlib.import_module
+
+    def fail(name: str, package: str | None = None) -> ModuleType:
+        if name == "openvino":
+            raise error
+        return original(name, package)
+
+    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.import_module", fail)
+    with pytest.warns(OpenVINOWarning, match=rf"because OpenVINO cannot be imported \({type(error).__name__}: {error}"):
+        rows = embed_files(files.paths, _frozen(), cache=tmp_path / "cache", cached=cached, device="cpu").rows
+    assert rows == len(files)
+
+
+@needs_openvino
+def test_torch_takes_over_where_a_network_cannot_be_written(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    with pytest.warns(OpenVINOWarning, match=r"because it cannot be written to disk .*No space left"):
+        embed_files(files.paths, _frozen(), cache=tmp_path / "cache", device="cpu")
 
 
 def test_without_the_extra_torch_computes_and_asking_for_openvino_says_what_to_install(

@@ -85,25 +85,31 @@ class CompiledBackbone:
         network: The folder of its files, or what is in them.
         precision: What it computes in.
         streams: Calls that are computed at once.
+
+    Raises:
+        OpenVINOError: If OpenVINO cannot be imported, or cannot load the network.
     """
 
     def __init__(self, network: Path | StoredNetwork, precision: torch.dtype, streams: int) -> None:
-        openvino: Any = importlib.import_module("openvino")
-        core = openvino.Core()
-        if isinstance(network, Path):
-            graph = core.read_model(network / _FILES[0], network / _FILES[1])
-        else:
-            graph = core.read_model(network.graph, network.weights)
+        openvino = _import_openvino()
         settings = {
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": streams,
             "ENABLE_CPU_PINNING": False,  # the threads that decode need the same cores
         }
-        self._compiled = core.compile_model(graph, "CPU", settings)
         self._requests: SimpleQueue[Any] = SimpleQueue()
-        for _ in range(streams):
-            self._requests.put(self._compiled.create_infer_request())
+        try:
+            core = openvino.Core()
+            if isinstance(network, Path):
+                graph = core.read_model(network / _FILES[0], network / _FILES[1])
+            else:
+                graph = core.read_model(network.graph, network.weights)
+            self._compiled = core.compile_model(graph, "CPU", settings)
+            for _ in range(streams):
+                self._requests.put(self._compiled.create_infer_request())
+        except Exception as error:
+            raise OpenVINOError(f"it cannot be loaded ({_reason(error)})") from error
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N, 3, crop, crop) float32 to (N, width) float32."""
@@ -155,10 +161,16 @@ def _key(frozen: FrozenBackbone, precision: torch.dtype) -> str:
 
 
 def network_folder(frozen: FrozenBackbone, cache: Path) -> Path:
-    """Where a cache keeps a converted network."""
-    openvino: Any = importlib.import_module("openvino")
-    about = hashlib.sha256(f"{openvino.__version__} {frozen.identity}".encode()).hexdigest()[:16]
+    """Where a cache keeps a converted network; OpenVINOError if OpenVINO cannot be imported."""
+    about = hashlib.sha256(f"{_import_openvino().__version__} {frozen.identity}".encode()).hexdigest()[:16]
     return cache / "openvino" / f"{re.sub(r'[^A-Za-z0-9._]+', '-', frozen.name)}-{about}"
+
+
+def _import_openvino() -> Any:
+    try:
+        return importlib.import_module("openvino")
+    except Exception as error:  # a damaged installation fails in its own ways
+        raise OpenVINOError(f"OpenVINO cannot be imported ({_reason(error)})") from error
 
 
 def read_network(frozen: FrozenBackbone, cache: Path | None) -> StoredNetwork:
@@ -175,15 +187,16 @@ def read_network(frozen: FrozenBackbone, cache: Path | None) -> StoredNetwork:
 def _compile(
     frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, cache: Path | None, streams: int
 ) -> CompiledBackbone:
+    _import_openvino()  # before torch computes what it is compared with
     with torch.inference_mode():
         expected = frozen.module.to("cpu")(images).float()
 
     def check(folder: Path) -> CompiledBackbone:
+        compiled = CompiledBackbone(folder, precision, streams)
         try:
-            compiled = CompiledBackbone(folder, precision, streams)
             found = compiled(images)
         except Exception as error:
-            raise OpenVINOError(f"it cannot be loaded ({_reason(error)})") from error
+            raise OpenVINOError(f"it cannot be computed ({_reason(error)})") from error
         if (difference := _difference(found, expected)) > (allowed := LARGEST_DIFFERENCE[precision]):
             raise OpenVINOError(f"embeddings differ by {difference:.1g} of their length (allowed: {allowed:g})")
         return compiled
@@ -204,13 +217,16 @@ def _compile(
 
 @contextmanager
 def _folder_beside(target: Path | None) -> Iterator[Path]:
-    """A temporary folder, on the disk of the target where that can be written."""
+    """A temporary folder, on the disk of the target where that can be written; OpenVINOError if there can be none."""
     parent = None
     if target is not None:
         with suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
             parent = target.parent if os.access(target.parent, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix=".", dir=parent))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".", dir=parent))
+    except OSError as error:
+        raise OpenVINOError(f"it cannot be written to disk ({_reason(error)})") from error
     try:
         yield folder
     finally:
@@ -224,11 +240,10 @@ def convert(frozen: FrozenBackbone, folder: Path) -> None:
     torch's networks is called, and not `openvino.convert_model`, which reports its use over the network.
 
     Raises:
-        OpenVINOError: If OpenVINO has no counterpart for an operation of it.
+        OpenVINOError: If OpenVINO cannot be imported, or has no counterpart for an operation of it.
     """
-    side = frozen.transform.crop
+    side, openvino = frozen.transform.crop, _import_openvino()
     try:
-        openvino: Any = importlib.import_module("openvino")
         manager: Any = importlib.import_module("openvino.frontend")
         decoder: Any = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
         with warnings.catch_warnings(), torch.no_grad():
