@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import json
 import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,6 +131,41 @@ def test_a_network_is_converted_once_and_converted_again_where_it_is_damaged(
     torch.testing.assert_close(_embed(files, frozen, tmp_path / "cache", "auto", monkeypatch), rows)
     assert len(converted) == 2
     assert (folder / "network.xml").read_text() != "damaged"
+
+
+@needs_openvino
+def test_a_network_that_another_process_has_put_into_the_cache_stays(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, convert = _frozen(), openvino.convert
+    kept = network_folder(frozen, tmp_path / "cache")
+
+    def convert_second(frozen: FrozenBackbone, folder: Path) -> None:
+        convert(frozen, folder)
+        kept.mkdir()
+        (kept / "network.xml").write_text("of another process")
+
+    monkeypatch.setattr(openvino, "convert", convert_second)
+    _embed(files, frozen, tmp_path / "cache", "openvino", monkeypatch)
+    assert (kept / "network.xml").read_text() == "of another process"
+
+
+def test_threads_compile_a_network_once_and_each_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbones, compiled = [_frozen(seed=seed) for seed in range(3)], []  # more than are kept
+
+    def slow(frozen: FrozenBackbone, *_: object) -> FrozenBackbone:
+        compiled.append(frozen)
+        time.sleep(0.05)
+        return frozen
+
+    def compile_one(frozen: FrozenBackbone) -> object:
+        return openvino.compile_backbone(frozen, torch.float32, torch.zeros(1, 3, 160, 160), None, 1)
+
+    monkeypatch.setattr(openvino, "_compile", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(compile_one, backbones[:1] * 4)) == backbones[:1] * 4
+        assert compiled == backbones[:1]
+        assert list(pool.map(compile_one, backbones * 4)) == backbones * 4
 
 
 @needs_openvino

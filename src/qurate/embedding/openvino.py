@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -137,12 +138,13 @@ def compile_backbone(
         OpenVINOError: If it cannot be converted, or its embeddings are not those of torch.
     """
     key = _key(frozen, precision)
-    if key not in _ready:
-        compiled = _compile(frozen, precision, images, cache, streams)
-        while len(_ready) >= _MOST_KEPT:
-            del _ready[next(iter(_ready))]
-        _ready[key] = compiled
-    return _ready[key]
+    with _lock:
+        if (compiled := _ready.get(key)) is None:
+            compiled = _compile(frozen, precision, images, cache, streams)
+            while len(_ready) >= _MOST_KEPT:
+                del _ready[next(iter(_ready))]
+            _ready[key] = compiled
+    return compiled
 
 
 def refuse(frozen: FrozenBackbone, precision: torch.dtype, error: OpenVINOError) -> None:
@@ -152,6 +154,7 @@ def refuse(frozen: FrozenBackbone, precision: torch.dtype, error: OpenVINOError)
     warnings.warn(message, OpenVINOWarning, stacklevel=2)
 
 
+_lock = threading.Lock()  # of what is ready
 _ready: dict[str, CompiledBackbone] = {}
 _unusable: set[str] = set()
 
@@ -202,15 +205,19 @@ def _compile(
         return compiled
 
     kept = None if cache is None else network_folder(frozen, cache)
+    is_wrong = False
     if kept is not None and kept.is_dir():
-        with suppress(OpenVINOError):  # damaged, or of another machine
+        try:
             return check(kept)
+        except OpenVINOError:  # damaged, or of another machine
+            is_wrong = True
     with _folder_beside(kept) as folder:
         convert(frozen, folder)
         compiled = check(folder)
         if kept is not None:
             with suppress(OSError):  # another process was first, or there is no room: it is converted again
-                shutil.rmtree(kept, ignore_errors=True)
+                if is_wrong:
+                    shutil.rmtree(kept, ignore_errors=True)
                 folder.rename(kept)
     return compiled
 
