@@ -20,9 +20,10 @@ from PIL import Image
 from torch import Tensor
 
 from qurate.data.images import ImageFiles, Transform
-from qurate.embedding import openvino
+from qurate.embedding import embed, openvino
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.embedding.embed import embed_files, find_missing
+from qurate.embedding.forward import CPU_BATCH
 from qurate.embedding.openvino import OpenVINOWarning, choose_engine, network_folder
 from qurate.errors import ConfigError
 
@@ -209,7 +210,26 @@ def test_torch_takes_over_where_a_network_cannot_be_converted(
 
     monkeypatch.setattr(openvino, "convert", fail)
     with pytest.warns(OpenVINOWarning, match="because it cannot be converted"):
+        _embed(files, _frozen(), tmp_path / "cache", "auto", monkeypatch)
+    with pytest.raises(ConfigError, match=r"^QURATE_ENGINE=openvino cannot embed with timm/test_efficientnet, because"):
         _embed(files, _frozen(), tmp_path / "cache", "openvino", monkeypatch)
+
+
+@needs_openvino
+def test_a_few_images_are_compared_whatever_the_batch_size(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    original = openvino.compile_backbone
+
+    def note(frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, *rest: Any) -> object:
+        counts.append(len(images))
+        return original(frozen, precision, images, *rest)
+
+    monkeypatch.setattr(embed, "compile_backbone", note)
+    embed_files(files.paths, _frozen(), cache=tmp_path / "cache", device="cpu", batch_size=len(files))
+    assert counts == [CPU_BATCH]
+    assert len(files) > CPU_BATCH
 
 
 @pytest.mark.parametrize("error", [ImportError("libtbb.so: not found"), OSError("not an ELF file")])

@@ -248,7 +248,7 @@ def embed_files(
             if strict:
                 _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
             if engine == "openvino":
-                folder, first = root if cached else None, missing[:size]
+                folder, first = root if cached else None, missing[: min(size, CPU_BATCH)]
                 start = partial(_in_openvino, start, member, precision, first, folder, isinstance(target, ClusterTasks))
             try:
                 work.complete(start)
@@ -310,7 +310,7 @@ def _in_openvino(
     cache: Path | None,
     on_ray: bool,
 ) -> Embed:
-    """Prepare the forward pass in OpenVINO, whose first batch is compared with torch's; OpenVINOError if it differs."""
+    """Prepare the forward pass in OpenVINO, after a comparison with torch; OpenVINOError if they differ."""
     side = frozen.transform.crop
     with torch_threads(1):  # on a busy machine more would mostly wait for each other
         images = decode(first, frozen.transform).images

@@ -27,7 +27,7 @@ from qurate.errors import ConfigError, QurateError
 from qurate.runtime.paths import shorten
 
 VARIABLE = "QURATE_ENGINE"
-"""Set it to 'torch' or 'openvino' to have that one; the faster one that is installed unless set."""
+"""Set it to 'torch' or 'openvino' to have that one or an error; the faster one that can be used unless set."""
 
 Engine = Literal["torch", "openvino"]
 """What computes a forward pass."""
@@ -76,6 +76,8 @@ def choose_engine(frozen: FrozenBackbone, device: str, precision: torch.dtype) -
             f"{VARIABLE}=openvino computes on the CPU, in float32 or bfloat16, got device '{device}' and {name}. "
             "Set it to torch, or use `device='cpu'`."
         )
+    if asked == "openvino":
+        return "openvino"
     return "openvino" if is_installed and is_possible and _key(frozen, precision) not in _unusable else "torch"
 
 
@@ -148,7 +150,15 @@ def compile_backbone(
 
 
 def refuse(frozen: FrozenBackbone, precision: torch.dtype, error: OpenVINOError) -> None:
-    """Leave a backbone to torch for as long as this process lives, and say why."""
+    """Leave a backbone to torch for as long as this process lives, and say why.
+
+    Raises:
+        ConfigError: If the environment asks for OpenVINO by name.
+    """
+    if os.environ.get(VARIABLE) == "openvino":
+        raise ConfigError(
+            f"{VARIABLE}=openvino cannot embed with {frozen.name}, because {error}. Set it to torch, or unset it."
+        ) from error
     _unusable.add(_key(frozen, precision))
     message = f"{frozen.name}: embedded by torch and not by the faster OpenVINO, because {error}."
     warnings.warn(message, OpenVINOWarning, stacklevel=2)
