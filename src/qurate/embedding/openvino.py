@@ -56,8 +56,8 @@ class StoredNetwork(NamedTuple):
     weights: bytes
 
 
-def choose_engine(frozen: FrozenBackbone, device: str, precision: torch.dtype) -> Engine:
-    """OpenVINO on x86 processors where it is installed, torch elsewhere.
+def choose_engine(frozen: FrozenBackbone, device: str, precision: torch.dtype, *, on_cluster: bool = False) -> Engine:
+    """OpenVINO on x86 processors where it is installed, torch elsewhere and on clusters, whose machines may lack it.
 
     Raises:
         ConfigError: If the environment asks for an engine that there is not, or that cannot be had here.
@@ -65,7 +65,7 @@ def choose_engine(frozen: FrozenBackbone, device: str, precision: torch.dtype) -
     asked = os.environ.get(VARIABLE) or "auto"
     if asked not in ("auto", "torch", "openvino"):
         raise ConfigError(f"{VARIABLE} must be one of auto, torch, openvino, or not set, got '{asked}'.")
-    if asked == "torch" or (asked == "auto" and platform.machine().lower() not in ("x86_64", "amd64")):
+    if asked == "torch" or (asked == "auto" and (on_cluster or platform.machine().lower() not in ("x86_64", "amd64"))):
         return "torch"
     is_installed, is_possible = find_spec("openvino") is not None, device == "cpu" and precision in _HINTS
     if asked == "openvino" and not is_installed:
