@@ -78,12 +78,17 @@ def test_exif_turns_the_image_upright(tmp_path: Path) -> None:
     assert _pixel(upright, 1, 0) == (255, 0, 0)
 
 
-def test_a_damaged_exif_tag_does_not_cost_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Image.Image) -> Image.Image:
+@pytest.mark.parametrize("method", ["load", "tobytes"])  # read, or written again after the pixels were turned
+def test_a_damaged_exif_tag_leaves_the_image_as_it_is(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
         raise SyntaxError("not a TIFF file")
 
-    path = _saved(tmp_path / "a.jpg", Image.new("RGB", (4, 2)))
-    monkeypatch.setattr("PIL.ImageOps.exif_transpose", fail)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = _saved(tmp_path / "a.jpg", Image.new("RGB", (4, 2)), exif=exif)
+    monkeypatch.setattr(f"PIL.Image.Exif.{method}", fail)
     assert read_image(path).size == (4, 2)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from qurate.cli import run_verb
 from qurate.data.images import Transform, UnreadableImageError
 from qurate.embedding import embed as work
+from qurate.embedding import openvino
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.embedding.embed import embed_files
 from qurate.embedding.forward import EmbeddingError, choose_cluster_tasks
@@ -138,6 +139,26 @@ def test_the_verb_shares_the_work_and_ends_up_with_the_same_cache(
         run_verb()
     assert joined == ["somewhere", "left"]
     assert _files_of(tmp_path / "alone") == _files_of(tmp_path / "shared") != {}
+
+
+@pytest.mark.parametrize("engine", ["auto", "openvino"])
+def test_a_worker_that_cannot_use_openvino_says_so_and_is_asked_to_by_name_only(
+    engine: str,
+    cluster: Mapping[str, float],
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QURATE_ENGINE", engine)
+    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
+    monkeypatch.setattr(work, "compile_backbone", lambda *_: None)  # works here, and not there
+    monkeypatch.setattr(work, "read_network", lambda *_: openvino.StoredNetwork(b"damaged", b""))
+    frozen = _frozen(tmp_path / "notes")
+    if engine == "auto":
+        assert embed_files(files, frozen, cache=tmp_path / "cache", cluster=cluster).rows == len(files) - 1
+        return
+    with pytest.raises(ConfigError, match=r"^QURATE_ENGINE=openvino .* a machine of the Ray cluster, .* cannot be"):
+        embed_files(files, frozen, cache=tmp_path / "cache", cluster=cluster)
 
 
 def test_tasks_take_a_cpu_each_and_a_share_of_a_gpu() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,9 +20,10 @@ from PIL import Image
 from torch import Tensor
 
 from qurate.data.images import ImageFiles, Transform
-from qurate.embedding import openvino
+from qurate.embedding import embed, openvino
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.embedding.embed import embed_files, find_missing
+from qurate.embedding.forward import CPU_BATCH
 from qurate.embedding.openvino import OpenVINOWarning, choose_engine, network_folder
 from qurate.errors import ConfigError
 
@@ -130,6 +135,41 @@ def test_a_network_is_converted_once_and_converted_again_where_it_is_damaged(
 
 
 @needs_openvino
+def test_a_network_that_another_process_has_put_into_the_cache_stays(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, convert = _frozen(), openvino.convert
+    kept = network_folder(frozen, tmp_path / "cache")
+
+    def convert_second(frozen: FrozenBackbone, folder: Path) -> None:
+        convert(frozen, folder)
+        kept.mkdir()
+        (kept / "network.xml").write_text("of another process")
+
+    monkeypatch.setattr(openvino, "convert", convert_second)
+    _embed(files, frozen, tmp_path / "cache", "openvino", monkeypatch)
+    assert (kept / "network.xml").read_text() == "of another process"
+
+
+def test_threads_compile_a_network_once_and_each_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbones, compiled = [_frozen(seed=seed) for seed in range(3)], []  # more than are kept
+
+    def slow(frozen: FrozenBackbone, *_: object) -> FrozenBackbone:
+        compiled.append(frozen)
+        time.sleep(0.05)
+        return frozen
+
+    def compile_one(frozen: FrozenBackbone) -> object:
+        return openvino.compile_backbone(frozen, torch.float32, torch.zeros(1, 3, 160, 160), None, 1)
+
+    monkeypatch.setattr(openvino, "_compile", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(compile_one, backbones[:1] * 4)) == backbones[:1] * 4
+        assert compiled == backbones[:1]
+        assert list(pool.map(compile_one, backbones * 4)) == backbones * 4
+
+
+@needs_openvino
 def test_a_network_that_is_sent_to_a_cluster_computes_the_same(
     files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +210,57 @@ def test_torch_takes_over_where_a_network_cannot_be_converted(
 
     monkeypatch.setattr(openvino, "convert", fail)
     with pytest.warns(OpenVINOWarning, match="because it cannot be converted"):
+        _embed(files, _frozen(), tmp_path / "cache", "auto", monkeypatch)
+    with pytest.raises(ConfigError, match=r"^QURATE_ENGINE=openvino cannot embed with timm/test_efficientnet, because"):
         _embed(files, _frozen(), tmp_path / "cache", "openvino", monkeypatch)
+
+
+@needs_openvino
+def test_a_few_images_are_compared_whatever_the_batch_size(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    original = openvino.compile_backbone
+
+    def note(frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, *rest: Any) -> object:
+        counts.append(len(images))
+        return original(frozen, precision, images, *rest)
+
+    monkeypatch.setattr(embed, "compile_backbone", note)
+    embed_files(files.paths, _frozen(), cache=tmp_path / "cache", device="cpu", batch_size=len(files))
+    assert counts == [CPU_BATCH]
+    assert len(files) > CPU_BATCH
+
+
+@pytest.mark.parametrize("error", [ImportError("libtbb.so: not found"), OSError("not an ELF file")])
+@pytest.mark.parametrize("cached", [True, False])
+def test_torch_takes_over_where_openvino_cannot_be_imported(
+    error: Exception, cached: bool, files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = importlib.import_module
+
+    def fail(name: str, package: str | None = None) -> ModuleType:
+        if name == "openvino":
+            raise error
+        return original(name, package)
+
+    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.import_module", fail)
+    with pytest.warns(OpenVINOWarning, match=rf"because OpenVINO cannot be imported \({type(error).__name__}: {error}"):
+        rows = embed_files(files.paths, _frozen(), cache=tmp_path / "cache", cached=cached, device="cpu").rows
+    assert rows == len(files)
+
+
+@needs_openvino
+def test_torch_takes_over_where_a_network_cannot_be_written(
+    files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    with pytest.warns(OpenVINOWarning, match=r"because it cannot be written to disk .*No space left"):
+        embed_files(files.paths, _frozen(), cache=tmp_path / "cache", device="cpu")
 
 
 def test_without_the_extra_torch_computes_and_asking_for_openvino_says_what_to_install(
@@ -187,11 +277,12 @@ def test_openvino_is_for_x86_and_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(openvino, "find_spec", lambda name: object())
     frozen = _frozen()
     assert choose_engine(frozen, "cpu", torch.float32) == "openvino"
+    assert choose_engine(frozen, "cpu", torch.float32, on_cluster=True) == "torch"  # its machines may lack it
     assert choose_engine(frozen, "cuda", torch.float32) == choose_engine(frozen, "cpu", torch.float16) == "torch"
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     assert choose_engine(frozen, "cpu", torch.float32) == "torch"
     monkeypatch.setenv("QURATE_ENGINE", "openvino")
-    assert choose_engine(frozen, "cpu", torch.float32) == "openvino"
+    assert choose_engine(frozen, "cpu", torch.float32, on_cluster=True) == "openvino"
     with pytest.raises(ConfigError, match="computes on the CPU, in float32 or bfloat16, got device 'cuda' and float16"):
         choose_engine(frozen, "cuda", torch.float16)
     monkeypatch.setenv("QURATE_ENGINE", "onnx")

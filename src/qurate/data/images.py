@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from qurate.errors import ConfigError, DataError, QurateError
 from qurate.runtime.machine import available_cores
@@ -147,9 +146,7 @@ def read_image(path: Path, least: int | None = None) -> Image.Image:
             if least is not None:
                 image.draft(None, (least, least))
             image.load()
-            with suppress(Exception):  # a damaged tag says nothing of the pixels, which are sound
-                ImageOps.exif_transpose(image, in_place=True)
-            return _to_rgb(image)
+            return _to_rgb(_upright(image))
     except Exception as error:  # PIL's format readers raise whatever their parsers meet
         raise unreadable_image(path, error) from error
 
@@ -206,8 +203,10 @@ def check_header(path: Path) -> None:
 
 
 def _upright(image: Image.Image) -> Image.Image:
+    """The image turned as its EXIF tag says; the same one, and not a copy, where it is upright."""
     try:
-        return ImageOps.exif_transpose(image)
+        is_upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+        return image if is_upright else ImageOps.exif_transpose(image)
     except Exception:  # a damaged tag says nothing of the pixels, which are sound
         return image
 

@@ -239,7 +239,8 @@ def embed_files(
     for member in members:
         kind = target.device if isinstance(target, ClusterTasks) else target.type
         precision = choose_precision(member.module, kind)
-        engine = choose_engine(member, kind, precision)
+        on_ray = isinstance(target, ClusterTasks)
+        engine = choose_engine(member, kind, precision, on_cluster=on_ray)
         while True:
             stores.append(_open_cache(root if cached else None, member, precision, engine, required))
             size, start = _embedder(member, target, precision, batch_size)
@@ -248,12 +249,12 @@ def embed_files(
             if strict:
                 _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
             if engine == "openvino":
-                folder, first = root if cached else None, missing[:size]
-                start = partial(_in_openvino, start, member, precision, first, folder, isinstance(target, ClusterTasks))
+                folder, first = root if cached else None, missing[: min(size, CPU_BATCH)]
+                start = partial(_in_openvino, start, member, precision, first, folder, on_ray)
             try:
                 work.complete(start)
                 break
-            except OpenVINOError as error:  # before the first row
+            except OpenVINOError as error:  # before the first row, but for a cluster's
                 refuse(member, precision, error)
                 stores.pop()
                 engine = "torch"
@@ -310,7 +311,7 @@ def _in_openvino(
     cache: Path | None,
     on_ray: bool,
 ) -> Embed:
-    """Prepare the forward pass in OpenVINO, whose first batch is compared with torch's; OpenVINOError if it differs."""
+    """Prepare the forward pass in OpenVINO, after a comparison with torch; OpenVINOError if they differ."""
     side = frozen.transform.crop
     with torch_threads(1):  # on a busy machine more would mostly wait for each other
         images = decode(first, frozen.transform).images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from qurate.data.images import Transform, UnreadableImageError
 from qurate.embedding.backbone import FrozenBackbone
 from qurate.embedding.digests import HashedFile, file_status
-from qurate.embedding.openvino import CompiledBackbone, StoredNetwork
+from qurate.embedding.openvino import CompiledBackbone, OpenVINOError, StoredNetwork
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.cluster import RETRIES
 from qurate.runtime.compute import torch_threads
@@ -327,9 +328,8 @@ def on_cluster(
 
     remote: Any = ray.remote(num_cpus=1, num_gpus=tasks.gpus, max_retries=RETRIES, max_calls=0)  # 0: processes stay
     task: Any = remote(_embed_in_task)
-    job = [
-        ray.put((frozen, tasks.device, precision, size, network, Path.cwd()))
-    ]  # a list: fetched once by each process
+    sent = ray.put((frozen, tasks.device, precision, size, network, Path.cwd()))
+    job = [sent]  # a list: fetched once by each process
 
     def submit(batch: Sequence[HashedFile]) -> Future[EmbeddedBatch | QurateError]:
         future: Future[EmbeddedBatch | QurateError] = task.remote(job, batch).future()
@@ -356,18 +356,21 @@ _last_job: dict[bytes, tuple[BatchEncoder, Transform, Path]] = {}
 
 def _embed_in_task(job: list[Any], batch: Sequence[HashedFile]) -> EmbeddedBatch | QurateError:
     """In a process of the cluster: the embeddings of a batch, or an error of ours, as a value."""
-    key = job[0].binary()
-    if key not in _last_job:
-        import ray
-
-        keep_freed_memory()
-        torch.set_num_threads(1)
-        frozen, device, precision, size, network, folder = ray.get(job[0])
-        _last_job.clear()
-        compiled = None if network is None else CompiledBackbone(network, precision, streams=1)
-        _last_job[key] = BatchEncoder(frozen, torch.device(device), precision, size, compiled), frozen.transform, folder
-    encoder, transform, folder = _last_job[key]
     try:
+        key = job[0].binary()
+        if key not in _last_job:
+            import ray
+
+            keep_freed_memory()
+            torch.set_num_threads(1)
+            frozen, device, precision, size, network, folder = ray.get(job[0])
+            _last_job.clear()
+            compiled = None if network is None else CompiledBackbone(network, precision, streams=1)
+            encoder = BatchEncoder(frozen, torch.device(device), precision, size, compiled)
+            _last_job[key] = encoder, frozen.transform, folder
+        encoder, transform, folder = _last_job[key]
         return encoder.encode(decode(batch, transform, folder))[0]
+    except OpenVINOError as error:
+        return OpenVINOError(f"on {platform.node()}, a machine of the Ray cluster, {error}")
     except QurateError as error:
         return error
