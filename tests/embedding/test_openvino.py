@@ -277,12 +277,12 @@ def test_openvino_is_for_x86_and_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(openvino, "find_spec", lambda name: object())
     frozen = _frozen()
     assert choose_engine(frozen, "cpu", torch.float32) == "openvino"
-    assert choose_engine(frozen, "cpu", torch.float32, on_cluster=True) == "torch"  # its machines may lack it
+    assert choose_engine(frozen, "cpu", torch.float32, "torch") == "torch"  # as on clusters, and in benchmarks
     assert choose_engine(frozen, "cuda", torch.float32) == choose_engine(frozen, "cpu", torch.float16) == "torch"
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     assert choose_engine(frozen, "cpu", torch.float32) == "torch"
     monkeypatch.setenv("QURATE_ENGINE", "openvino")
-    assert choose_engine(frozen, "cpu", torch.float32, on_cluster=True) == "openvino"
+    assert choose_engine(frozen, "cpu", torch.float32, "torch") == "openvino"
     with pytest.raises(ConfigError, match="computes on the CPU, in float32 or bfloat16, got device 'cuda' and float16"):
         choose_engine(frozen, "cuda", torch.float16)
     monkeypatch.setenv("QURATE_ENGINE", "onnx")

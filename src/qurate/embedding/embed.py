@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -194,6 +195,7 @@ def embed_files(
     device: str = "auto",
     cluster: Mapping[str, float] | None = None,
     batch_size: int | None = None,
+    engine_default: Literal["auto", "torch"] = "auto",
     on_progress: OnProgress | None = None,
 ) -> Embeddings:
     """Embed files under the test transform, each content once; what cannot be read is noted, and the rest is embedded.
@@ -210,6 +212,8 @@ def embed_files(
             the work, and the cache ends up as it would without them.
         batch_size: Images per forward pass; chosen for the device unless given. An accelerator whose memory does not
             hold so many takes fewer.
+        engine_default: What computes unless `QURATE_ENGINE` names it: the fastest that is installed, or torch. On a
+            cluster, whose machines may lack the other, it is torch.
         on_progress: Called at the start and after each batch.
 
     Raises:
@@ -240,7 +244,7 @@ def embed_files(
         kind = target.device if isinstance(target, ClusterTasks) else target.type
         precision = choose_precision(member.module, kind)
         on_ray = isinstance(target, ClusterTasks)
-        engine = choose_engine(member, kind, precision, on_cluster=on_ray)
+        engine = choose_engine(member, kind, precision, "torch" if on_ray else engine_default)
         while True:
             stores.append(_open_cache(root if cached else None, member, precision, engine, required))
             size, start = _embedder(member, target, precision, batch_size)
@@ -340,7 +344,8 @@ def embed_split(
 ) -> Split:
     """The same split with embeddings in place of image files; sealed labels stay sealed.
 
-    All parts go through in one pass, an image that is in several of them once. Parts that are tensors stay.
+    All parts go through in one pass, an image that is in several of them once. Parts that are tensors stay. Torch
+    computes unless `QURATE_ENGINE` says otherwise, so that a result does not depend on what else is installed.
 
     Args:
         split: Image files in some or all of its parts.
@@ -371,7 +376,14 @@ def embed_split(
         )
         frozen = freeze_backbones(name, found_weights)
     found = embed_files(
-        paths, frozen, strict=True, cache=cache, device=device, batch_size=batch_size, on_progress=on_progress
+        paths,
+        frozen,
+        strict=True,
+        cache=cache,
+        device=device,
+        batch_size=batch_size,
+        engine_default="torch",
+        on_progress=on_progress,
     )
     return put_embeddings(split, found)
 

@@ -56,16 +56,19 @@ class StoredNetwork(NamedTuple):
     weights: bytes
 
 
-def choose_engine(frozen: FrozenBackbone, device: str, precision: torch.dtype, *, on_cluster: bool = False) -> Engine:
-    """OpenVINO on x86 processors where it is installed, torch elsewhere and on clusters, whose machines may lack it.
+def choose_engine(
+    frozen: FrozenBackbone, device: str, precision: torch.dtype, default: Literal["auto", "torch"] = "auto"
+) -> Engine:
+    """What the environment names, else the default: 'auto' is OpenVINO on x86 processors where it is installed.
 
     Raises:
         ConfigError: If the environment asks for an engine that there is not, or that cannot be had here.
     """
     asked = os.environ.get(VARIABLE) or "auto"
+    asked = default if asked == "auto" else asked
     if asked not in ("auto", "torch", "openvino"):
         raise ConfigError(f"{VARIABLE} must be one of auto, torch, openvino, or not set, got '{asked}'.")
-    if asked == "torch" or (asked == "auto" and (on_cluster or platform.machine().lower() not in ("x86_64", "amd64"))):
+    if asked == "torch" or (asked == "auto" and platform.machine().lower() not in ("x86_64", "amd64")):
         return "torch"
     is_installed, is_possible = find_spec("openvino") is not None, device == "cpu" and precision in _HINTS
     if asked == "openvino" and not is_installed:
