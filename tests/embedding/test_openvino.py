@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import platform
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,9 +30,23 @@ from qurate.embedding.forward import CPU_BATCH
 from qurate.embedding.openvino import OpenVINOWarning, choose_engine, network_folder
 from qurate.errors import ConfigError
 
+ALONE = "QURATE_TESTS_OF_OPENVINO"
+is_installed = importlib.util.find_spec("openvino") is not None
 needs_openvino = pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="the extra fast is not installed"
+    not is_installed or ALONE not in os.environ,
+    reason="run by test_those_that_load_openvino_pass_in_a_process_of_theirs",
 )
+
+
+@pytest.mark.skipif(not is_installed, reason="the extra fast is not installed")
+@pytest.mark.skipif(ALONE in os.environ, reason="this is that process")
+def test_those_that_load_openvino_pass_in_their_process() -> None:
+    """Beside all else that the tests load, a process with OpenVINO was seen to die when it started another one."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {ALONE: "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env=own, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout or "[100%]" in done.stdout
 
 
 @pytest.fixture(autouse=True)
