@@ -70,13 +70,13 @@ def main() -> None:
         backward = milliseconds(partial(torch.mm, gradient.T, inputs), options.steps)
         bound[rows] = forward + backward
         print(f"{rows} rows: forward {forward:.2f} ms, gradient of the weights {backward:.2f} ms")
-    parameter, rows = torch.zeros(FEATURES, WIDTH, requires_grad=True), torch.randn(2 * ROWS, WIDTH)
+    parameter, batch = torch.zeros(FEATURES, WIDTH, requires_grad=True), torch.randn(2 * ROWS, WIDTH)
     sgd = torch.optim.SGD([parameter], lr=1e-3, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True)
     ways: tuple[tuple[str, torch.optim.Optimizer | None, tuple[Tensor, ...]], ...] = (
-        ("48 rows by autograd", None, (rows[:ROWS],)),
-        ("48 rows and the optimiser's step", sgd, (rows[:ROWS],)),
-        ("two passes of 48 rows", None, rows.split(ROWS)),
-        ("one pass of 96 rows", None, (rows,)),
+        ("48 rows by autograd", None, (batch[:ROWS],)),
+        ("48 rows and the optimiser's step", sgd, (batch[:ROWS],)),
+        ("two passes of 48 rows", None, (batch[:ROWS], batch[ROWS:])),
+        ("one pass of 96 rows", None, (batch,)),
     )
     for way, optimizer, parts in ways:
         print(f"{way}: {milliseconds(partial(pass_apart, parameter, optimizer, *parts), options.steps):.2f} ms")
