@@ -6,6 +6,11 @@ with `AdaptedModel.evaluate` on the images whose labels were hidden. It is the c
 reaches on real images what the benchmark measures on embeddings, and how long it takes from the first image on.
 
     python benchmarks/own_folders.py --out /tmp/own
+    git worktree add ../before 329b735
+    python benchmarks/own_folders.py --out /tmp/own --before ../before/src --rounds 2
+
+With --before the sources of another checkout run the same command in turns with these, forwards and backwards, each
+from an empty cache, or with --cached from one that it has filled before; the ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -59,17 +65,37 @@ def make_folders(root: Path) -> None:
                 place.symlink_to(image)
 
 
-def adapt(root: Path, run: Path, cache: Path, *arguments: str) -> tuple[float, float]:
-    """Run the command and return its seconds: by the clock, and of processor time."""
+def adapt(root: Path, run: Path, cache: Path, *arguments: str, sources: Path | None = None) -> tuple[float, float]:
+    """Run the command, of other sources if given, and return its seconds: by the clock, and of processor time."""
     command = [sys.executable, "-m", "qurate", "adapt", "--out", str(run), "--force"]
     for part in LISTS:
         command += [f"--{part}", str(root / part)]
     command += ["--backbone", BACKBONE, "--weights", str(WEIGHTS), *arguments]
     began, used = time.perf_counter(), os.times()
-    subprocess.run(command, check=True, env={**os.environ, "QURATE_CACHE": str(cache)})
+    environment = {**os.environ, "QURATE_CACHE": str(cache)}
+    if sources is not None:
+        environment["PYTHONPATH"] = str(sources.resolve())
+    subprocess.run(command, check=True, env=environment)
     now = os.times()
     busy = now.children_user + now.children_system - used.children_user - used.children_system
     return time.perf_counter() - began, busy
+
+
+def compare_sources(root: Path, before: Path, rounds: int, *arguments: str, cached: bool) -> None:
+    """Time the command by two checkouts in turns, and print how many times as fast this one is."""
+    sides = {"before": before, "now": Path(qurate.__file__).parents[1]}
+    measured: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    for number in range(-cached, rounds):
+        for side in sides if number % 2 == 0 else tuple(sides)[::-1]:
+            cache = root / (f"cache-{side}" if cached else f"cache-{side}-{number}")
+            found = adapt(root, root / side, cache, *arguments, sources=sides[side])
+            if number >= 0:  # else it was for the cache
+                measured[side].append(found)
+                load = os.getloadavg()[0]
+                print(f"round {number + 1} {side}: {found[0]:.0f} s, {found[1]:.0f} s busy (load average {load:.1f})")
+    pairs = list(zip(measured["before"], measured["now"], strict=True))
+    wall, busy = (statistics.median(old[at] / new[at] for old, new in pairs) for at in (0, 1))
+    print(f"{wall:.2f} times as fast as before, {busy:.2f} by processor time")
 
 
 def main() -> None:
@@ -78,6 +104,9 @@ def main() -> None:
         "--out", type=Path, required=True, help="folder for links, cache and runs; one of an earlier run is emptied"
     )
     parser.add_argument("--seed", default="0")
+    parser.add_argument("--before", type=Path, help="the folder src of another checkout, to run in turns with this one")
+    parser.add_argument("--rounds", type=int, default=2, help="of both checkouts")
+    parser.add_argument("--cached", action="store_true", help="with embeddings at hand")
     arguments = parser.parse_args()
     if not (DATA / "office31").is_dir() or not WEIGHTS.is_file():
         sys.exit(f"This benchmark needs {DATA / 'office31'} (or QURATE_DATA) and {WEIGHTS}.")
@@ -85,6 +114,9 @@ def main() -> None:
     empty_folder(root)
     make_folders(root)
     seed = ("--seed", arguments.seed)
+    if arguments.before is not None:
+        compare_sources(root, arguments.before, arguments.rounds, *seed, cached=arguments.cached)
+        return
     seconds, busy = adapt(root, root / "run", root / "cache", *seed)
     plain = ("--method", "source_target", "--selector", "none", "--no-compare")
     adapt(root, root / "plain", root / "cache", *plain, *seed)

@@ -19,12 +19,14 @@ from tests.own_images import BACKBONE, COLORS, make_folders, paint, save_weights
 import qurate
 from qurate import distributed
 from qurate.calibration import Calibration
+from qurate.config import RunConfig
 from qurate.data import images
 from qurate.data.samples import DataError
 from qurate.embedding import backbone as frozen
 from qurate.errors import ConfigError
 from qurate.networks.backbone_names import find_weights
 from qurate.networks.backbones import build_backbone
+from qurate.runs import comparison
 from qurate.runs.adapt import find_answers, run_adaptation, trained_network
 from qurate.runs.model_json import ModelError
 from qurate.runs.options import BACKBONE as DEFAULT_BACKBONE
@@ -102,6 +104,24 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
     assert set(record.embedding["part"]) == {"source", "labeled", "unlabeled"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "été" in page
+
+
+def test_folds_that_another_process_trains_beside_change_nothing(
+    place: dict[str, Path], adapt: Adapt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def count(config: RunConfig, trainings: int) -> int:
+        begun.append(trainings)
+        return 2
+
+    adapt(place, config=small_config("adaptive"), compare=True, out=tmp_path / "alone")
+    monkeypatch.setattr(comparison, "workers_for", count)
+    adapt(place, config=small_config("adaptive"), compare=True, out=tmp_path / "beside")
+    assert begun == [4, 4], "a network and three folds, of S+T and of the adapted one"
+    assert read_csv(tmp_path / "beside" / "predictions.csv").equals(read_csv(tmp_path / "alone" / "predictions.csv"))
+    first, second = (read_csv(tmp_path / name / "metrics.csv") for name in ("alone", "beside"))
+    assert first[first["what"] != "seconds"].equals(second[second["what"] != "seconds"])
 
 
 def test_a_saved_model_predicts_as_it_did(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,15 @@ from qurate.report.run_text import outcome
 from qurate.run_results import Gain
 from qurate.runs import comparison as crossfit
 from qurate.runs.comparison import (
+    CrossFit,
     Folds,
     FoldTask,
     compare,
-    cross_fit,
     gain_worth_seeing,
     moved_proportions,
     pack_folds,
     plan_comparison,
+    share_folds,
     unpack_folds,
     workers_for,
 )
@@ -138,14 +140,19 @@ def same(first: tuple[Fold, ...], second: tuple[Fold, ...]) -> bool:
     return all(torch.equal(a.tensors()[name], b.tensors()[name]) for a, b in pairs for name in a.tensors())
 
 
+def cross_fit(reporter: Silence, **options: Any) -> tuple[Fold, ...]:
+    with CrossFit(SPLIT, RUN, FOLDS, title="S+T", **options) as training:
+        return training.finish(reporter)
+
+
 @pytest.fixture(scope="module")
 def one_by_one() -> tuple[Fold, ...]:
-    return cross_fit(SPLIT, RUN, FOLDS, Silence(), title="S+T", workers=1)
+    return cross_fit(Silence(), workers=1)
 
 
 def test_two_processes_give_what_one_gives(one_by_one: tuple[Fold, ...]) -> None:
     ear, kept = Ear(), []
-    found = cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", workers=2, on_fold=lambda number, fold: kept.append(number))
+    found = cross_fit(ear, workers=2, on_fold=lambda number, fold: kept.append(number))
     assert same(found, one_by_one)
     assert ear.phases == ["S+T, 2 of 2 folds at a time"]
     assert ear.shown[-1][1:] == (160, 160)
@@ -154,10 +161,32 @@ def test_two_processes_give_what_one_gives(one_by_one: tuple[Fold, ...]) -> None
 
 def test_folds_that_are_done_are_not_trained_again(one_by_one: tuple[Fold, ...]) -> None:
     ear = Ear()
-    found = cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", done={1: one_by_one[1]}, workers=2)
+    found = cross_fit(ear, done={1: one_by_one[1]}, workers=2)
     assert same(found, one_by_one)
     assert found[1] is one_by_one[1]
     assert ear.phases == ["S+T, fold 1 of 2"]
+
+
+def test_other_processes_train_while_this_one_does_something_else(one_by_one: tuple[Fold, ...]) -> None:
+    ear = Ear()
+    with CrossFit(SPLIT, RUN, FOLDS, title="S+T", workers=2, beside=True) as training:
+        (worker,) = multiprocessing.active_children()
+        while not any(future.done() for future in training._running):
+            assert worker.is_alive()
+            time.sleep(0.05)
+        assert same(training.finish(ear), one_by_one)
+    assert ear.shown[0][1] >= 80, "the steps of a fold were made before"
+    assert not worker.is_alive()
+
+
+@given(st.integers(0, 9), st.integers(1, 5), st.booleans())
+def test_folds_are_shared_such_that_all_processes_end_together(folds: int, workers: int, busy: bool) -> None:
+    shares = share_folds(range(folds), workers, busy=busy)
+    assert sorted(fold for share in shares for fold in share) == list(range(folds))
+    assert len(shares) == workers
+    trainings = [len(shares[0]) + busy, *map(len, shares[1:])]
+    assert max(trainings) == max(-(-(folds + busy) // workers), 0)
+    assert trainings[0] == min(trainings) or (busy and trainings[0] == 1), "this process has something else to do"
 
 
 class Chatty(FoldTask):
@@ -190,7 +219,7 @@ def test_a_stray_line_of_a_process_is_not_its_end(
 ) -> None:
     monkeypatch.setattr(crossfit, "FoldTask", Chatty)
     ear = Ear()
-    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", workers=2), one_by_one)
+    assert same(cross_fit(ear, workers=2), one_by_one)
     assert ear.phases == ["S+T, 2 of 2 folds at a time"]
     assert capfd.readouterr() == ("", "")
 
@@ -201,8 +230,8 @@ def test_what_processes_cannot_do_is_done_here(
 ) -> None:
     monkeypatch.setattr(crossfit, "FoldTask", task)
     ear = Ear()
-    assert same(cross_fit(SPLIT, RUN, FOLDS, ear, title="S+T", workers=2), one_by_one)
-    assert ear.phases[-1] == "S+T, fold 2 of 2"
+    assert same(cross_fit(ear, workers=2), one_by_one)
+    assert ear.phases == ["S+T, 2 of 2 folds at a time", "S+T, fold 1 of 2"]
 
 
 def test_where_no_process_can_be_started_folds_are_trained_here(
@@ -212,7 +241,7 @@ def test_where_no_process_can_be_started_folds_are_trained_here(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(WorkerProcess, "submit", refuse)
-    assert same(cross_fit(SPLIT, RUN, FOLDS, Silence(), title="S+T", workers=2), one_by_one)
+    assert same(cross_fit(Silence(), workers=2), one_by_one)
 
 
 def test_processes_end_with_what_started_them() -> None:
@@ -225,8 +254,8 @@ def test_processes_end_with_what_started_them() -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cross_fit(SPLIT, RUN, FOLDS, Impatient(), title="S+T", workers=2)
-    assert [process.exitcode for process in started] == [-signal.SIGKILL, -signal.SIGKILL]
+        cross_fit(Impatient(), workers=2)
+    assert [process.exitcode for process in started] == [-signal.SIGKILL]  # the other fold is trained here
 
 
 def test_a_task_holds_no_sealed_label() -> None:

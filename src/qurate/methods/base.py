@@ -89,7 +89,8 @@ class Method(nn.Module):
     def encode_labeled(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Features of source and labelled target, in one pass."""
         features = self.network.features(torch.cat([batch.source, batch.target]))
-        return features[: len(batch.source)], features[len(batch.source) :]
+        source, target = features.split([len(batch.source), len(batch.target)])  # slices have a costlier gradient
+        return source, target
 
     def encode_unlabeled(self, batch: Batch) -> Tensor:
         """Features of the unlabelled target, in a pass of their own."""

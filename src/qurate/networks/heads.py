@@ -63,8 +63,8 @@ class Dropout(nn.Module):
         """Zero each number with the probability and scale the rest up; nothing in evaluation mode."""
         if not self.training or self.probability == 0:
             return inputs
-        kept = torch.empty_like(inputs).uniform_() >= self.probability
-        return inputs * kept.to(inputs.dtype).mul_(1 / (1 - self.probability))
+        kept = torch.empty_like(inputs).uniform_().ge_(self.probability)  # 0 or 1
+        return inputs * kept.mul_(1 / (1 - self.probability))
 
 
 class Network(nn.Module):

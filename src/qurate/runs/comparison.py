@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, cast, get_args
+from types import TracebackType
+from typing import Literal, Self, cast, get_args
 
 import torch
 from torch import Tensor
@@ -62,68 +64,135 @@ def unpack_folds(path: Path, split: Split, folds: Sequence[Tensor]) -> dict[tupl
 
 
 WORTH_A_PROCESS = 2000
-"""Training steps of all folds from which on processes are started: each takes seconds to begin. Our choice."""
+"""Training steps of all networks from which on processes are started: each takes seconds to begin. Our choice."""
 _PAUSE = 0.5
 """Seconds between two looks at the progress of the processes."""
 
 
-def cross_fit(
-    split: Split,
-    config: RunConfig,
-    folds: Sequence[Tensor],
-    reporter: Reporter,
-    *,
-    title: str,
-    baselines: Sequence[Tensor | None] = (),
-    done: Mapping[int, Fold] | None = None,
-    on_fold: Callable[[int, Fold], None] | None = None,
-    workers: int | None = None,
-) -> tuple[Fold, ...]:
-    """Train a model without each fold's images; the result does not depend on how many are trained at once.
+class CrossFit:
+    """Trains a model without each fold's images; the result does not depend on how many are trained at once.
+
+    Within its block other processes train their share of the folds while this one does something else; `finish` trains
+    what is left, here.
 
     Args:
         split: D_s, D_t, D_u.
         config: The run.
         folds: Positions in D_t of the images to hold out, one tensor for each training.
-        reporter: Shown the progress.
         title: Of the model, for the progress.
         baselines: What S+T of each fold says, see `fit_fold`; none unless given.
         done: Folds of an interrupted run, by their place in `folds`.
         on_fold: Called after each fold with its place.
-        workers: How many to train at the same time, each in a process of its own; `workers_for` unless given.
+        workers: How many to train at the same time, this process among them; `workers_for` unless given.
+        beside: Whether this process trains a network of as many steps before it calls `finish`.
     """
-    found, baselines = dict(done or {}), baselines or [None] * len(folds)
 
-    def keep(number: int, fold: Fold) -> None:
-        found[number] = fold
-        if on_fold is not None:
-            on_fold(number, fold)
+    def __init__(
+        self,
+        split: Split,
+        config: RunConfig,
+        folds: Sequence[Tensor],
+        *,
+        title: str,
+        baselines: Sequence[Tensor | None] = (),
+        done: Mapping[int, Fold] | None = None,
+        on_fold: Callable[[int, Fold], None] | None = None,
+        workers: int | None = None,
+        beside: bool = False,
+    ) -> None:
+        self._task = FoldTask.without_seal(split, config, folds, baselines or [None] * len(folds))
+        self._title, self._on_fold, self._found = title, on_fold, dict(done or {})
+        self._missing = [number for number in range(len(folds)) if number not in self._found]
+        self._each = config.total_steps
+        trainings = len(self._missing) + beside
+        workers = min(workers_for(config, trainings) if workers is None else workers, trainings)
+        self._shares = share_folds(self._missing, workers, busy=beside)
+        self._processes = ExitStack()
+        self._running: dict[Future[bytes], tuple[WorkerProcess, int]] = {}
+        self._steps_here = 0
 
-    missing = [number for number in range(len(folds)) if number not in found]
-    workers = min(workers_for(config, len(missing)) if workers is None else workers, len(missing))
-    if workers > 1:
-        _fit_in_processes(
-            FoldTask.without_seal(split, config, folds, baselines), missing, workers, reporter, keep, title
-        )
-    for number in missing:
-        if number not in found:
-            steps = StepCount(reporter, f"{title}, fold {number + 1} of {len(folds)}", config.total_steps)
-            keep(number, fit_fold(split, config, folds[number], [steps], baseline=baselines[number]))
-    return tuple(found[number] for number in range(len(folds)))
+    def __enter__(self) -> Self:
+        """Start the other processes."""
+        if shares := [share for share in self._shares[1:] if share]:
+            content = pickle.dumps(self._task)
+            for share in shares:
+                with suppress(OSError):  # no process can be started: its folds are trained here
+                    worker = WorkerProcess(content, environment={"OMP_NUM_THREADS": "1"}, silent=True)
+                    self._processes.enter_context(worker)
+                    self._running |= {worker.submit(number): (worker, number) for number in share}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End them, whatever they do."""
+        self._processes.close()
+
+    def finish(self, reporter: Reporter) -> tuple[Fold, ...]:
+        """All folds; shows the progress of what is left."""
+        if self._running:
+            for number in self._shares[0]:
+                self._fit_here(number, _OnStep(partial(self._count_step, reporter)))
+        while self._running:
+            wait(self._running, timeout=_PAUSE, return_when=FIRST_COMPLETED)
+            self._collect()
+            self._show(reporter)
+        for number in self._missing:
+            if number not in self._found:
+                phase = f"{self._title}, fold {number + 1} of {len(self._task.folds)}"
+                self._fit_here(number, StepCount(reporter, phase, self._each))
+        return tuple(self._found[number] for number in range(len(self._task.folds)))
+
+    def _fit_here(self, number: int, callback: Callback) -> None:
+        self._keep(number, self._task.fit(number, callback))
+
+    def _keep(self, number: int, fold: Fold) -> None:
+        self._found[number] = fold
+        if self._on_fold is not None:
+            self._on_fold(number, fold)
+
+    def _collect(self) -> None:
+        """Keep what the other processes have trained; what they could not is left for this one, which raises why."""
+        for future in [future for future in self._running if future.done()]:
+            _, number = self._running.pop(future)
+            if future.exception() is None:
+                self._keep(number, pickle.loads(future.result()))
+
+    def _count_step(self, reporter: Reporter) -> None:
+        self._steps_here += 1
+        self._collect()
+        self._show(reporter)
+
+    def _show(self, reporter: Reporter) -> None:
+        there = {number for share in self._shares[1:] for number in share}
+        done = self._each * len(there & self._found.keys()) + self._steps_here
+        done += sum(worker.progress for worker in {worker for worker, _ in self._running.values()})
+        folds, total = len(self._task.folds), self._each * len(self._missing)
+        at_a_time = min(len(self._shares), folds)
+        reporter.show(f"{self._title}, {at_a_time} of {folds} folds at a time", min(done, total), total)
 
 
-def workers_for(config: RunConfig, folds: int) -> int:
-    """How many folds to train at the same time: one for each core, where only the head is trained, on a CPU."""
-    small = folds * config.total_steps < WORTH_A_PROCESS
+def share_folds(folds: Sequence[int], workers: int, *, busy: bool) -> list[list[int]]:
+    """Which folds each of some processes trains; the first is this one, which has a training before if it is busy."""
+    shares: list[list[int]] = [[] for _ in range(max(1, workers))]
+    for fold in folds:
+        trainings = [len(share) + (busy and place == 0) for place, share in enumerate(shares)]
+        shares[min(range(len(shares)), key=lambda place: (trainings[place], place == 0))].append(fold)
+    return shares
+
+
+def workers_for(config: RunConfig, trainings: int) -> int:
+    """How many networks to train at the same time: one for each core, where only the head is trained, on a CPU."""
+    small = trainings * config.total_steps < WORTH_A_PROCESS
     several = config.execution.processes > 1  # they are busy together
     if small or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
         return 1
-    return max(1, min(folds, available_cores() // max(1, config.execution.threads)))
+    return max(1, min(trainings, available_cores() // max(1, config.execution.threads)))
 
 
 @dataclass(frozen=True, eq=False)
 class FoldTask:
-    """Trains folds in a worker process; the split holds tensors, the folds positions in D_t."""
+    """Trains folds, also in a worker process; the split holds tensors, the folds positions in D_t."""
 
     split: Split
     config: RunConfig
@@ -139,55 +208,25 @@ class FoldTask:
         part = Split(split.classes, split.source, split.target_labeled, unlabeled)
         return cls(part, config, tuple(folds), tuple(baselines))
 
+    def fit(self, number: int, callback: Callback) -> Fold:
+        """Train a fold."""
+        return fit_fold(self.split, self.config, self.folds[number], [callback], baseline=self.baselines[number])
+
     def __call__(self, number: int) -> bytes:
-        """Train a fold; the pickled `Fold`."""
-        images, baseline = self.folds[number], self.baselines[number]
-        return pickle.dumps(fit_fold(self.split, self.config, images, [_ReportSteps()], baseline=baseline))
+        """Train a fold in a worker process; the pickled `Fold`."""
+        report_progress(0)
+        steps = itertools.count(1)
+        return pickle.dumps(self.fit(number, _OnStep(lambda: report_progress(next(steps)))))
 
 
-class _ReportSteps(Callback):
-    def __init__(self) -> None:
-        self._done = itertools.count(1)
+class _OnStep(Callback):
+    """Calls a function after each step."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
 
     def on_step(self, step: int, terms: dict[str, float]) -> None:
-        report_progress(next(self._done))
-
-
-def _fit_in_processes(
-    task: FoldTask,
-    missing: Sequence[int],
-    workers: int,
-    reporter: Reporter,
-    keep: Callable[[int, Fold], None],
-    title: str,
-) -> None:
-    """Train folds in worker processes; those that could not be trained there are left to the caller."""
-    each, waiting, steps = task.config.total_steps, list(missing), dict.fromkeys(missing, 0)
-    phase = f"{title}, {workers} of {len(task.folds)} folds at a time"
-    running: dict[Future[bytes], tuple[WorkerProcess, int]] = {}
-    content = pickle.dumps(task)
-
-    def train_next(worker: WorkerProcess) -> None:
-        with suppress(OSError):  # no process can be started
-            running[worker.submit(waiting[0])] = worker, waiting[0]
-            del waiting[0]
-
-    with ExitStack() as stack:
-        for _ in range(workers):
-            with suppress(OSError):
-                worker = WorkerProcess(content, environment={"OMP_NUM_THREADS": "1"}, silent=True)
-                train_next(stack.enter_context(worker))
-        while running:
-            reporter.show(phase, sum(steps.values()), each * len(missing))
-            for future in wait(running, timeout=_PAUSE, return_when=FIRST_COMPLETED).done:
-                worker, fold = running.pop(future)
-                if future.exception() is None:  # else it is raised again when the fold is trained by this process
-                    steps[fold] = each
-                    keep(fold, pickle.loads(future.result()))
-                    if waiting:
-                        train_next(worker)
-            steps |= {fold: worker.progress for worker, fold in running.values()}
-        reporter.show(phase, sum(steps.values()), each * len(missing))
+        self._call()
 
 
 ENOUGH = 100

@@ -14,7 +14,7 @@ from qurate.calibration import Calibration, combine
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.run_results import Improvement
-from qurate.runs.comparison import cross_fit
+from qurate.runs.comparison import CrossFit
 from qurate.runs.continue_from import AppliedAnswers, PreviousRun, whole_path
 from qurate.runs.setup import Run
 from qurate.runtime.randomness import generator
@@ -65,7 +65,8 @@ def measure_improvement(
         for fold in folds
     ]
     title = "check against the run before"
-    found = Fold.join(cross_fit(split, shorten(setup.config), folds, run.reporter, title=title, baselines=by_baseline))
+    with CrossFit(split, shorten(setup.config), folds, title=title, baselines=by_baseline) as training:
+        found = Fold.join(training.finish(run.reporter))
     of_baseline = None if baseline is None else log_probabilities(baseline, inputs[found.images])
     named = combine(found.log_probs, of_baseline, calibration).argmax(dim=1)
     now = (named == found.labels).tolist()

@@ -43,7 +43,7 @@ from qurate.report.run_text import (
 from qurate.run_results import BaselineComparison, RunRecord
 from qurate.runs.budget import Budget, OverTime
 from qurate.runs.callbacks import PhaseProgress, TensorBoardCurves
-from qurate.runs.comparison import Model, Plan, compare, cross_fit, plan_comparison
+from qurate.runs.comparison import CrossFit, Model, Plan, compare, plan_comparison
 from qurate.runs.continue_from import (
     AppliedAnswers,
     PreviousRun,
@@ -135,15 +135,16 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         run = Run(setup, frozen, data, show_whole(setup, sound, reporter))
         plan, why_not = plan_folds(setup, sound)
         baseline = find_baseline(run, plan)
-        result = fit_run(run, baseline)
-        run, result = continue_with_all_layers(run, result, baseline)
-        done = write_results(run, result, baseline, plan, why_not)
-        if not plan.folds:
-            reporter.say(f"No comparison was made. {why_not}")
-        elif budget is None:
-            done = compare_with_baseline(run, plan, result, baseline, done)
-        else:
-            done = compare_in_time(run, plan, result, baseline, done, budget)
+        with begin_comparison(run, plan, baseline) as folds:
+            result = fit_run(run, baseline)
+            run, result = continue_with_all_layers(run, result, baseline)
+            done = write_results(run, result, baseline, plan, why_not)
+            if not plan.folds:
+                reporter.say(f"No comparison was made. {why_not}")
+            elif budget is None:
+                done = compare_with_baseline(run, plan, folds, result, baseline, done)
+            else:
+                done = compare_in_time(run, plan, folds, result, baseline, done, budget)
         reporter.say(f"The model's probabilities are {done.model.calibration}.")
         if folder is not None and done.model.no_comparison != STILL_TO_COME:
             folder.forget()
@@ -344,8 +345,9 @@ def find_baseline(run: Run, plan: Plan) -> Baseline:
         plan = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
     if not plan.folds:
         return Baseline(None, (), None, none)
-    network = train_baseline(split, setup.config, setup.folder, reporter)
-    folds = fit_folds(run, plan, "baseline", split)
+    with begin_folds(run, plan, "baseline", split) as training:
+        network = train_baseline(split, setup.config, setup.folder, reporter)
+        folds = training.finish(reporter)
     if setup.train == "full":
         return Baseline(network, folds, None, none)
     novelty, flagged = score_novelty(split, network, folds, embeddings_of_no_class(data))
@@ -367,10 +369,11 @@ def _say_flagged(run: Run, baseline: Baseline) -> Baseline:
     return baseline
 
 
-def fit_folds(
-    run: Run, plan: Plan, model: Model, split: Split, baselines: Sequence[Tensor | None] = ()
-) -> tuple[Fold, ...]:
-    """Train S+T or the adapted model without the images of each fold; those that were done before a stop are kept."""
+def begin_folds(run: Run, plan: Plan, model: Model, split: Split, baselines: Sequence[Tensor | None] = ()) -> CrossFit:
+    """Trains S+T or the adapted model without the images of each fold; those that were done before a stop are kept.
+
+    Other processes begin while this one trains the model on all labelled images.
+    """
     folder, config = run.setup.folder, run.setup.config
     kept = {} if folder is None else folder.load_folds(run.data.split, plan.folds)
     if kept is None:
@@ -384,9 +387,16 @@ def fit_folds(
 
     of_model = {number: fold for (name, number), fold in done.items() if name == model}
     title, chosen = ("S+T", baseline_of(config)) if model == "baseline" else ("comparison", config)
-    return cross_fit(
-        split, chosen, plan.folds, run.reporter, title=title, baselines=baselines, done=of_model, on_fold=save
+    return CrossFit(
+        split, chosen, plan.folds, title=title, baselines=baselines, done=of_model, on_fold=save, beside=True
     )
+
+
+def begin_comparison(run: Run, plan: Plan, baseline: Baseline) -> CrossFit:
+    """`begin_folds` of the adapted model, which is trained without the flagged images."""
+    split, kept = leave_out(run.data.split, baseline.flagged)
+    by_baseline = [fold.unlabeled_log_probs(kept) for fold in baseline.folds] if plan.folds else ()
+    return begin_folds(run, plan, "adapted", split, by_baseline)
 
 
 def fit_run(run: Run, baseline: Baseline) -> Adaptation:
@@ -563,15 +573,16 @@ def checked_labels(run: Run) -> set[str]:
     return {file for file in files if whole_path(file) in said} if said else set()
 
 
-def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome) -> RunOutcome:
-    """Train the folds of the adapted model, combine it with S+T by them, and write all that this changes."""
+def compare_with_baseline(
+    run: Run, plan: Plan, folds: CrossFit, result: Adaptation, baseline: Baseline, done: RunOutcome
+) -> RunOutcome:
+    """Finish the folds of the adapted model, combine it with S+T by them, and write all that this changes."""
     folder, data, record = run.setup.folder, run.data, done.record
     assert record is not None
     assert baseline.network is not None
     base = run.of_baseline
-    split, kept = leave_out(base.data.split, baseline.flagged)
-    by_baseline = [fold.unlabeled_log_probs(kept) for fold in baseline.folds]
-    held_out = HeldOut.of(fit_folds(base, plan, "adapted", split, by_baseline), baseline.folds)
+    split, _ = leave_out(base.data.split, baseline.flagged)
+    held_out = HeldOut.of(folds.finish(run.reporter), baseline.folds)
     if run.full is not None and run.full.kept:
         held_out = dataclasses.replace(held_out, adapted=torch.cat([run.full.folds[n] for n in range(len(plan.folds))]))
     fitted = calibrate(held_out.baseline, held_out.labels)
@@ -600,12 +611,12 @@ def compare_with_baseline(run: Run, plan: Plan, result: Adaptation, baseline: Ba
 
 
 def compare_in_time(
-    run: Run, plan: Plan, result: Adaptation, baseline: Baseline, done: RunOutcome, budget: Budget
+    run: Run, plan: Plan, folds: CrossFit, result: Adaptation, baseline: Baseline, done: RunOutcome, budget: Budget
 ) -> RunOutcome:
     """`compare_with_baseline`; where that cannot end in time, what there is without it, and what to do about it."""
     try:
         watched = dataclasses.replace(run, reporter=budget.watch_comparison(run.reporter, len(plan.folds)))
-        return compare_with_baseline(watched, plan, result, baseline, done)
+        return compare_with_baseline(watched, plan, folds, result, baseline, done)
     except OverTime:
         run.reporter.say("The comparison takes longer than expected and does not fit the time limit, so it is left.")
         if run.setup.folder is not None:

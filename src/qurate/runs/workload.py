@@ -38,7 +38,7 @@ class Workload(NamedTuple):
 
 
 def workload_of(config: RunConfig, labels: Tensor, images: int, *, compare: bool) -> Workload:
-    """What a run of the head costs; of folds that are trained at the same time one counts.
+    """What a run of the head costs; of networks that are trained at the same time one counts.
 
     Args:
         config: The run.
@@ -48,16 +48,16 @@ def workload_of(config: RunConfig, labels: Tensor, images: int, *, compare: bool
     """
     steps, folds = config.training.steps, len(plan_comparison(labels, seed=config.seed).folds)
     is_compared = compare and folds > 0 and not is_baseline(config)
-    waves = [math.ceil(folds / workers_for(run, folds)) * is_compared for run in (baseline_of(config), config)]
+    waves = [math.ceil((folds + 1) / workers_for(run, folds + 1)) - 1 for run in (baseline_of(config), config)]
     has_baseline = is_compared or config.selection.labeler == "combined"
     writing = WRITING_STEPS + WRITING_STEPS_PER_IMAGE * images
     return Workload(
         baseline=steps * has_baseline,
-        baseline_folds=waves[0] * steps,
+        baseline_folds=waves[0] * steps * is_compared,
         pretraining=steps,
         rounds=config.total_steps - steps,
         writing=writing,
-        folds=waves[1] * config.total_steps,
+        folds=waves[1] * config.total_steps * is_compared,
         writing_again=WRITING_AGAIN * writing * is_compared,
     )
 
