@@ -102,6 +102,9 @@ METHODS = Registry(
     _method("mme", "MME", "minimax entropy between classifier and features", "mme:MinimaxEntropy"),
     _method("tml", "TML", "low entropy; a margin on the labelled target (the paper's base model)", "tml:TargetMargin"),
     _method("cml", "CML", "like tml, with the margin on the source too (the paper's ablation)", "cml:CompleteMargin"),
+    _method("adamatch", "AdaMatch", "predictions of a weak view, aligned and above a threshold", "adamatch:AdaMatch"),
+    _method("cdac", "CDAC", "adversarial clusters of samples that are alike", "cdac:AdaptiveClustering"),
+    _method("decota", "DECOTA", "two classifiers teach each other on mixtures", "decota:CoTraining"),
 )
 """Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
 

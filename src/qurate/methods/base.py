@@ -114,6 +114,17 @@ class Method(nn.Module):
         return self.network.features(batch.unlabeled)
 
 
+def strong_view(vectors: Tensor, dropout: float) -> Tensor:
+    """What the backbone gives of samples, with more dropped at random than the network does: a strong augmentation."""
+    return F.dropout(vectors, dropout)
+
+
+def trust(probabilities: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
+    """The most probable classes, (N,) int64, and 1 where they reach the threshold, else 0, (N,)."""
+    highest, labels = probabilities.max(dim=1)
+    return labels, (highest >= threshold).to(probabilities.dtype)
+
+
 def warmup(progress: float, rate: float) -> float:
     """Reversal strength 2 / (1 + exp(-rate * progress)) - 1, from 0 towards 1 (Ganin and Lempitsky, 2015)."""
     return 2 / (1 + math.exp(-rate * progress)) - 1
