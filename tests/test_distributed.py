@@ -119,6 +119,9 @@ def plain_config(method: str = "tml", selector: str = "none", **numbers: Any) ->
     without: dict[str, dict[str, Any]] = {
         "cdan": {"entropy_conditioning": False, "discriminator_dropout": 0.0},  # certainty is normalised over a batch
         "adr": {"critic_dropout": 1e-12},
+        "adamatch": {"interpolate": False, "strong_dropout": 0.0, "confidence": 0.0, "momentum": 1 - 1e-12},
+        "cdac": {"cluster_weight": 0.0, "strong_dropout": 0.0},  # pairs are those of a batch
+        "decota": {"mix_weight": 0.0},
     }
     chosen = replace(config.method, **without.get(method, {}))
     return replace(config, method=chosen, training=replace(config.training, frozen_norms=True))

@@ -130,6 +130,18 @@ def test_the_gradient_is_finite_at_the_poles(value: float) -> None:
     assert bool(cosines.grad.isfinite().all())
 
 
+def test_a_margin_is_in_proportion_to_the_probability_of_its_class() -> None:
+    cosines = torch.tensor([[0.6, -0.2, 0.1], [0.3, -0.95, 0.9]], dtype=torch.float64)
+    labels = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    found = margin_cosines(cosines, labels, 0.5).tolist()
+    for i, (row, shares) in enumerate(zip(cosines.tolist(), labels.tolist(), strict=True)):
+        for j, (cosine, share) in enumerate(zip(row, shares, strict=True)):
+            theta = math.acos(cosine)
+            widened = math.cos(theta + 0.5) if theta <= math.pi - 0.5 else cosine - 0.5 * math.sin(0.5)
+            assert found[i][j] == pytest.approx((1 - share) * cosine + share * widened)
+    assert found[1] == pytest.approx(margin_cosines(cosines, torch.tensor([1, 1]), 0.5)[1].tolist())
+
+
 def test_a_larger_margin_is_a_larger_loss() -> None:
     cosines, labels = draw(20, 5, seed=9)
     losses = [complete_margin_loss(cosines, labels, scale=10.0, margin=m).item() for m in (0.0, 0.2, 0.5, 0.8)]

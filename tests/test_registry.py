@@ -110,6 +110,8 @@ def test_nearest_is_silent_where_nothing_is_near() -> None:
         ("mme+DQN", ("mme", "dqn")),
         ("tml+Oracle", ("tml", "oracle")),
         ("S+T+quality", ("source_target", "quality")),
+        ("S+T+SLA", ("source_target+sla", None)),
+        ("mme + sla + Quality", ("mme+sla", "quality")),
     ],
 )
 def test_a_word_names_a_method_a_row_of_the_paper_or_a_pair(word: str, pair: tuple[str, str | None]) -> None:
@@ -120,7 +122,8 @@ def test_a_word_names_a_method_a_row_of_the_paper_or_a_pair(word: str, pair: tup
 @pytest.mark.parametrize("selector", [*SELECTORS, ORACLE, LONG])
 def test_what_a_table_prints_is_understood(method: str, selector: str) -> None:
     chosen = None if selector == "none" else selector
-    assert resolve_pair(row_title(method, selector)) == (method, chosen)
+    for name in (method, f"{method}+sla"):
+        assert resolve_pair(row_title(name, selector)) == (name, chosen)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,7 @@ def test_what_a_table_prints_is_understood(method: str, selector: str) -> None:
         ("tml+dqnn", "selector must be one of none, .*, got 'dqnn'. Did you mean 'dqn'?"),
         ("tml+", "selector must be one of none, .*, got ''"),
         ("+dqn", "method must be one of .*, got ''"),
+        ("tmle+sla", "method must be one of .*, got 'tmle'. Did you mean 'tml'?"),
         (7, "method must be one of .*, got 7"),
     ],
 )
@@ -139,15 +143,16 @@ def test_a_word_that_names_nothing_says_what_is_allowed(word: str, message: str)
 
 
 def test_no_two_rows_share_a_title() -> None:
-    titles = [row_title(method, selector) for method in METHODS for selector in SELECTOR_ORDER]
+    methods = [name for method in METHODS for name in (method, f"{method}+sla")]
+    titles = [row_title(method, selector) for method in methods for selector in SELECTOR_ORDER]
     assert len(set(titles)) == len(titles)
 
 
 def test_rows_have_the_papers_names_and_order() -> None:
     rows = [("mme", "dqn"), ("tml", "oracle"), ("tml", "dqn"), ("tml", "none"), ("tml", "confidence"), ("ent", "none")]
     rows += [("tml", "dqn_paper"), ("somebody's", "none"), ("source_target", "none"), ("tml", "own")]
-    rows += [("tml", "confidence_paper"), ("mme", "dqn_paper")]
+    rows += [("tml", "confidence_paper"), ("mme", "dqn_paper"), ("ent+sla", "none")]
     assert [row_title(*row) for row in sorted(rows, key=lambda row: row_rank(*row))] == [
-        *("S+T", "ENT", "TML", "somebody's", "TML_SPL", "TML_SPL (one set)", "MME + dqn_paper", "TML_DQNPL"),
-        *("MME + dqn", "TML_DQNPL*", "TML + oracle", "TML + own"),
+        *("S+T", "ENT", "ENT + SLA", "TML", "somebody's", "TML_SPL", "TML_SPL (one set)", "MME + dqn_paper"),
+        *("TML_DQNPL", "MME + dqn", "TML_DQNPL*", "TML + oracle", "TML + own"),
     ]

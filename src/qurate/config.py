@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from qurate.errors import ConfigError
-from qurate.registry import METHODS, SELECTORS, Registry
+from qurate.registry import METHODS, SELECTORS, SLA, Registry, split_sla
 from qurate.runtime.validation import (
     Allowed,
     Below1,
@@ -100,16 +100,47 @@ class Choice(Checked):
 
 
 @dataclass(frozen=True)
+class SourceLabelConfig(Checked):
+    """SLA: labels of the source are mixed with what prototypes of the target say of it (`methods/source_labels.py`)."""
+
+    weight: Share = 0.3
+    """Weight alpha of what the prototypes say; 0 leaves the labels as they are. SLA's authors: 0.3."""
+    temperature: Rate = 12.0
+    """What distances to the prototypes are multiplied by. SLA's authors: 0.6, for features of length 20; ours have
+    length 1."""
+    warmup: Below1 = 0.2
+    """Share of the steps of line 1 before labels are adapted. SLA's authors: 2,000 of 10,000 steps."""
+    interval: Inside = 0.05
+    """Share of the steps of line 1 from one computation of the prototypes to the next. SLA's authors: 500 of 10,000."""
+
+
+@dataclass(frozen=True)
 class MethodConfig(Choice):
     """The training method, one row of the paper's tables; its numbers are the subclass in its own file.
 
     Example:
         >>> MethodConfig.of("tml", margin=0.3)
-        TargetMarginConfig(name='tml', entropy_weight=0.1, margin=0.3, monotone=True)
+        TargetMarginConfig(name='tml', source_labels=None, entropy_weight=0.1, margin=0.3, monotone=True)
+        >>> MethodConfig.of("tml+sla").source_labels
+        SourceLabelConfig(weight=0.3, temperature=12.0, warmup=0.2, interval=0.05)
     """
 
     registry: ClassVar[Registry] = METHODS
     example: ClassVar[str] = "tml"
+
+    source_labels: SourceLabelConfig | None = field(default=None, kw_only=True)
+    """Adapts the labels of the source, with any method; None leaves them as they are."""
+
+    @classmethod
+    def of(cls, name: str, /, **numbers: Any) -> Self:
+        """The config of a name or title, with these numbers changed; 'mme+sla' is MME with adapted source labels."""
+        method, is_adapted = split_sla(name)
+        return super().of(method, **({"source_labels": SourceLabelConfig()} if is_adapted else {}) | numbers)
+
+    @property
+    def row_name(self) -> str:
+        """In results.csv: its name, with '+sla' where source labels are adapted."""
+        return self.name if self.source_labels is None else f"{self.name}+{SLA}"
 
 
 @dataclass(frozen=True)
@@ -513,7 +544,9 @@ class RunConfig(Checked):
 
 
 def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
-    """What decides the result of a run, as plain tables: all of it but [execution]."""
+    """What decides the result of a run, as plain tables: all of it but [execution], and what is not used."""
     fields = to_dict(config)
     del fields["execution"]
+    if config.method.source_labels is None:  # as in runs from before there was SLA
+        del fields["method"]["source_labels"]
     return fields

@@ -57,7 +57,7 @@ def margin_cosines(cosines: Tensor, labels: Tensor, margin: float, *, monotone: 
 
     Args:
         cosines: cos(theta_j) of each sample to each class weight, (N, K).
-        labels: True classes, (N,) int64.
+        labels: True classes, (N,) int64; or the probability of each, (N, K), and each is widened in proportion.
         margin: m in radians, in [0, pi / 2]; beyond 2.33, where cos(m) + m sin(m) < 1, the continuation would jump up.
         monotone: Continue past pi - m so that a worse angle is never a better logit.
 
@@ -68,16 +68,21 @@ def margin_cosines(cosines: Tensor, labels: Tensor, margin: float, *, monotone: 
         >>> margin_cosines(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), margin=0.0)
         tensor([[1., 0.]])
     """
-    columns = labels.unsqueeze(1)
-    cosine = cosines.gather(1, columns)
     if margin == 0:
         return cosines.clone()
+    if labels.ndim == 2:
+        return torch.lerp(cosines, _widen(cosines, margin, monotone), labels)
+    columns = labels.unsqueeze(1)
+    return cosines.scatter(1, columns, _widen(cosines.gather(1, columns), margin, monotone))
+
+
+def _widen(cosine: Tensor, margin: float, monotone: bool) -> Tensor:
     sine = (1 - cosine.square()).clamp_min(SMALLEST_SINE_SQUARED).sqrt()
     widened = cosine * math.cos(margin) - sine * math.sin(margin)
     if monotone:
         turned = cosine < math.cos(math.pi - margin)
         widened = torch.where(turned, cosine - margin * math.sin(margin), widened)
-    return cosines.scatter(1, columns, widened)
+    return widened
 
 
 def target_margin_loss(
@@ -99,7 +104,7 @@ def target_margin_loss(
 
     Args:
         source_cosines: (N_s, K).
-        source_labels: (N_s,) int64.
+        source_labels: (N_s,) int64; or the probability of each class, (N_s, K).
         target_cosines: (N_t, K).
         target_labels: (N_t,) int64.
         scale: s.
@@ -126,7 +131,7 @@ def complete_margin_loss(
 
     Args:
         cosines: Of source and labelled target together, (N, K).
-        labels: (N,) int64.
+        labels: (N,) int64; or the probability of each class, (N, K).
         scale: s.
         margin: m in radians.
         monotone: See `margin_cosines`.

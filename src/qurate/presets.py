@@ -49,7 +49,8 @@ def make_config(
     """The run that a few words mean.
 
     Args:
-        method: A name of `qurate.METHODS`, or a row of the paper's tables: 'S+T', 'TML_SPL', 'TML_DQNPL'; in any case.
+        method: A name of `qurate.METHODS`, or a row of the paper's tables: 'S+T', 'TML_SPL', 'TML_DQNPL'; in any case;
+            'mme+sla' is MME with adapted source labels.
         selector: A name of `qurate.SELECTORS`; unless given, that of a pair that the method names, 'dqn' with preset
             'paper', or else 'adaptive'.
         preset: Of selector 'dqn': 'qurate', ours, or 'paper', Algorithm 1 as printed; docs/paper.md says what differs.
@@ -135,7 +136,7 @@ def baseline_of(config: RunConfig) -> RunConfig:
 
 def is_baseline(config: RunConfig) -> bool:
     """Whether a run is S+T itself."""
-    return config.method.name == "source_target" and config.selection.selector.name == "none"
+    return config.method.row_name == "source_target" and config.selection.selector.name == "none"
 
 
 def _given(**values: float | None) -> dict[str, Any]:

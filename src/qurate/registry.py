@@ -102,6 +102,9 @@ METHODS = Registry(
     _method("mme", "MME", "minimax entropy between classifier and features", "mme:MinimaxEntropy"),
     _method("tml", "TML", "low entropy; a margin on the labelled target (the paper's base model)", "tml:TargetMargin"),
     _method("cml", "CML", "like tml, with the margin on the source too (the paper's ablation)", "cml:CompleteMargin"),
+    _method("adamatch", "AdaMatch", "predictions of a weak view, aligned and above a threshold", "adamatch:AdaMatch"),
+    _method("cdac", "CDAC", "adversarial clusters of samples that are alike", "cdac:AdaptiveClustering"),
+    _method("decota", "DECOTA", "two classifiers teach each other on mixtures", "decota:CoTraining"),
 )
 """Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
 
@@ -139,6 +142,8 @@ ORACLE = "oracle"
 """The selector of a benchmark that takes right labels only: no method, it shows the room that is left."""
 LONG = "long"
 """The control of a benchmark: no selector, but as many training steps as a row with one takes."""
+SLA = "sla"
+"""Stands after the name of a method whose source labels are adapted, 'mme+sla' (`qurate.methods.source_labels`)."""
 PLAIN = ("none", LONG)
 """Rows without pseudo-labels."""
 PRINTED = {"confidence": "confidence_paper", "dqn": "dqn_paper"}
@@ -159,6 +164,22 @@ TITLES = {
 """Rows of tables that have a name. The paper's TML_DQNPL is Algorithm 1 as printed; the star marks our preset."""
 
 
+def split_sla(word: str) -> tuple[str, bool]:
+    """A method without the suffix 'sla', and whether it had one: 'mme+sla', 'MME + SLA'."""
+    method, plus, last = str(word).rpartition("+")
+    return (method.strip(), True) if plus and last.strip().casefold() == SLA else (word, False)
+
+
+def find_method(word: str) -> str:
+    """The name of a method by its name or title in any case, with '+sla' where its source labels are adapted.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    method, is_adapted = split_sla(word)
+    return METHODS.find(method).name + (f"+{SLA}" if is_adapted else "")
+
+
 def resolve_pair(word: str) -> tuple[str, str | None]:
     """Method and selector of a word: a method, a row of the tables, or 'method+selector'; in any case.
 
@@ -168,16 +189,16 @@ def resolve_pair(word: str) -> tuple[str, str | None]:
         ConfigError: If it names none.
 
     Example:
-        >>> resolve_pair("tml_spl"), resolve_pair("S+T"), resolve_pair("mme+dqn"), resolve_pair("MME + quality")
-        (('tml', 'confidence'), ('source_target', None), ('mme', 'dqn'), ('mme', 'quality'))
+        >>> resolve_pair("tml_spl"), resolve_pair("S+T"), resolve_pair("mme+dqn"), resolve_pair("MME + SLA + quality")
+        (('tml', 'confidence'), ('source_target', None), ('mme', 'dqn'), ('mme+sla', 'quality'))
     """
     for title, pair in PAIRS.items():
         if str(word).casefold().removesuffix("*") == title.casefold():
             return pair
     method, plus, selector = str(word).rpartition("+")
-    if not plus or METHODS.has(word):
-        return METHODS.find(word).name, None
-    name, chosen = METHODS.find(method.strip()).name, selector.strip()
+    if not plus or METHODS.has(word) or split_sla(word)[1]:
+        return find_method(word), None
+    name, chosen = find_method(method.strip()), selector.strip()
     return name, chosen.casefold() if chosen.casefold() in (ORACLE, LONG) else SELECTORS.find(chosen).name
 
 
@@ -190,14 +211,15 @@ def row_title(method: str, selector: str, steps: int | None = None) -> str:
         steps: Training steps, which name a control of equal length.
 
     Example:
-        >>> row_title("source_target", "none"), row_title("tml", "dqn"), row_title("mme", "quality")
-        ('S+T', 'TML_DQNPL*', 'MME + quality')
+        >>> row_title("source_target", "none"), row_title("tml", "dqn"), row_title("mme+sla", "quality")
+        ('S+T', 'TML_DQNPL*', 'MME + SLA + quality')
         >>> row_title("tml", "long", 3100)
         'TML (3,100 steps)'
     """
     if (method, selector) in TITLES:
         return TITLES[method, selector]
-    title = METHODS[method].title if method in METHODS else method
+    name, is_adapted = split_sla(method)
+    title = (METHODS[name].title if name in METHODS else name) + (" + SLA" if is_adapted else "")
     if selector == LONG and steps is not None:
         return f"{title} ({steps:,} steps)"
     return title if selector == "none" else f"{title} + {selector}"
@@ -205,9 +227,9 @@ def row_title(method: str, selector: str, steps: int | None = None) -> str:
 
 def row_rank(method: str, selector: str) -> tuple[int, int, str]:
     """Sorts rows as the paper does: by selector, then by method; unknown names come last."""
-    methods = list(METHODS)
+    methods, name = list(METHODS), split_sla(method)[0]
     return (
         SELECTOR_ORDER.index(selector) if selector in SELECTOR_ORDER else len(SELECTOR_ORDER),
-        methods.index(method) if method in methods else len(methods),
+        methods.index(name) if name in methods else len(methods),
         row_title(method, selector),
     )

@@ -101,6 +101,7 @@ class Trainer:
             TrainingError: If the loss is not finite or explodes.
         """
         method, config, device = self.method.train(), self.config, self.fabric.device
+        data = data.to(device)
         rank, processes = (0, 1) if self.group is None else (self.group.rank, self.group.size)
         update = method.update_labeled if labeled_only else method.update
         counts = not (labeled_only and config.schedule == "progress")  # a trial is no progress of the run
@@ -113,7 +114,7 @@ class Trainer:
             if random is not None:
                 set_random_state(random, device)
             batches = stream_batches(
-                data.to(device),
+                data,
                 config,
                 steps=steps,
                 seed=seed,
@@ -128,6 +129,8 @@ class Trainer:
                     group["lr"] = scheduled_rate(group["initial_lr"], config, self.step, self.total_steps)
                 if rank:  # each draws for its own rows; by step, so that a checkpoint need not hold it
                     torch.manual_seed(stream_seed(seed, rank, done))
+                if method.prototypes is not None and not labeled_only:
+                    method.prototypes.update(method.network, data, self.step, config.steps, self.execution.workers)
                 with self.fabric.autocast():
                     terms = update(batch.to(device), done / steps, self.minimize)
                 self.step += counts

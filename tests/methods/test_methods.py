@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import pytest
 import torch
+from tests.methods.problem import WIDTH, K, Recorder, make, make_batch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qurate.config import MethodConfig, NetworkConfig
-from qurate.data.batches import Batch
 from qurate.losses import entropy_loss
-from qurate.methods import METHODS, Compute, Method, build_method
+from qurate.methods import METHODS, Compute, build_method
 from qurate.methods.adr import symmetric_divergence
 from qurate.methods.base import warmup
 from qurate.methods.cdan import OuterProduct, RandomizedMap, balance_domains, domain_labels
@@ -22,49 +22,6 @@ from qurate.methods.source_target import SourceTarget
 from qurate.networks.adversarial import DomainDiscriminator
 from qurate.networks.heads import build_network
 from qurate.runtime.randomness import seeded
-
-K, WIDTH = 4, 20
-
-
-def make(name: str, **numbers: float | bool | str) -> Method:
-    network = build_network(NetworkConfig(bottleneck="linear", features=16), n_classes=K, input_width=WIDTH, seed=0)
-    return build_method(MethodConfig.of(name, **numbers), network, seed=0)
-
-
-def make_batch(seed: int = 0) -> Batch:
-    rng = torch.Generator().manual_seed(seed)
-    return Batch(
-        source=torch.randn(6, WIDTH, generator=rng),
-        source_labels=torch.randint(K, (6,), generator=rng),
-        target=torch.randn(5, WIDTH, generator=rng),
-        target_labels=torch.randint(K, (5,), generator=rng),
-        unlabeled=torch.randn(8, WIDTH, generator=rng),
-    )
-
-
-class Recorder:
-    """`minimize` that takes no step and keeps the gradients instead."""
-
-    def __init__(self, method: Method) -> None:
-        self.method = method
-        self.losses: list[float] = []
-        self.gradients: list[dict[str, Tensor]] = []
-
-    def __call__(self, compute: Compute, only: Iterable[nn.Parameter] | None = None) -> dict[str, float]:
-        terms = self.method(compute)
-        loss = terms["loss"]
-        named = dict(self.method.named_parameters())
-        chosen = set(only) if only is not None else set(named.values())
-        gradients = torch.autograd.grad(loss, list(named.values()), retain_graph=True, allow_unused=True)
-        self.losses.append(loss.item())
-        self.gradients.append(
-            {
-                name: torch.zeros_like(parameter) if gradient is None else gradient
-                for (name, parameter), gradient in zip(named.items(), gradients, strict=True)
-                if parameter in chosen
-            }
-        )
-        return {name: value.item() for name, value in terms.items()}
 
 
 @pytest.mark.parametrize(("weighting", "share"), [("set_size", 900 / 990), ("batch", 6 / 11)])

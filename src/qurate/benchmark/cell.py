@@ -257,7 +257,7 @@ class Cell:
     def key(self) -> dict[str, Any]:
         """The columns that name it in results.csv and rounds.csv."""
         own = ("scenario", "selector", "shots", "imbalance", "unknown", "missing_classes")
-        return {"method": self.config.method.name, "seed": self.config.seed} | {
+        return {"method": self.config.method.row_name, "seed": self.config.seed} | {
             name: getattr(self, name) for name in own
         }
 
@@ -267,7 +267,7 @@ class Cell:
         changed += f" unknown {self.unknown}" if self.unknown else ""
         changed += f" missing {self.missing_classes}" if self.missing_classes else ""
         asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
-        pair = f"{self.config.method.name} {self.selector}"
+        pair = f"{self.config.method.row_name} {self.selector}"
         return f"{self.scenario} {self.shots}-shot{changed} {pair}{asking} seed {self.config.seed}"
 
 

@@ -25,6 +25,7 @@ from qurate.registry import (
     PRINTED,
     SELECTOR_ORDER,
     SELECTORS,
+    SLA,
     resolve_pair,
 )
 from qurate.selection.selectors import OracleConfig
@@ -127,7 +128,8 @@ class Grid:
             for method, selector in resolved:
                 for chosen in self.options.selectors if selector is None else (selector,):
                     found += [(method, row) for row in self._rows_of(chosen)]
-        return [(method, row) for method in METHODS for row in SELECTOR_ORDER if (method, row) in found]
+        methods = [name for method in METHODS for name in (method, f"{method}+{SLA}")]
+        return [(method, row) for method in methods for row in SELECTOR_ORDER if (method, row) in found]
 
     def _rows_of(self, selector: str) -> list[str]:
         """The rows of a selector: one for each preset, where it has presets."""

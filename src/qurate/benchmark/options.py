@@ -50,7 +50,10 @@ def _comma_separated(split: Callable[[list[str]], Any]) -> Any:
 
 Names = Annotated[tuple[str, ...], _comma_separated(_split)]
 Numbers = Annotated[tuple[int, ...], _comma_separated(_split_numbers)]
-_METHODS = f"Each with every selector: {', '.join(METHODS)}. Alone: tml+dqn, or a row of the paper such as TML_SPL."
+_METHODS = (
+    f"Each with every selector: {', '.join(METHODS)}; mme+sla adapts source labels. Alone: tml+dqn, or a row of the "
+    "paper such as TML_SPL."
+)
 _SELECTORS = f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."
 _ASKERS = f"Which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers."
 
@@ -64,7 +67,7 @@ class GridOptions:
         data: Folder of the suite's images; digits needs none.
         scenarios: Pairs source:target.
         methods: How the network learns: names or titles of `qurate.METHODS`, or 'all', each with every selector;
-            'tml+dqn' or 'TML_DQNPL' is that pair alone.
+            'mme+sla' adapts its source labels; 'tml+dqn' or 'TML_DQNPL' is that pair alone.
         selectors: Which pseudo-labels to trust: names of `qurate.SELECTORS`, 'oracle', or 'long': none, but as many
             steps as with the agent.
         presets: Settings of selectors dqn and confidence: qurate, paper, or both.

@@ -86,7 +86,7 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
 
 def _kind(cell: Cell) -> tuple[str, str, int, int]:
     """Cells of a kind take about as long."""
-    return cell.config.method.name, cell.selector, cell.config.training.steps, cell.ask_rounds
+    return cell.config.method.row_name, cell.selector, cell.config.training.steps, cell.ask_rounds
 
 
 class _Times:
@@ -108,7 +108,7 @@ class _Times:
             return mean(self.known.values()) if self.known else 0.0
         if self._sample is None:
             self._sample = self._take_sample(cell, self._runner)
-        method = cell.config.method.name
+        method = cell.config.method.row_name
         if method not in self._step:
             self._step[method] = _seconds_per_step(self._sample, self._runner.localize(cell.config))
         return self.steps(cell) * self._step[method]

@@ -75,7 +75,7 @@ def demo(
     pretrained: Pretrained | None = None
     with PhaseBars(console) as bars:
         for cell in Grid(load_suite("digits"), grid).cells():
-            title = row_title(cell.config.method.name, cell.selector)
+            title = row_title(cell.config.method.row_name, cell.selector)
             progress = StepCount(bars, title, cell.config.total_steps)
             result, pretrained = run_cell(split, cell, cell.config, before=pretrained, callbacks=(progress,))
             row = result.rows[0]

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
+from qurate.methods.source_labels import TargetPrototypes
 from qurate.networks.heads import Network
 from qurate.networks.inference import evaluation_mode
 
@@ -31,8 +32,8 @@ class Method(nn.Module):
     """One row of the paper's tables: how a network learns from a batch.
 
     A new method is one file with a subclass and its config, and one line in `qurate.registry`: override `update`, and
-    `labeled_loss` if its supervised part is not plain cosine cross-entropy. Modules made in `__init__` are trained with
-    the network.
+    `labeled_loss` if its supervised part is not plain cosine cross-entropy; it takes the labels of the source from
+    `source_labels`, which may adapt them. Modules made in `__init__` are trained with the network.
 
     Args:
         network: F and C.
@@ -47,6 +48,7 @@ class Method(nn.Module):
         super().__init__()
         self.network = network
         self.config = config
+        self.prototypes = None if config.source_labels is None else TargetPrototypes(network, config.source_labels)
 
     def update(self, batch: Batch, progress: float, minimize: Minimize) -> dict[str, float]:
         """Learn from one batch.
@@ -84,7 +86,23 @@ class Method(nn.Module):
             target: Features of the labelled target samples, (B, d).
         """
         logits = self.network.classifier(torch.cat([source, target]))
-        return F.cross_entropy(logits, torch.cat([batch.source_labels, batch.target_labels]))
+        return F.cross_entropy(logits, self.labels(batch, source))
+
+    def source_labels(self, batch: Batch, source: Tensor) -> Tensor:
+        """Labels of the source samples, (B,) int64; where they are adapted, the probability of each class, (B, K).
+
+        Args:
+            batch: For its labels.
+            source: Features of the source samples, (B, d).
+        """
+        return batch.source_labels if self.prototypes is None else self.prototypes.adapt(batch.source_labels, source)
+
+    def labels(self, batch: Batch, source: Tensor) -> Tensor:
+        """Labels of source and labelled target together, as `source_labels` gives them."""
+        of_source, of_target = self.source_labels(batch, source), batch.target_labels
+        if of_source.ndim == 2:
+            of_target = F.one_hot(of_target, self.network.n_classes).to(of_source.dtype)
+        return torch.cat([of_source, of_target])
 
     def encode_labeled(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Features of source and labelled target, in one pass."""
@@ -95,6 +113,17 @@ class Method(nn.Module):
     def encode_unlabeled(self, batch: Batch) -> Tensor:
         """Features of the unlabelled target, in a pass of their own."""
         return self.network.features(batch.unlabeled)
+
+
+def strong_view(vectors: Tensor, dropout: float) -> Tensor:
+    """What the backbone gives of samples, with more dropped at random than the network does: a strong augmentation."""
+    return F.dropout(vectors, dropout)
+
+
+def trust(probabilities: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
+    """The most probable classes, (N,) int64, and 1 where they reach the threshold, else 0, (N,)."""
+    highest, labels = probabilities.max(dim=1)
+    return labels, (highest >= threshold).to(probabilities.dtype)
 
 
 def warmup(progress: float, rate: float) -> float:

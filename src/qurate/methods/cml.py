@@ -36,7 +36,7 @@ class CompleteMargin(EntropyMinimization):
 
     def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
         """L_cml, Eq. (12): the means of the source and the target part of the batch, weighted by set size."""
-        of_source = self._margin_loss(source, batch.source_labels)
+        of_source = self._margin_loss(source, self.source_labels(batch, source))
         of_target = self._margin_loss(target, batch.target_labels)
         n_source, n_target = len(source), len(target)
         if self.config.weighting == "set_size" and batch.sizes is not None:

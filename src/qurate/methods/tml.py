@@ -39,7 +39,7 @@ class TargetMargin(EntropyMinimization):
         cosines = self.network.classifier.cosines
         return target_margin_loss(
             cosines(source),
-            batch.source_labels,
+            self.source_labels(batch, source),
             cosines(target),
             batch.target_labels,
             scale=self.network.classifier.scale,

@@ -19,6 +19,8 @@ from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, set
 from qurate.runtime.compute import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
+_ALL = slice(None)
+
 
 class CosineClassifier(nn.Module):
     """C: logits are the scaled cosines between a feature and each class weight.
@@ -39,13 +41,18 @@ class CosineClassifier(nn.Module):
         nn.init.xavier_normal_(self.weight)
         self.scale = scale
 
-    def cosines(self, features: Tensor) -> Tensor:
+    def cosines(self, features: Tensor, part: slice = _ALL) -> Tensor:
         """Cosine of each feature to each class weight: (N, d) to (N, K).
 
         In float32 or better whatever the precision of training: a margin of 0.5 at scale 30 does not survive bfloat16.
+
+        Args:
+            features: F(x), (N, d).
+            part: Of the d features, which to compare; all unless given.
         """
         with without_autocast(features.device):
-            return F.linear(F.normalize(at_least_float32(features), dim=1), F.normalize(self.weight, dim=1))
+            directions = F.normalize(self.weight[:, part], dim=1)
+            return F.linear(F.normalize(at_least_float32(features[:, part]), dim=1), directions)
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, (N, d) to (N, K)."""
@@ -125,10 +132,11 @@ class Network(nn.Module):
 
     def features(self, *inputs: Tensor) -> Tensor:
         """F(x), (N, d); where backbones stand side by side, of the inputs of each."""
-        features: Tensor = self.bottleneck(self._pass(*inputs))
+        features: Tensor = self.bottleneck(self.embed(*inputs))
         return features
 
-    def _pass(self, *inputs: Tensor) -> Tensor:
+    def embed(self, *inputs: Tensor) -> Tensor:
+        """What the backbone gives, (N, width); embeddings stay as they are."""
         if not (self.micro_batch and self.training and torch.is_grad_enabled()):
             vectors: Tensor = self.backbone(*inputs)
             return vectors

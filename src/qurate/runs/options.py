@@ -75,7 +75,10 @@ class BackboneOptions(TypedDict, total=False):
     """What becomes of the tokens of a transformer: class token, mean of the patches, or both."""
 
 
-_METHODS = f"How the network learns: {', '.join(METHODS)}; or a row of the paper's tables such as TML_SPL."
+_METHODS = (
+    f"How the network learns: {', '.join(METHODS)}; or a row of the paper's tables such as TML_SPL. mme+sla adapts the "
+    "labels of the source."
+)
 _SELECTORS = f"Which pseudo-labels to trust: {', '.join(SELECTORS)}."
 
 

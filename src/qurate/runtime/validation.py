@@ -93,9 +93,15 @@ def _kinds(cls: Any) -> dict[str, Any]:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    if isinstance(kind, type) and issubclass(kind, Checked):
+    if _is_table(kind):
         return kind.from_dict(value)
+    if get_origin(kind) in (Union, types.UnionType) and isinstance(value, Mapping):
+        return next((option.from_dict(value) for option in get_args(kind) if _is_table(option)), value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Checked)
 
 
 def find_problem(value: Any, kind: Any) -> str | None:
