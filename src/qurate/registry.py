@@ -24,12 +24,14 @@ class Entry:
         title: In tables.
         summary: What it does, in a few words.
         where: Its class, as 'module:Class'.
+        has_network: Whether a method trains a network; one without is fitted to embeddings once.
     """
 
     name: str
     title: str
     summary: str
     where: str
+    has_network: bool = True
 
     def load(self) -> Any:
         """The class."""
@@ -84,6 +86,10 @@ def _method(name: str, title: str, summary: str, where: str) -> Entry:
     return Entry(name, title, summary, f"qurate.methods.{where}")
 
 
+def _fitted(name: str, title: str, summary: str, where: str) -> Entry:
+    return Entry(name, title, summary, f"qurate.methods.{where}", has_network=False)
+
+
 def _selector(name: str, summary: str, where: str) -> Entry:
     return Entry(name, name, summary, f"qurate.selection.{where}")
 
@@ -102,8 +108,33 @@ METHODS = Registry(
     _method("mme", "MME", "minimax entropy between classifier and features", "mme:MinimaxEntropy"),
     _method("tml", "TML", "low entropy; a margin on the labelled target (the paper's base model)", "tml:TargetMargin"),
     _method("cml", "CML", "like tml, with the margin on the source too (the paper's ablation)", "cml:CompleteMargin"),
+    _fitted("knn", "k-NN", "nothing: the nearest labelled images vote", "practice:Neighbors"),
+    _fitted("logistic", "LR", "nothing: logistic regression on both domains", "practice:Logistic"),
+    _fitted(
+        "logistic_weighted",
+        "LR weighted",
+        "nothing: like logistic, with the labelled target counting as much as the source",
+        "practice:WeightedLogistic",
+    ),
+    _fitted(
+        "logistic_centered",
+        "LR centred",
+        "its mean: like logistic, with each domain centred on its own",
+        "practice:CenteredLogistic",
+    ),
+    _fitted("label_spreading", "Label spreading", "a graph over which labels spread", "practice:Spreading"),
+    _fitted("self_training", "Self-training", "logistic regression on its confident labels", "practice:SelfTraining"),
+    _fitted("pace", "PACE", "its covariance, and then confident labels, for each backbone", "pace:PACE"),
+    _fitted("mixture", "Mixture", "a Gaussian mixture whose neighbours agree (as TransCLIP)", "mixture:Mixture"),
 )
-"""Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
+"""Methods, by what they do with the unlabelled target: those that train in the order of the paper's tables, then those
+that are fitted."""
+TRAINED = tuple(entry.name for entry in METHODS.values() if entry.has_network)
+"""Methods that train a network."""
+FITTED = tuple(name for name in METHODS if name not in TRAINED)
+"""Methods that train none, and are fitted to embeddings once."""
+GROUPS = {"all": TRAINED, "fitted": FITTED}
+"""Words of a benchmark for several methods."""
 
 SELECTORS = Registry(
     "selector",
@@ -179,6 +210,11 @@ def resolve_pair(word: str) -> tuple[str, str | None]:
         return METHODS.find(word).name, None
     name, chosen = METHODS.find(method.strip()).name, selector.strip()
     return name, chosen.casefold() if chosen.casefold() in (ORACLE, LONG) else SELECTORS.find(chosen).name
+
+
+def goes_with(method: str, selector: str) -> bool:
+    """Whether a selector has a meaning for a method: the agent trains networks, and what is fitted has no steps."""
+    return METHODS[method].has_network or selector not in ("dqn", PRINTED["dqn"], LONG)
 
 
 def row_title(method: str, selector: str, steps: int | None = None) -> str:
