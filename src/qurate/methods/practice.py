@@ -48,7 +48,7 @@ class NeighborsConfig(MethodConfig):
 
     name: str = field(init=False, default="knn")
     neighbors: Positive = 5
-    """How many labelled rows decide. scikit-learn: 5."""
+    """How many labelled rows decide. Our choice: that of scikit-learn."""
 
 
 class Neighbors(FittedMethod):
@@ -157,9 +157,9 @@ class SelfTrainingConfig(LogisticConfig):
 
     name: str = field(init=False, default="self_training")
     threshold: Inside = 0.75
-    """Probability above which a prediction becomes a label. scikit-learn: 0.75."""
+    """Probability above which a prediction becomes a label. Our choice: that of scikit-learn."""
     rounds: Positive = 10
-    """Most rounds. scikit-learn: 10."""
+    """Most rounds. Our choice: that of scikit-learn."""
 
 
 class SelfTraining(Logistic):
@@ -187,7 +187,7 @@ class LabelSpreadingConfig(MethodConfig):
 
     name: str = field(init=False, default="label_spreading")
     neighbors: Positive = 7
-    """Of each row in the graph. scikit-learn: 7."""
+    """Of each row in the graph. Our choice: that of scikit-learn."""
     clamping: Inside = 0.8
     """alpha: how far a labelled row takes the labels of its neighbours. Our choice; scikit-learn: 0.2."""
 
