@@ -28,7 +28,7 @@ from qurate.embedding.embed import embed_split
 from qurate.evaluation import evaluate
 from qurate.networks.backbone_names import find_weights
 from qurate.presets import make_config
-from qurate.registry import METHODS, row_title
+from qurate.registry import TRAINED, row_title
 from qurate.runtime.files import write_atomically
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
@@ -37,7 +37,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("QURATE_DATA") or REPOSITORY.parent / "shared" / "data")
 WEIGHTS = DATA.parent / "weights" / "tf_efficientnet_lite0.safetensors"
 BACKBONE = "timm/tf_efficientnet_lite0"
-ROWS = (*((method, "none") for method in METHODS), ("tml", "confidence"), ("tml", "balanced"), ("tml", "dqn"))
+ROWS = (*((method, "none") for method in TRAINED), ("tml", "confidence"), ("tml", "balanced"), ("tml", "dqn"))
 Schedule = Literal["steps", "progress"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 SEEDS = (0, 1, 2)

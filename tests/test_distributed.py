@@ -32,7 +32,7 @@ from qurate.errors import ConfigError, TrainingError, WorkerError
 from qurate.evaluation import predict_probabilities
 from qurate.networks.backbones import build_backbone
 from qurate.presets import make_config
-from qurate.registry import METHODS
+from qurate.registry import TRAINED
 from qurate.runs.pipeline import describe_shares
 from qurate.runtime.randomness import stream_seed
 from qurate.selection.algorithm import Adaptation, fit, follow_rank_zero
@@ -133,13 +133,13 @@ def devices(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_every_method_takes_the_same_steps_in_several_processes(method: str, devices: int, digits: Split) -> None:
     config = plain_config(method)
     assert_same(run(digits, config, 1), run(digits, config, devices))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_every_method_trains_with_norms_and_dropout_of_each_process(method: str, devices: int, digits: Split) -> None:
     several = run(digits, digits_config(method), devices)
     assert bool(several.losses.isfinite().all())

@@ -30,6 +30,7 @@ from qurate.evaluation import evaluate, predict_probabilities
 from qurate.losses import margin_cosines
 from qurate.methods import METHODS, Method, build_method
 from qurate.networks.heads import build_network
+from qurate.registry import TRAINED
 from qurate.runtime.randomness import generator
 from qurate.selection import algorithm
 from qurate.selection.callbacks import Callback
@@ -67,7 +68,7 @@ def weights(method: torch.nn.Module) -> Tensor:
     return torch.cat([value.flatten().double() for value in method.state_dict().values()])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_same_seed_twice_is_identical_and_another_seed_is_not(name: str) -> None:
     split = blobs()
     first, second = fit(split, config(name)), fit(split, config(name))
@@ -84,6 +85,8 @@ def test_poisoned_labels_of_the_unlabelled_part_change_nothing(name: str) -> Non
     poisoned = dataclasses.replace(split, target_unlabeled=Unlabeled(split.target_unlabeled.inputs, poison))
     honest, fooled = fit(split, config(name)), fit(poisoned, config(name))
     assert torch.equal(weights(honest), weights(fooled))
+    inputs = split.target_unlabeled.inputs
+    assert torch.equal(predict_probabilities(honest, inputs), predict_probabilities(fooled, inputs))
     assert evaluate(honest, split.target_unlabeled) != evaluate(fooled, poisoned.target_unlabeled)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from qurate.errors import ConfigError
-from qurate.registry import METHODS, SELECTORS, SLA, Registry, split_sla
+from qurate.registry import FITTED, METHODS, SELECTORS, SLA, TRAINED, Registry, goes_with, split_sla
 from qurate.runtime.validation import (
     Allowed,
     Below1,
@@ -136,6 +136,14 @@ class MethodConfig(Choice):
         """The config of a name or title, with these numbers changed; 'mme+sla' is MME with adapted source labels."""
         method, is_adapted = split_sla(name)
         return super().of(method, **({"source_labels": SourceLabelConfig()} if is_adapted else {}) | numbers)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source_labels is not None and self.name in FITTED:
+            raise ConfigError(
+                f"source_labels adapts labels while a network is trained, and method '{self.name}' takes no training "
+                f"steps. Leave it out, or use one of the methods {', '.join(TRAINED)}."
+            )
 
     @property
     def row_name(self) -> str:
@@ -499,6 +507,15 @@ class RunConfig(Checked):
     """Decides everything random (decision 46)."""
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not goes_with(self.method.name, self.selection.selector.name):
+            raise ConfigError(
+                f"selector '{self.selection.selector.name}' trains the method on each candidate, and method "
+                f"'{self.method.name}' takes no training steps. Use another selector, or one of the methods "
+                f"{', '.join(TRAINED)}."
+            )
+
     @property
     def total_steps(self) -> int:
         """Training steps of lines 1 and 20 if the budget of rounds is used up."""
@@ -511,12 +528,17 @@ class RunConfig(Checked):
         return {name: getattr(self.training, name) for name in ("batch_source", "batch_target", "batch_unlabeled")}
 
     def check_shares(self) -> None:
-        """Check that each device can take an equal share of every batch.
+        """Check that each device can take an equal share of every batch, and that there are batches.
 
         Raises:
             ConfigError: If not.
         """
         sizes, processes = self.batch_sizes, self.execution.processes
+        if processes > 1 and not METHODS[self.method.name].has_network:
+            raise ConfigError(
+                f"ExecutionConfig.devices must be 1 for method '{self.method.name}', which is fitted by one process, "
+                f"got {processes} processes."
+            )
         for name, size in sizes.items():
             if size % processes:
                 below, most = size - size % processes, math.gcd(*sizes.values())

@@ -24,12 +24,14 @@ class Entry:
         title: In tables.
         summary: What it does, in a few words.
         where: Its class, as 'module:Class'.
+        has_network: Whether a method trains a network; one without is fitted to embeddings once.
     """
 
     name: str
     title: str
     summary: str
     where: str
+    has_network: bool = True
 
     def load(self) -> Any:
         """The class."""
@@ -84,6 +86,10 @@ def _method(name: str, title: str, summary: str, where: str) -> Entry:
     return Entry(name, title, summary, f"qurate.methods.{where}")
 
 
+def _fitted(name: str, title: str, summary: str, where: str) -> Entry:
+    return Entry(name, title, summary, f"qurate.methods.{where}", has_network=False)
+
+
 def _selector(name: str, summary: str, where: str) -> Entry:
     return Entry(name, name, summary, f"qurate.selection.{where}")
 
@@ -105,8 +111,33 @@ METHODS = Registry(
     _method("adamatch", "AdaMatch", "predictions of a weak view, aligned and above a threshold", "adamatch:AdaMatch"),
     _method("cdac", "CDAC", "adversarial clusters of samples that are alike", "cdac:AdaptiveClustering"),
     _method("decota", "DECOTA", "two classifiers teach each other on mixtures", "decota:CoTraining"),
+    _fitted("knn", "k-NN", "nothing: the nearest labelled images vote", "practice:Neighbors"),
+    _fitted("logistic", "LR", "nothing: logistic regression on both domains", "practice:Logistic"),
+    _fitted(
+        "logistic_weighted",
+        "LR weighted",
+        "nothing: like logistic, with the labelled target counting as much as the source",
+        "practice:WeightedLogistic",
+    ),
+    _fitted(
+        "logistic_centered",
+        "LR centred",
+        "its mean: like logistic, with each domain centred on its own",
+        "practice:CenteredLogistic",
+    ),
+    _fitted("label_spreading", "Label spreading", "a graph over which labels spread", "practice:Spreading"),
+    _fitted("self_training", "Self-training", "logistic regression on its confident labels", "practice:SelfTraining"),
+    _fitted("pace", "PACE", "its covariance, and then confident labels, for each backbone", "pace:PACE"),
+    _fitted("mixture", "Mixture", "a Gaussian mixture whose neighbours agree (as TransCLIP)", "mixture:Mixture"),
 )
-"""Training methods, by what they do with the unlabelled target, in the order of the paper's tables."""
+"""Methods, by what they do with the unlabelled target: those that train in the order of the paper's tables, then those
+that are fitted."""
+TRAINED = tuple(entry.name for entry in METHODS.values() if entry.has_network)
+"""Methods that train a network."""
+FITTED = tuple(name for name in METHODS if name not in TRAINED)
+"""Methods that train none, and are fitted to embeddings once."""
+GROUPS = {"all": TRAINED, "fitted": FITTED}
+"""Words of a benchmark for several methods."""
 
 SELECTORS = Registry(
     "selector",
@@ -200,6 +231,11 @@ def resolve_pair(word: str) -> tuple[str, str | None]:
         return find_method(word), None
     name, chosen = find_method(method.strip()), selector.strip()
     return name, chosen.casefold() if chosen.casefold() in (ORACLE, LONG) else SELECTORS.find(chosen).name
+
+
+def goes_with(method: str, selector: str) -> bool:
+    """Whether a selector has a meaning for a method: the agent trains networks, and what is fitted has no steps."""
+    return METHODS[split_sla(method)[0]].has_network or selector not in ("dqn", PRINTED["dqn"], LONG)
 
 
 def row_title(method: str, selector: str, steps: int | None = None) -> str:

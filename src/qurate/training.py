@@ -18,6 +18,7 @@ from qurate.data.samples import Split
 from qurate.distributed import ProcessGroup, make_fabric, share_statistics
 from qurate.errors import ConfigError, QurateError, TrainingError
 from qurate.methods import Compute, Method, build_method
+from qurate.methods.fitted import FittedMethod
 from qurate.networks.heads import build_network, check_inputs, checkpoint_activations, held_statistics
 from qurate.runtime.compute import torch_threads, without_autocast
 from qurate.runtime.machine import available_cores
@@ -83,7 +84,7 @@ class Trainer:
         first: int = 0,
         random: Tensor | None = None,
     ) -> dict[str, float]:
-        """Train for some more steps.
+        """Train for some more steps; a method that takes none is fitted instead, whatever it was before.
 
         Args:
             data: What the method may see.
@@ -100,6 +101,9 @@ class Trainer:
         Raises:
             TrainingError: If the loss is not finite or explodes.
         """
+        if isinstance(self.method, FittedMethod):
+            self.method.solve(data)
+            return {}
         method, config, device = self.method.train(), self.config, self.fabric.device
         data = data.to(device)
         rank, processes = (0, 1) if self.group is None else (self.group.rank, self.group.size)

@@ -15,7 +15,7 @@ from qurate.data.samples import DataError
 from qurate.data.suites import load_suite
 from qurate.errors import QurateError
 from qurate.presets import agent_selection
-from qurate.registry import LONG, METHODS, ORACLE, SELECTORS
+from qurate.registry import LONG, ORACLE, SELECTORS, TRAINED
 
 OFFICE = load_suite("office31")
 
@@ -43,7 +43,7 @@ def test_whatever_is_listed_is_a_row(selector: str) -> None:
 def test_a_pair_is_taken_alone_and_other_methods_with_every_selector() -> None:
     grid = office(methods=("tml+dqn", "all", "tml", "ent+confidence"), selectors=("none",))
     pairs = grid.pairs()
-    assert len(pairs) == len(METHODS) + 2
+    assert len(pairs) == len(TRAINED) + 2
     assert [pair for pair in pairs if pair[1] != "none"] == [("ent", "confidence"), ("tml", "dqn")]
     assert pairs.index(("tml", "none")) + 1 == pairs.index(("tml", "dqn"))
     assert [(cell.config.method.name, cell.selector) for cell in grid.cells()][: len(pairs)] == pairs

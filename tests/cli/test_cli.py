@@ -15,7 +15,7 @@ from tests.runs.written import write_run
 from tests.test_public_surface import HEAVY
 
 from qurate.cli import VERBS
-from qurate.registry import METHODS, SELECTORS
+from qurate.registry import SELECTORS, TRAINED
 from qurate.runs.files import LabelFormat
 from qurate.runs.result_tables import SUGGESTED
 from qurate.runtime.tables import read_csv, to_csv
@@ -165,7 +165,7 @@ def test_an_export_is_replaced_only_by_force(places: dict[str, str], tmp_path: P
 
 def test_the_help_lists_the_registries() -> None:
     out = " ".join(run("adapt", "--help")[1].replace("│", " ").split())
-    assert f"How the network learns: {', '.join(METHODS)};" in out
+    assert f"How the network learns: {', '.join(TRAINED)};" in out
     assert f"Which pseudo-labels to trust: {', '.join(SELECTORS)}." in out
 
 

@@ -35,6 +35,7 @@ import qurate
 from qurate.benchmark.grid import Grid
 from qurate.benchmark.options import GridOptions
 from qurate.data.suites import load_suite
+from qurate.registry import TRAINED
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -74,8 +75,8 @@ def describe(result: qurate.Adaptation, split: qurate.Split) -> dict[str, Any]:
 def digits(pairs: list[tuple[str, str, str]] | None = None) -> dict[str, Any]:
     """The digits pair: all methods with all selectors, in both presets where a selector has two."""
     if pairs is None:
-        pairs = [(method, selector, "qurate") for method in qurate.METHODS for selector in qurate.SELECTORS]
-        pairs += [(method, selector, "paper") for method in qurate.METHODS for selector in ("confidence", "dqn")]
+        pairs = [(method, selector, "qurate") for method in TRAINED for selector in qurate.SELECTORS]
+        pairs += [(method, selector, "paper") for method in TRAINED for selector in ("confidence", "dqn")]
     found = {}
     split = qurate.digits_split(shots=3, seed=0, source_per_class=20)
     for method, selector, preset in pairs:

@@ -18,9 +18,9 @@ from qurate.data.batches import TrainingData
 from qurate.data.digits import digits_split
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.errors import ConfigError, TrainingError
-from qurate.methods import METHODS
 from qurate.networks.heads import CosineClassifier, Network
 from qurate.networks.inference import evaluation_mode
+from qurate.registry import TRAINED
 from qurate.runtime.randomness import generator, seeded
 from qurate.training import Trainer, start
 
@@ -40,7 +40,7 @@ def digits() -> Split:
 
 
 @pytest.mark.parametrize("rows", [20, 7])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_micro_batches_change_nothing_without_batch_norm_in_the_backbone(
     name: str, rows: int, digits: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:

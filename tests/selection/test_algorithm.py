@@ -15,9 +15,8 @@ from tests.selection.problem import K, agent_of, blobs, config, our_config
 from qurate.config import EpisodeConfig, MethodConfig, NoneConfig, RewardConfig, RunConfig, SelectorConfig
 from qurate.data.samples import SealedLabels, Unlabeled
 from qurate.evaluation import evaluate
-from qurate.methods import METHODS
 from qurate.presets import agent_selection
-from qurate.registry import SELECTORS
+from qurate.registry import SELECTORS, TRAINED
 from qurate.selection import algorithm, reward
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.callbacks import Action, Callback
@@ -212,7 +211,7 @@ def test_poisoned_labels_change_nothing(run: RunConfig) -> None:
     assert honest.positives.same_as(fooled.positives)
 
 
-@pytest.mark.parametrize(("method", "selector"), list(itertools.product(METHODS, SELECTORS)))
+@pytest.mark.parametrize(("method", "selector"), list(itertools.product(TRAINED, SELECTORS)))
 def test_any_method_with_any_selector_trains_on_what_was_selected(method: str, selector: str) -> None:
     run = config(selector, method=method, episode=EpisodeConfig(candidates=4, actions=2, trial_steps=1))
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=8))

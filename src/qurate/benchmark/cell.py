@@ -30,7 +30,7 @@ from qurate.evaluation import (
 )
 from qurate.methods import Method
 from qurate.model_selection import LABEL_FREE, choose_model
-from qurate.registry import ORACLE, PLAIN
+from qurate.registry import METHODS, ORACLE, PLAIN
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.crossfit import Product, fit_product, leave_out
@@ -344,6 +344,8 @@ def run_cell(
     )
     seconds = time.perf_counter() - began
     steps = config.training.steps + len(done.rounds) * config.selection.round_steps
+    if not METHODS[config.method.name].has_network:
+        steps = 0
     made = {"seconds": seconds, "commit": commit, "steps": steps, "device": device_of(done.method)}
     rows = tuple(_row(cell, monitor, rule, made) for rule in cell.rules)
     return CellResult(rows, _rounds(cell, monitor, len(split.target_unlabeled))), shared

@@ -13,11 +13,13 @@ from qurate.benchmark.results import BenchmarkError
 from qurate.config import ExecutionConfig, NetworkConfig, RunConfig, TrainingConfig
 from qurate.data.digits import check_shots
 from qurate.data.suites import VALIDATION_SHOTS, Protocol, Suite, check_scenario, too_many_hidden
+from qurate.errors import ConfigError
 from qurate.model_selection import RULES
 from qurate.networks.backbone_names import check_trainable
 from qurate.networks.backbones import check_backbone
 from qurate.presets import make_config
 from qurate.registry import (
+    GROUPS,
     LONG,
     METHODS,
     ORACLE,
@@ -26,6 +28,7 @@ from qurate.registry import (
     SELECTOR_ORDER,
     SELECTORS,
     SLA,
+    goes_with,
     resolve_pair,
 )
 from qurate.selection.selectors import OracleConfig
@@ -123,11 +126,14 @@ class Grid:
         found: list[tuple[str, str]] = []
         for word in self.options.methods:
             first, plus, rest = word.partition("+")
-            every = first == "all"
-            resolved = [resolve_pair(name + plus + rest) for name in METHODS] if every else [resolve_pair(word)]
+            group = GROUPS.get(first)
+            resolved = [resolve_pair(name + plus + rest) for name in group] if group else [resolve_pair(word)]
             for method, selector in resolved:
                 for chosen in self.options.selectors if selector is None else (selector,):
-                    found += [(method, row) for row in self._rows_of(chosen)]
+                    rows = self._rows_of(chosen)
+                    if selector is not None and group is None and not goes_with(method, chosen):
+                        raise ConfigError(f"method '{method}' takes no training steps, and row '{chosen}' needs them.")
+                    found += [(method, row) for row in rows if goes_with(method, row)]
         methods = [name for method in METHODS for name in (method, f"{method}+{SLA}")]
         return [(method, row) for method in methods for row in SELECTOR_ORDER if (method, row) in found]
 

@@ -12,7 +12,7 @@ import tyro
 from qurate.config import Device, Precision
 from qurate.errors import ConfigError
 from qurate.presets import check_preset
-from qurate.registry import LONG, METHODS, ORACLE, PRINTED, QUERY_STRATEGIES, SELECTORS, resolve_pair
+from qurate.registry import FITTED, GROUPS, LONG, METHODS, ORACLE, PRINTED, QUERY_STRATEGIES, SELECTORS, resolve_pair
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Train, between, option
 from qurate.runtime.paths import is_folder, shorten
@@ -51,8 +51,8 @@ def _comma_separated(split: Callable[[list[str]], Any]) -> Any:
 Names = Annotated[tuple[str, ...], _comma_separated(_split)]
 Numbers = Annotated[tuple[int, ...], _comma_separated(_split_numbers)]
 _METHODS = (
-    f"Each with every selector: {', '.join(METHODS)}; mme+sla adapts source labels. Alone: tml+dqn, or a row of the "
-    "paper such as TML_SPL."
+    f"Each with every selector: {', '.join(METHODS)}. 'fitted' for the last {len(FITTED)}, 'all' for the others; "
+    "mme+sla adapts source labels. Alone: tml+dqn, or a row of the paper such as TML_SPL."
 )
 _SELECTORS = f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."
 _ASKERS = f"Which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers."
@@ -66,8 +66,9 @@ class GridOptions:
         suite: digits, office31, office_home, domainnet126, or the path of a TOML file of your own.
         data: Folder of the suite's images; digits needs none.
         scenarios: Pairs source:target.
-        methods: How the network learns: names or titles of `qurate.METHODS`, or 'all', each with every selector;
-            'mme+sla' adapts its source labels; 'tml+dqn' or 'TML_DQNPL' is that pair alone.
+        methods: How the network learns: names or titles of `qurate.METHODS`, 'all' that train a network, or those that
+            are 'fitted' to embeddings, each with every selector; 'mme+sla' adapts its source labels; 'tml+dqn' or
+            'TML_DQNPL' is that pair alone.
         selectors: Which pseudo-labels to trust: names of `qurate.SELECTORS`, 'oracle', or 'long': none, but as many
             steps as with the agent.
         presets: Settings of selectors dqn and confidence: qurate, paper, or both.
@@ -138,8 +139,8 @@ class GridOptions:
         _check_fields(self, ("train", "protocol", "steps", "ask", "ask_rounds"))
         for word in self.methods:
             first, plus, rest = word.partition("+")
-            if word != "all":
-                _named("methods", resolve_pair, next(iter(METHODS)) + plus + rest if first == "all" else word)
+            if word not in GROUPS:
+                _named("methods", resolve_pair, GROUPS[first][0] + plus + rest if first in GROUPS else word)
         printed = {row: name for name, row in PRINTED.items()}
         for word in self.selectors:
             if word in printed:

@@ -199,6 +199,9 @@ def check_inputs(network: Network, inputs: object, where: str) -> None:
     elif isinstance(network.backbone, nn.Identity):
         allowed = f"a tensor (N, {network.width}) of embeddings; a network for images has a backbone in NetworkConfig"
         fits = isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.shape[1] == network.width
+    elif isinstance(network.backbone, nn.Flatten):
+        allowed = f"a tensor (N, ...) of {network.n_features} numbers each, as what the method was fitted to"
+        fits = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs[0:1].numel() == network.n_features
     else:
         first = next(layer for layer in network.backbone.modules() if isinstance(layer, nn.Conv2d))
         allowed = f"a tensor (N, {first.in_channels}, height, width) of images, or image files"

@@ -25,7 +25,7 @@ from qurate.runs.folder import RunFolder
 from qurate.runs.full_training import FULL_STEPS, full_training
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.options import BACKBONE, AdaptOptions, check_options, find_places
+from qurate.runs.options import BACKBONE, AdaptOptions, check_has_network, check_options, find_places
 from qurate.runs.pipeline import outcome_lines, run_pipeline
 from qurate.runs.setup import Clock, RunOutcome, RunSetup, TimeLimit
 from qurate.runtime.machine import available_cores
@@ -157,6 +157,7 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     source: RunConfig | StrPath = given["config"]
     stored = {} if isinstance(source, RunConfig) else read_settings(source)
     config = source if isinstance(source, RunConfig) else RunConfig.from_file(source)
+    check_has_network(config.method.name)
     trains_backbone = config.network.backbone != "none"
     known = {"backbone": config.network.backbone, "weights": config.network.weights} if trains_backbone else stored
     backbone, weights, message = _find_backbone(given, known, places, config.execution.device)

@@ -16,7 +16,7 @@ from qurate.active.label_studio import is_export, read_export
 from qurate.config import Device, Precision, RunConfig, TrainingConfig, read_settings
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.presets import Preset
-from qurate.registry import DEFAULT_SELECTOR, METHODS, SELECTORS, nearest, resolve_pair
+from qurate.registry import DEFAULT_SELECTOR, FITTED, SELECTORS, TRAINED, nearest, resolve_pair
 from qurate.runs.image_sources import Places, choose_places, read_settings_of
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
@@ -76,7 +76,7 @@ class BackboneOptions(TypedDict, total=False):
 
 
 _METHODS = (
-    f"How the network learns: {', '.join(METHODS)}; or a row of the paper's tables such as TML_SPL. mme+sla adapts the "
+    f"How the network learns: {', '.join(TRAINED)}; or a row of the paper's tables such as TML_SPL. mme+sla adapts the "
     "labels of the source."
 )
 _SELECTORS = f"Which pseudo-labels to trust: {', '.join(SELECTORS)}."
@@ -86,7 +86,8 @@ class TrainingOptions(TypedDict, total=False):
     """What is trained, and how."""
 
     method: Annotated[str, option("NAME", "tml", help=_METHODS)]
-    """How the network learns: one of `qurate.METHODS`, or a row of the paper's tables such as TML_SPL."""
+    """How the network learns: one of `qurate.METHODS` that trains one, or a row of the paper's tables such as
+    TML_SPL."""
     selector: Annotated[str | None, option("NAME", DEFAULT_SELECTOR, help=_SELECTORS)]
     """Which pseudo-labels to trust: one of `qurate.SELECTORS`."""
     preset: Annotated[Preset, option("{qurate,paper}", "qurate")]
@@ -183,6 +184,19 @@ _BESIDE_PREVIOUS = (
 _BESIDE_TIME_LIMIT = ("config", "previous", "devices", "num_nodes", "full_steps", "prepare")
 
 
+def check_has_network(method: str) -> None:
+    """Check that a method leaves a network, which a run saves.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    if method in FITTED:
+        raise ConfigError(
+            f"method '{method}' is fitted to embeddings and leaves no network to save. For a model of your images use "
+            f"one of {', '.join(TRAINED)}; compare it with them by `qurate benchmark`, or fit it by `qurate.fit`."
+        )
+
+
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, judged before anything heavy is loaded.
 
@@ -204,7 +218,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None}
     _check_combination(given)
     if "method" in given:
-        resolve_pair(given["method"])
+        check_has_network(resolve_pair(given["method"])[0])
     if "selector" in given:
         SELECTORS.find(given["selector"])
     for name in ("out", "prepare"):

@@ -17,6 +17,7 @@ from qurate.data.samples import DataError, Split, Unlabeled, check_positions, de
 from qurate.distributed import ProcessGroup, init_process_group, run_in_group
 from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method
+from qurate.methods.fitted import FittedMethod
 from qurate.runtime.randomness import random_state, stream_seed
 from qurate.runtime.signals import DeferredSignals
 from qurate.runtime.tensors import below
@@ -334,11 +335,15 @@ class Session:
         )
         self.callbacks.on_start(self.trainer.method)
         self.baseline = None if arguments.baseline is None else arguments.baseline.detach().cpu().float()
-        self._shared = arguments.pretrained
+        is_fitted = isinstance(self.trainer.method, FittedMethod)
+        self._shared = None if is_fitted else arguments.pretrained  # what is fitted has no state to share
         self._checkpointer = Checkpointer(arguments.checkpoint, self.config.execution, self.trainer, self.selector)
         restored = self._checkpointer.restore()
         self._progress = restored or Progress()
         self._is_pretrained = restored is not None and not self.is_within(1)
+        if is_fitted and restored is not None:  # nor one to resume from
+            positives = restored.positives
+            self.trainer.run(self.data.with_positives(positives.indices, positives.labels), steps=0, seed=0)
 
     @classmethod
     @contextmanager
