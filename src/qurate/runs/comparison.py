@@ -18,6 +18,7 @@ from torch import Tensor
 from qurate.config import RunConfig
 from qurate.data.samples import Split, Unlabeled
 from qurate.embedding.backbone import choose_device
+from qurate.embedding.embed import MOST_IN_MEMORY
 from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.verdict import estimate_gain, images_needed, verdict_of
 from qurate.runtime.machine import available_cores
@@ -100,7 +101,10 @@ def cross_fit(
             on_fold(number, fold)
 
     missing = [number for number in range(len(folds)) if number not in found]
-    workers = min(workers_for(config, len(missing)) if workers is None else workers, len(missing))
+    if workers is None:  # each process would have a copy of very many embeddings
+        many = len(split.target_unlabeled) > MOST_IN_MEMORY
+        workers = 1 if many else workers_for(config, len(missing))
+    workers = min(workers, len(missing))
     if workers > 1:
         _fit_in_processes(
             FoldTask.without_seal(split, config, folds, baselines), missing, workers, reporter, keep, title
