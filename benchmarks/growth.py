@@ -3,8 +3,9 @@
     python benchmarks/growth.py --rows 10000 100000 1000000
 
 The embeddings are synthetic: 31 classes, a shift between the domains, 2,000 source and 93 labelled target rows. The
-spread of a class falls over the directions as 1 / sqrt(number). More rows than `MOST_IN_MEMORY` are float16 in a mapped file, as those of images are. Each size is a process of its own, which trains
-S+T and the default as `qurate.fit` does, with the steps given: the number of steps does not depend on the images.
+spread of a class falls over the directions as 1 / sqrt(number). More rows than `MOST_IN_MEMORY` are float16 in a
+mapped file, as those of images are. Each size is a process of its own, which trains S+T and the default as `qurate.fit`
+does, with the steps given: the number of steps does not depend on the images.
 Seconds are those of the processor. The exponent is that of a power law between one size and the next. Recall is how
 many of the ten nearest of 1,000 rows are found.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -198,11 +199,14 @@ class Embeddings:
 
     def _map(self, count: int, width: int) -> Tensor:
         """Empty rows (count, width) float16 in a file without a name, which goes with them; in memory if need be."""
-        try:
-            with tempfile.TemporaryFile(dir=self.stores[0].folder) as file:
-                return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=(count, width)))
-        except OSError:  # no room, or nobody may write there
-            return torch.empty(count, width, dtype=torch.float16)
+        folder = self.stores[0].folder
+        with suppress(OSError):  # nobody may write there
+            if (
+                folder is not None and shutil.disk_usage(folder).free > 4 * count * width
+            ):  # a full disk ends the process
+                with tempfile.TemporaryFile(dir=folder) as file:
+                    return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=(count, width)))
+        return torch.empty(count, width, dtype=torch.float16)
 
 
 def embed_files(
