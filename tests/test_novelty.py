@@ -469,3 +469,20 @@ def test_the_highest_share_is_too_low_in_one_draw_of_twenty_at_most(share: float
         assert np.mean(estimates) == pytest.approx(share, abs=0.05)
     if share == 0.4:
         assert np.mean([each < 1 for each in highest]) > 0.95
+
+
+def test_embeddings_of_half_precision_are_scored_as_in_single(monkeypatch: pytest.MonkeyPatch) -> None:
+    means = torch.randn(3, 16, generator=rng())
+    labels = torch.arange(90) % 3
+    rows = means[labels] + 0.3 * torch.randn(90, 16, generator=rng(1))
+    source, labeled = Labeled(rows[:30], labels[:30]), Labeled(rows[30:45], labels[30:45])
+    cosines = torch.rand(45, generator=rng(2))
+    whole = ScoreFitter(source, labeled, rows[45:])
+    monkeypatch.setattr("qurate.novelty._RIDGE_SLICE", 7)
+    images, seen = torch.tensor([0, 4]), torch.rand(47, generator=rng(3))
+    for unlabeled, near in ((rows[45:], 1e-4), (rows[45:].half(), 0.1)):
+        parts = ScoreFitter(source, labeled, unlabeled)
+        assert parts._rows.dtype == unlabeled.dtype
+        torch.testing.assert_close(parts.fit(cosines)[2], whole.fit(cosines)[2], rtol=0, atol=near)
+        expected, found = whole.score_fold(images, seen).scores, parts.score_fold(images, seen).scores
+        torch.testing.assert_close(found, expected, rtol=0, atol=near)

@@ -81,7 +81,7 @@ def class_means(parts: Sequence[tuple[Tensor, Tensor]], n_classes: int) -> Tenso
 
 def nearest_cosine(rows: Tensor, others: Tensor) -> Tensor:
     """The cosine of each row to the nearest of the others, (N,); all of unit length."""
-    return torch.cat([(part @ others.T).amax(dim=1) for part in rows.split(_SLICE)])
+    return torch.cat([(part.float() @ others.T).amax(dim=1) for part in rows.split(_SLICE)])
 
 
 def smooth(scores: Tensor, neighbors: Tensor, weight: float) -> Tensor:
@@ -106,7 +106,8 @@ def fit_ridge(rows: Tensor, values: Tensor, penalty: float) -> tuple[Tensor, flo
         values: y, (N,).
         penalty: Of the weight; the bias has none.
     """
-    center, middle = rows.mean(dim=0, dtype=torch.float64), values.double().mean()
+    total = torch.stack([part.sum(dim=0, dtype=torch.float64) for part in rows.split(_RIDGE_SLICE)]).sum(dim=0)
+    center, middle = total / len(rows), values.double().mean()
     gram, moment = center.new_zeros(rows.shape[1], rows.shape[1]), torch.zeros_like(center)
     for part, y in zip(rows.split(_RIDGE_SLICE), values.split(_RIDGE_SLICE), strict=True):
         x = part.double() - center
@@ -253,7 +254,8 @@ class Novelty:
 
     def scores(self, embeddings: Tensor) -> Tensor:
         """The regression w . unit(unit(e) - center) + b, (N, width) to (N,)."""
-        return unit(unit(embeddings) - self.center) @ self.weight + self.bias
+        parts = embeddings.split(_RIDGE_SLICE)
+        return torch.cat([unit(unit(part) - self.center) @ self.weight for part in parts]) + self.bias
 
     def known(self, embeddings: Tensor) -> Tensor:
         """How well each image fits any class, from 0 to 1, (N,); see `known_of_scores`."""
@@ -298,7 +300,8 @@ class ScoreFitter:
         assert isinstance(source.inputs, Tensor), "embeddings"
         assert isinstance(labeled.inputs, Tensor), "embeddings"
         plain = unit(source.inputs)
-        self.center = unit(unlabeled).mean(dim=0)
+        parts = unlabeled.split(_RIDGE_SLICE)
+        self.center = torch.stack([unit(part).sum(dim=0) for part in parts]).sum(dim=0) / len(unlabeled)
         self._source, self._source_labels = unit(plain - plain.mean(dim=0)), source.labels
         self._target, self._target_labels = self._centered(labeled.inputs), labeled.labels
         self._rows = self._centered(unlabeled)
@@ -316,7 +319,7 @@ class ScoreFitter:
         signals = cosines, self._to_classes(nothing)
         more = () if self._none is None else (self._to_none(nothing),)
         weight, bias = self._regress(nothing, *signals, *more)
-        return weight, bias, self._rows @ weight + bias
+        return weight, bias, torch.cat([part.float() @ weight for part in self._rows.split(_RIDGE_SLICE)]) + bias
 
     def score_fold(self, images: Tensor, cosines: Tensor) -> HeldOutScores:
         """Score held-out labelled images by the two cosines.
@@ -336,13 +339,14 @@ class ScoreFitter:
         return fold.scores + self._target[fold.images] @ weight + bias
 
     def _centered(self, embeddings: Tensor) -> Tensor:
-        return unit(unit(embeddings) - self.center)
+        kind = torch.float16 if embeddings.dtype == torch.float16 else torch.float32  # very many are float16
+        return torch.cat([unit(unit(part) - self.center).to(kind) for part in embeddings.split(_RIDGE_SLICE)])
 
     def _as_unlabeled(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """D_u and then these images of D_t; and which of D_t are not among them."""
         kept = torch.ones(len(self._target), dtype=torch.bool)
         kept[images] = False
-        return torch.cat([self._rows, self._target[images]]), kept
+        return torch.cat([self._rows, self._target[images].to(self._rows.dtype)]), kept
 
     def _to_classes(self, images: Tensor) -> Tensor:
         rows, kept = self._as_unlabeled(images)

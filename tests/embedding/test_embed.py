@@ -555,3 +555,20 @@ def test_a_split_knows_the_words_and_weights_of_the_command_line(
     with pytest.raises(AskedError) as caught:
         embed_split(_split(files), **given)
     assert caught.value.args == expected
+
+
+def test_very_many_embeddings_are_half_precision_in_a_file_that_is_mapped(
+    files: ImageFiles, weights: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = _embed(files, TINY, weights, cache=cache)
+    monkeypatch.setattr("qurate.embedding.embed.MOST_IN_MEMORY", len(files) - 1)
+    monkeypatch.setattr("qurate.embedding.embed._PART", 2)
+    many, shards = _embed(files, TINY, weights, cache=cache), _shards(cache)
+    assert few.dtype == torch.float32
+    assert torch.equal(many, few.half())
+    assert "float16" in str(many.dtype)
+    assert not [path for path in cache.rglob("*") if path.is_file() and path.name.startswith("tmp")]
+    assert shards == _shards(cache)
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(cache) in maps.read_text(), "it is mapped, not in memory"

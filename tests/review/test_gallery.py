@@ -121,9 +121,9 @@ def test_nearest_images_are_those_of_largest_cosine_by_a_plain_loop(tmp_path: Pa
 def test_near_duplicates_are_found_once_the_most_alike_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Also where there are so many images that only those that lie together are compared."""
-    monkeypatch.setattr(gallery, "MOST_COMPARED", most)
-    monkeypatch.setattr(gallery, "MOST_ANCHORS", 20)
+    """Also where there are so many images that only those of near clusters are compared."""
+    monkeypatch.setattr("qurate.neighbors.MOST_EXACT", most)
+    monkeypatch.setattr("qurate.neighbors.CLUSTER_ROWS", 2)
     features = groups_of(60, 3, 0.02)
     found = make_gallery(tmp_path, features).duplicates()
     pairs = list(zip(found["first"], found["second"], strict=True))
@@ -135,7 +135,7 @@ def test_near_duplicates_are_found_once_the_most_alike_first(
     wanted = {(i, j) for i in range(60) for j in range(i) if float(units[i] @ units[j]) >= gallery.LEAST_COSINE}
     wanted = {(j, i) for i, j in wanted}
     assert len(wanted) >= 60
-    assert len(wanted - set(pairs)) <= (0 if most == 50_000 else 6)  # a group may be cut where a block ends
+    assert len(wanted - set(pairs)) <= (0 if most == 50_000 else 6)  # a group may be cut where a cluster ends
 
 
 def test_like_images_lie_together_on_the_map_also_those_that_are_no_anchors(

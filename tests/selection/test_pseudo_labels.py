@@ -166,3 +166,16 @@ def test_the_combined_labeler_labels_by_both_networks() -> None:
     by_network = pseudo_label(trainer, data, Positives.none(), 0, plain, None, certain)
     assert torch.equal(by_network.pseudo_labels, by_network.unlabeled.probabilities.argmax(dim=1))
     assert not torch.equal(by_network.pseudo_labels, found.pseudo_labels)
+
+
+def test_a_run_on_embeddings_of_half_precision_is_nearly_that_on_single() -> None:
+    split, run = blobs(), config("adaptive", reward=RewardConfig(network="round", center="neighbors"))
+    inputs = split.target_unlabeled.inputs
+    assert isinstance(inputs, torch.Tensor)
+    half = replace(split, target_unlabeled=Unlabeled(inputs.half(), split.target_unlabeled.sealed))
+    trainer = start(split, run)
+    found = [find_neighbors(trainer.method.network, TrainingData.of(part), 3) for part in (split, half)]
+    assert float((found[0] == found[1]).double().mean()) > 0.9
+    single, again = (fit(part, run).method.network for part in (split, half))
+    seen = view(single, inputs).probabilities
+    torch.testing.assert_close(view(again, inputs.half()).probabilities, seen, rtol=0, atol=0.05)

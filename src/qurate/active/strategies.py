@@ -47,7 +47,7 @@ class Pool:
             values = getattr(self, name)
             if not isinstance(values, Tensor) or values.ndim != 2 or not values.is_floating_point():
                 raise DataError(f"Pool: {name} must be a tensor of two dimensions of floats, got {_shape(values)}.")
-            if not bool(values.isfinite().all()):
+            if not all(bool(part.isfinite().all()) for part in values.split(_SLICE)):
                 raise DataError(f"Pool: {name} must be finite, got NaN or infinity in them.")
         n = len(self.features)
         if len(self.probabilities) != n or self.probabilities.shape[1] < 2:
@@ -93,6 +93,7 @@ MOST_IMAGES = 10_000
 """Of more images than this, features are reduced to their main directions, and only the most uncertain images are
 compared with each other. Our choice."""
 _DIRECTIONS = 128
+_SLICE = 2**16
 _LEAST_WEIGHT = 1e-6  # so that certain predictions can be clustered too
 
 
@@ -121,12 +122,12 @@ def main_directions(features: Tensor) -> Tensor:
     Returns:
         (N, d) where N is at most `MOST_IMAGES`, else (N, min(d, 128)).
     """
-    unit = F.normalize(features.float(), dim=1)
-    if len(unit) <= MOST_IMAGES or unit.shape[1] <= _DIRECTIONS:
-        return unit
-    sample = unit[torch.linspace(0, len(unit) - 1, MOST_IMAGES).long()]
+    if len(features) <= MOST_IMAGES or features.shape[1] <= _DIRECTIONS:
+        return F.normalize(features.float(), dim=1)
+    sample = F.normalize(features[torch.linspace(0, len(features) - 1, MOST_IMAGES).long()].float(), dim=1)
     _, vectors = torch.linalg.eigh(sample.T @ sample)  # in rising order
-    return F.normalize(unit @ vectors[:, -_DIRECTIONS:], dim=1)
+    parts = (F.normalize(part.float(), dim=1) @ vectors[:, -_DIRECTIONS:] for part in features.split(_SLICE))
+    return F.normalize(torch.cat(list(parts)), dim=1)
 
 
 class QueryStrategy(Protocol):

@@ -127,7 +127,7 @@ def target_inputs(data: TrainingData, rows: Tensor) -> tuple[Inputs, Tensor]:
         return join(first, take(second, indices)), rows
     flat = rows.flatten().to(first.device)
     labeled = flat < len(first)
-    batches = second[indices[(flat - len(first)).clamp_min(0)]]
+    batches = _as_floats(second[indices[(flat - len(first)).clamp_min(0)]])
     batches[labeled] = first[flat[labeled]]
     return batches, torch.arange(rows.numel()).view_as(rows)
 
@@ -187,7 +187,7 @@ def stream_in_order(
     """All inputs once, in order, prepared for testing."""
     starts = range(0, len(inputs), batch_size)
     if isinstance(inputs, Tensor):
-        yield from (inputs[start : start + batch_size] for start in starts)
+        yield from (_as_floats(inputs[start : start + batch_size]) for start in starts)
     else:
         positions = range(len(inputs))
         keys = ([(i, _TEST_DRAW) for i in positions[start : start + batch_size]] for start in starts)
@@ -197,7 +197,12 @@ def stream_in_order(
 def _look_up(inputs: Inputs, rows: Tensor) -> Iterator[Tensor]:
     if not isinstance(inputs, Tensor):
         raise DataError("TrainingData: all parts must be tensors or all image files, got some of both.")
-    return (inputs.index_select(0, row) for row in rows.to(inputs.device))
+    return (_as_floats(inputs.index_select(0, row)) for row in rows.to(inputs.device))
+
+
+def _as_floats(rows: Tensor) -> Tensor:
+    """Rows that are stored in half precision as float32; others as they are."""
+    return rows.float() if rows.dtype == torch.float16 else rows
 
 
 def _load_together(

@@ -35,7 +35,8 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
 def join(first: Inputs, second: Inputs) -> Inputs:
     """One sequence of inputs after the other; both must be tensors or both files."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return torch.cat([first, second])
+        is_half = torch.float16 in (first.dtype, second.dtype)  # very many; those that join them take their type
+        return torch.cat([first, second.to(first.dtype) if is_half else second])
     if isinstance(first, ImageFiles) and isinstance(second, ImageFiles):
         return ImageFiles(first.paths + second.paths)
     raise DataError(

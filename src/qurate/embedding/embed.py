@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +45,9 @@ from qurate.networks.backbones import join_vectors
 from qurate.runtime.compute import torch_threads
 from qurate.runtime.paths import is_file
 
+MOST_IN_MEMORY = 100_000
+"""Rows of one part up to which they are float32 in memory. Our choice: 0.5 GB, 1280 wide."""
+_PART = 2**14
 SHARD_ROWS = 512
 """Rows per shard: what is lost, at most, when the process is killed, but for the batches under way. Our choice."""
 
@@ -178,10 +184,29 @@ class Embeddings:
         return len({file.digest for path, file in self.files.items() if path not in self.unreadable})
 
     def of(self, images: ImageFiles) -> Tensor:
-        """Rows of readable files, (N, width) float32, in memory."""
+        """Rows of readable files, (N, width): float32 in memory, or of very many float16 in a file that is mapped."""
         keys = [self.files[path].digest for path in images.paths]
+        if len(keys) <= MOST_IN_MEMORY:
+            return self._take(keys)
+        rows = self._map(len(keys), sum(store.width for store in self.stores))
+        for start in range(0, len(keys), _PART):
+            rows[start : start + _PART] = self._take(keys[start : start + _PART])
+        return rows
+
+    def _take(self, keys: Sequence[bytes]) -> Tensor:
         rows = [store.take(keys) for store in self.stores]
         return rows[0] if len(rows) == 1 else join_vectors(rows)
+
+    def _map(self, count: int, width: int) -> Tensor:
+        """Empty rows (count, width) float16 in a file without a name, which goes with them; in memory if need be."""
+        folder = self.stores[0].folder
+        with suppress(OSError):  # nobody may write there
+            if (
+                folder is not None and shutil.disk_usage(folder).free > 4 * count * width
+            ):  # a full disk ends the process
+                with tempfile.TemporaryFile(dir=folder) as file:
+                    return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=(count, width)))
+        return torch.empty(count, width, dtype=torch.float16)
 
 
 def embed_files(

@@ -210,7 +210,7 @@ def check_inputs(network: Network, inputs: object, where: str) -> None:
         fits, allowed = False, "a tensor of floating-point numbers"
     if not fits:
         raise DataError(f"{where} must be {allowed}, got {describe(inputs)}.")
-    if isinstance(inputs, Tensor) and not bool(inputs.isfinite().all()):
+    if isinstance(inputs, Tensor) and not all(bool(part.isfinite().all()) for part in inputs.split(2**16)):
         raise DataError(f"{where} must be finite numbers, got NaN or infinity. Remove or repair the samples.")
 
 

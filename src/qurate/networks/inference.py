@@ -59,13 +59,16 @@ def infer(
     size = batch_size or (BATCH if isinstance(inputs, Tensor) else IMAGE_BATCH)
     batches = stream_in_order(inputs, batch_size=size, transform=network.transform, workers=workers)
     with evaluation_mode(network), torch_threads(threads):
-        if out is None:
-            return torch.cat([compute(batch.to(device)).cpu() for batch in batches])
         start = 0
         for batch in batches:
-            out[start : start + len(batch)] = compute(batch.to(device))
+            rows = compute(batch.to(device))
+            if out is None:
+                out = torch.empty(len(inputs), *rows.shape[1:], dtype=rows.dtype)
+            out[start : start + len(batch)] = rows
             start += len(batch)
-        return out
+    if out is None:
+        raise ValueError("infer: inputs are empty, so the width of their rows is not known; pass `out`.")
+    return out
 
 
 def log_probabilities(network: Network, inputs: Inputs) -> Tensor:

@@ -96,6 +96,13 @@ def _overlaps(centers: list[list[float]], sizes: list[tuple[float, float]], i: i
     return [(sizes[i][axis] + sizes[j][axis]) / 2 - abs(centers[i][axis] - centers[j][axis]) for axis in (0, 1)]
 
 
+def choose_points(points: pd.DataFrame, seed: int) -> Tensor:
+    """Positions of the images that a map shows, in order: labelled target images first, then others at random."""
+    order = np.random.default_rng(seed).permutation(len(points))
+    labeled_first = (points["part"].to_numpy()[order] != "labeled").argsort(kind="stable")
+    return torch.from_numpy(np.sort(order[labeled_first][:MOST_POINTS]))
+
+
 def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: int) -> pd.DataFrame:
     """Where each image lies among the others, before and after.
 
@@ -108,12 +115,10 @@ def draw_picture(points: pd.DataFrame, before: Tensor, after: Tensor, *, seed: i
     Returns:
         At most `MOST_POINTS` of the rows, with the columns `PLACES`.
     """
-    order = np.random.default_rng(seed).permutation(len(points))
-    labeled_first = (points["part"].to_numpy()[order] != "labeled").argsort(kind="stable")
-    shown = np.sort(order[labeled_first][:MOST_POINTS])
-    table = points.iloc[shown].reset_index(drop=True)
+    shown = choose_points(points, seed)
+    table = points.iloc[shown.numpy()].reset_index(drop=True)
     for name, vectors in (("before", before), ("after", after)):
-        places = flatten(vectors[torch.from_numpy(shown)], seed)
+        places = flatten(vectors[shown], seed)
         table[f"x_{name}"], table[f"y_{name}"] = places[:, 0], places[:, 1]
     return table
 

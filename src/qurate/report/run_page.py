@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -15,16 +16,19 @@ import pandas as pd
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from qurate.config import RunConfig, to_dict
 from qurate.data.images import ImageFiles, UnreadableImageError, read_image
-from qurate.data.samples import Inputs, Split
+from qurate.data.samples import Inputs, Split, take
 from qurate.methods import Method
+from qurate.networks.inference import infer
 from qurate.report.next_steps import steps_after
 from qurate.report.page import data_uri, percent, render_page
 from qurate.report.run_figures import (
     MOST_LABELS,
     PLACES,
+    choose_points,
     draw_picture,
     embedding_figures,
     interval_figure,
@@ -92,7 +96,10 @@ def gather_record(
         no_comparison: Why there is no comparison, as a sentence.
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
-    sure, labels = view(result.method.network, split.target_unlabeled.inputs).probabilities.max(dim=1)
+    network, inputs = result.method.network, split.target_unlabeled.inputs
+    threads = int(isinstance(inputs, Tensor))
+    looked = infer(network, inputs, lambda batch: F.softmax(network(batch), dim=1), threads=threads)
+    sure, labels = looked.max(dim=1)
     predictions = pd.DataFrame(
         {"file": unlabeled, "label": [classes[k] for k in labels.tolist()], "probability": sure.tolist()}
     )
@@ -164,9 +171,13 @@ def _picture(
     if before is None:
         return points.iloc[:0].reindex(columns=[*points, *PLACES])
     shown = files if isinstance(split.source.inputs, ImageFiles) else split  # its files may be stored arrays
-    first = torch.cat([before(part).cpu() for part in _inputs(shown)])
-    after = torch.cat([view(method.network, part).features for part in _inputs(split)])
-    return draw_picture(points, first, after, seed=seed)
+    chosen = choose_points(points, seed)  # no more is computed
+    ends = list(itertools.accumulate(len(part) for part in _inputs(split)))
+    rows = [chosen[(start <= chosen) & (chosen < end)] - start for start, end in itertools.pairwise([0, *ends])]
+    first = torch.cat([before(part)[which].cpu() for part, which in zip(_inputs(shown), rows, strict=True)])
+    parts = [take(part, which) for part, which in zip(_inputs(split), rows, strict=True)]
+    after = torch.cat([view(method.network, part).features for part in parts if len(part)])
+    return draw_picture(points.iloc[chosen.numpy()], first, after, seed=seed)
 
 
 def _inputs(split: Split) -> tuple[Inputs, ...]:

@@ -23,8 +23,6 @@ PARTNERS = 5
 """Nearest images of which near-duplicates are sought, for each. Our choice."""
 LEAST_COSINE = 0.8
 """Of near-duplicates; the page can ask for more likeness, not for less. Our choice."""
-MOST_COMPARED = 50_000
-"""Images that are compared with each other; of more, those that lie together in one direction. Our choice."""
 MOST_ANCHORS = 1500
 """Images that are placed by t-SNE; the others lie among the nearest of these. Our choice: a few seconds of work."""
 _NEIGHBORS = 3
@@ -43,7 +41,7 @@ class Gallery:
     def __init__(self, session: Session, examples: Tensor | None = None, numbers: Sequence[int] = ()) -> None:
         self._session, self._inquiry = session, session.inquiry
         self._features = self._inquiry.pool.features
-        self._examples = F.normalize(self._features.new_zeros(0, self._width) if examples is None else examples)
+        self._examples = F.normalize(torch.zeros(0, self._width) if examples is None else examples.float())
         self._numbers = list(numbers)
         self._lock = threading.Lock()  # what takes seconds is computed once, however many tabs ask
 
@@ -80,8 +78,8 @@ class Gallery:
         Args:
             image: Its number.
         """
-        own = F.normalize(self._features[image], dim=0)
-        cosines = self._features @ own / self._lengths
+        own = F.normalize(self._features[image].float(), dim=0)
+        cosines = _times(self._features, own) / self._lengths
         cosines[image] = -2.0
         answered = {self._inquiry.place[file]: row.label for file, row in self._session.answers().items() if row.label}
         labeled: list[dict[str, Any]] = [
@@ -114,21 +112,11 @@ class Gallery:
 
     @cached_property
     def _duplicates(self) -> dict[str, Any]:
-        pairs = [_near_pairs(self._features, self._lengths, rows) for rows in self._blocks()]
-        cosines = torch.cat([cosine for _, cosine in pairs])
+        pairs, cosines = _near_pairs(self._features, self._lengths)
         order = cosines.argsort(descending=True, stable=True)
-        first, second = torch.cat([found for found, _ in pairs])[order].unbind(dim=1)
+        first, second = pairs[order].unbind(dim=1)
         rounded = [round(value, 4) for value in cosines[order].tolist()]
         return {"first": first.tolist(), "second": second.tolist(), "cosine": rounded, "least": LEAST_COSINE}
-
-    def _blocks(self) -> list[Tensor]:
-        """Positions of all images, in blocks of those that are compared with each other."""
-        count = len(self._features)
-        if count <= MOST_COMPARED:
-            return [torch.arange(count)]
-        sample = self._features[torch.linspace(0, count - 1, MOST_ANCHORS).long()]
-        direction = torch.linalg.svd(sample - sample.mean(dim=0), full_matrices=False).Vh[0]
-        return list((self._features @ direction / self._lengths).argsort(stable=True).split(MOST_COMPARED))
 
     @cached_property
     def _map(self) -> dict[str, Any]:
@@ -139,9 +127,9 @@ class Gallery:
         if count > MOST_ANCHORS:
             anchors = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:MOST_ANCHORS].sort().values
         placed = torch.from_numpy(flatten(self._features[anchors], seed=0)).float()
-        units, places = F.normalize(self._features[anchors]), torch.empty(count, 2)
+        units, places = F.normalize(self._features[anchors].float()), torch.empty(count, 2)
         for rows in torch.arange(count).split(_SLICE):
-            found = (F.normalize(self._features[rows]) @ units.T).topk(min(_NEIGHBORS, len(anchors)), dim=1)
+            found = (F.normalize(self._features[rows].float()) @ units.T).topk(min(_NEIGHBORS, len(anchors)), dim=1)
             weights = (1.001 - found.values.clamp(max=1.0)).reciprocal().unsqueeze(2)
             places[rows] = (placed[found.indices] * weights).sum(dim=1) / weights.sum(dim=1)
         places[anchors] = placed
@@ -151,21 +139,27 @@ class Gallery:
 
     @cached_property
     def _lengths(self) -> Tensor:
-        lengths: Tensor = torch.linalg.vector_norm(self._features, dim=1)
-        return lengths.clamp(min=1e-12)
+        parts = self._features.split(_SLICE)  # very many are float16
+        return torch.cat([torch.linalg.vector_norm(part.float(), dim=1) for part in parts]).clamp(min=1e-12)
 
     @property
     def _width(self) -> int:
         return self._features.shape[1]
 
 
-def _near_pairs(features: Tensor, lengths: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs (P, 2) of some images, each once, whose cosine is at least `LEAST_COSINE`, and their cosines (P,)."""
-    around = nearest(features if len(rows) == len(features) else features[rows], torch.arange(len(rows)), PARTNERS)
-    pairs = torch.stack([rows.unsqueeze(1).expand_as(around), rows[around]], dim=2).reshape(-1, 2)
+def _times(features: Tensor, vector: Tensor) -> Tensor:
+    return torch.cat([part.float() @ vector for part in features.split(2**16)])
+
+
+def _near_pairs(features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Pairs (P, 2) of images, each once, whose cosine is at least `LEAST_COSINE`, and their cosines (P,)."""
+    rows = torch.arange(len(features))
+    around = nearest(features, rows, PARTNERS)
+    pairs = torch.stack([rows.unsqueeze(1).expand_as(around), around], dim=2).reshape(-1, 2)
     pairs = pairs.sort(dim=1).values.unique(dim=0)
     cosines = [
-        (features[part[:, 0]] * features[part[:, 1]]).sum(dim=1) / (lengths[part[:, 0]] * lengths[part[:, 1]])
+        (features[part[:, 0]].float() * features[part[:, 1]].float()).sum(dim=1)
+        / (lengths[part[:, 0]] * lengths[part[:, 1]])
         for part in pairs.split(_SLICE)
     ]
     values = torch.cat(cosines)

@@ -20,6 +20,7 @@ from torch import Tensor
 from qurate.config import RunConfig
 from qurate.data.samples import Split, Unlabeled
 from qurate.embedding.backbone import choose_device
+from qurate.embedding.embed import MOST_IN_MEMORY
 from qurate.run_results import BaselineComparison, Gain
 from qurate.runs.verdict import estimate_gain, images_needed, verdict_of
 from qurate.runtime.machine import available_cores
@@ -105,7 +106,10 @@ class CrossFit:
         self._missing = [number for number in range(len(folds)) if number not in self._found]
         self._each = config.total_steps
         trainings = len(self._missing) + beside
-        workers = min(workers_for(config, trainings) if workers is None else workers, trainings)
+        if workers is None:  # each process would have a copy of very many embeddings
+            many = len(split.target_unlabeled) > MOST_IN_MEMORY
+            workers = 1 if many else workers_for(config, trainings)
+        workers = min(workers, trainings)
         self._shares = share_folds(self._missing, workers, busy=beside)
         self._processes = ExitStack()
         self._running: dict[Future[bytes], tuple[WorkerProcess, int]] = {}

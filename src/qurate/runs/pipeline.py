@@ -524,7 +524,8 @@ def suggest_next(run: Run, record: RunRecord, model: AdaptedModel, predictions: 
         return record
     if isinstance(inputs, Tensor):
         place = {str(path): i for i, path in enumerate(paths_of(data.parts.split.target_unlabeled))}
-        embeddings = inputs[[place[file] for file in files]]
+        rows = torch.tensor([place[file] for file in files])
+        embeddings = inputs if torch.equal(rows, torch.arange(len(inputs))) else inputs[rows]
         seen = Looked(paths, embeddings, model.predict_embedded(embeddings), {})
     else:
         seen = model.look(paths, partial(run.reporter.show, "looking at the images"))

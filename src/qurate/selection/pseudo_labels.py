@@ -21,6 +21,7 @@ from qurate.losses import entropy
 from qurate.neighbors import nearest_rows
 from qurate.networks.heads import Network
 from qurate.networks.inference import backbone_output, infer
+from qurate.runtime.compute import at_least_float32
 from qurate.runtime.randomness import generator
 from qurate.selection import reward
 from qurate.selection.reward import ClassSums
@@ -156,10 +157,20 @@ def find_neighbors(network: Network, data: TrainingData, count: int, *, group: P
     Returns:
         Positions in D_t followed by D_u, (N_u, count) int64.
     """
-    embed = partial(backbone_output, network)
-    vectors = torch.cat([_share(embed, inputs, group) for inputs in (data.target.inputs, data.unlabeled)]).float()
-    F.normalize(vectors, dim=1, out=vectors)  # in place: they are as large as D_u
-    start = len(data.target)
+    is_half = isinstance(data.unlabeled, Tensor) and data.unlabeled.dtype == torch.float16
+
+    def unit(batch: Tensor) -> Tensor:
+        rows = F.normalize(at_least_float32(network.backbone(batch)).float(), dim=1)
+        return rows.half() if is_half else rows  # they are as large as D_u
+
+    known = _share(partial(infer, network, compute=unit), data.target.inputs, group)
+    start = len(known)
+    if group is None:
+        vectors = known.new_empty(start + len(data.unlabeled), known.shape[1])
+        vectors[:start] = known
+        infer(network, data.unlabeled, unit, out=vectors[start:])
+    else:
+        vectors = torch.cat([known, _share(partial(infer, network, compute=unit), data.unlabeled, group)])
     return nearest_rows(vectors[start:], vectors, count, torch.arange(start, len(vectors)))
 
 
@@ -395,7 +406,7 @@ def pseudo_label(
         if baseline is not None:
             combined = reward.product_of_experts(combined, baseline)
         combined = reward.align_distribution(combined)
-        unlabeled = View(torch.cat([unlabeled.features, combined], dim=1), unlabeled.d)
+        unlabeled.probabilities.copy_(combined)
     labels = unlabeled.probabilities.argmax(dim=1)
     return Round(
         number=number,

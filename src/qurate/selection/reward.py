@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _SMALLEST_PROBABILITY = 1e-12
+_SLICE = 2**16  # rows whose neighbours are gathered at a time
 _SMALLEST_SHARE = 1e-3  # of an equal share: what a class that is hardly ever predicted is divided by
 
 
@@ -83,7 +84,7 @@ def neighbor_probabilities(probabilities: Tensor, neighbors: Tensor) -> Tensor:
     Returns:
         (N, K).
     """
-    return probabilities[neighbors].mean(dim=1)
+    return torch.cat([probabilities[part].mean(dim=1) for part in neighbors.split(_SLICE)])
 
 
 def assortativity(labels: Tensor, neighbors: Tensor, neighbor_labels: Tensor, n_classes: int) -> float:
