@@ -51,10 +51,12 @@ class Labeled:
     Args:
         inputs: N samples.
         labels: Class index of each, (N,) int64, none negative.
+        weights: How often each is drawn in relation to the others, (N,), positive; None where all are drawn alike.
     """
 
     inputs: Inputs
     labels: Tensor
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_inputs("Labeled", self.inputs)
@@ -64,6 +66,8 @@ class Labeled:
             raise DataError(f"Labeled: {len(self.inputs)} inputs but {len(self.labels)} labels.")
         if len(self.labels) and int(self.labels.min()) < 0:
             raise DataError("Labeled: a label is negative; unlabelled samples belong in Unlabeled.")
+        if self.weights is not None:
+            _check_weights(self.weights, len(self.labels))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,7 +77,7 @@ class Labeled:
 
     def to(self, device: torch.device) -> Labeled:
         """The samples on a device; image files stay files."""
-        return Labeled(move(self.inputs, device), self.labels.to(device))
+        return replace(self, inputs=move(self.inputs, device), labels=self.labels.to(device))
 
 
 class SealedLabels:
@@ -199,6 +203,14 @@ def _check_inputs(where: str, inputs: object) -> None:
         raise DataError(
             f"{where}: inputs must be a tensor, sample first, or image files, got {describe(inputs)}. Arrays become "
             "samples by from_arrays, folders by read_folder."
+        )
+
+
+def _check_weights(weights: object, size: int) -> None:
+    is_right = isinstance(weights, Tensor) and weights.shape == (size,) and weights.is_floating_point()
+    if not is_right or not bool((weights > 0).all() and weights.isfinite().all()):  # type: ignore[union-attr,operator]
+        raise DataError(
+            f"Labeled: weights must be a tensor ({size},) of positive floating-point numbers, got {describe(weights)}."
         )
 
 
