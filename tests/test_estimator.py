@@ -284,6 +284,7 @@ def test_each_source_number_is_a_domain_with_a_weight() -> None:
     given = SSDAClassifier("mme", **BARE, source_weights={first: 1.0, 7: 3.0}).fit(features, y, several)
     assert given.source_weights_ == {first: 0.25, 7: 0.75}
     assert not np.array_equal(given.predict_proba(features), one.predict_proba(features))
-    for wrong in ({first: 1.0}, {first: 1.0, 7: 0.0}, "best"):
+    refused: list[Any] = [{first: 1.0}, {first: 1.0, 7: 0.0}, "best"]
+    for wrong in refused:
         with pytest.raises(ConfigError, match="source_weights must"):
             SSDAClassifier("mme", **BARE, source_weights=wrong).fit(features, y, several)

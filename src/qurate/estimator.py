@@ -23,7 +23,7 @@ from qurate.combined import CombinedModel
 from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
 from qurate.data.domains import DataWarning
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled
-from qurate.data.sources import choose_weights, weigh_domains
+from qurate.data.sources import SourceWeights, choose_weights, weigh_domains
 from qurate.errors import ConfigError
 from qurate.presets import Preset, make_config
 from qurate.runtime.paths import list_some
@@ -151,7 +151,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         every[torch.from_numpy(known)] = torch.from_numpy(codes)
         split = _split_rows(inputs, every, known, target, tuple(map(str, self.classes_)))
         if sample_domain is None or not (known & target).any() or not (known & ~target).any():
-            self.source_weights_ = {}
+            self.source_weights_: dict[Any, float] = {}
         else:
             split = self._weigh_sources(split, column_or_1d(sample_domain)[known & ~target])
         config, unlabeled, baseline = self._config(has_unlabeled=not known.all()), np.flatnonzero(~known), None
@@ -217,21 +217,24 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """The split with a weight for each source domain; sets `source_weights_`."""
         names, positions = np.unique(numbers, return_inverse=True)
         domains, asked = torch.from_numpy(positions), self.source_weights
+        chosen: SourceWeights
         if isinstance(asked, Mapping):
             if not set(names.tolist()) <= set(asked) or find_problem(tuple(asked.values()), tuple[Rate, ...]):
                 raise ConfigError(
                     "SSDAClassifier: source_weights must have a positive number for each source domain, "
                     f"{list_some(names.tolist())}, got {show(asked)}."
                 )
-            asked = tuple(float(asked[name]) for name in names.tolist())
+            chosen = tuple(float(asked[name]) for name in names.tolist())
         elif asked not in ("learned", "images"):
             raise ConfigError(
                 f"SSDAClassifier: source_weights must be 'learned', 'images' or a table of numbers, got {show(asked)}."
             )
+        else:
+            chosen = asked
         if len(names) == 1:
             self.source_weights_ = {names[0].item(): 1.0}
             return split
-        weights, _ = choose_weights(asked, split.source, domains, split.target_labeled, split.n_classes)
+        weights, _ = choose_weights(chosen, split.source, domains, split.target_labeled, split.n_classes)
         self.source_weights_ = dict(zip(names.tolist(), weights.tolist(), strict=True))
         return replace(split, source=weigh_domains(split.source, domains, weights))
 

@@ -54,7 +54,8 @@ def _clusters(spread: float, seed: int, noise: float = 0.2) -> Labeled:
 
 
 def _joined(*parts: Labeled) -> tuple[Labeled, Tensor]:
-    whole = Labeled(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))  # type: ignore[arg-type]
+    inputs = [part.inputs for part in parts if isinstance(part.inputs, Tensor)]
+    whole = Labeled(torch.cat(inputs), torch.cat([part.labels for part in parts]))
     return whole, torch.cat([torch.full((len(part),), i) for i, part in enumerate(parts)])
 
 

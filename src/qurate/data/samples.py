@@ -207,8 +207,8 @@ def _check_inputs(where: str, inputs: object) -> None:
 
 
 def _check_weights(weights: object, size: int) -> None:
-    is_right = isinstance(weights, Tensor) and weights.shape == (size,) and weights.is_floating_point()
-    if not is_right or not bool((weights > 0).all() and weights.isfinite().all()):  # type: ignore[union-attr,operator]
+    fits = isinstance(weights, Tensor) and weights.shape == (size,) and weights.is_floating_point()
+    if not isinstance(weights, Tensor) or not fits or not bool((weights > 0).logical_and(weights.isfinite()).all()):
         raise DataError(
             f"Labeled: weights must be a tensor ({size},) of positive floating-point numbers, got {describe(weights)}."
         )
