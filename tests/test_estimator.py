@@ -263,3 +263,28 @@ def test_errors_say_what_to_do() -> None:
             SSDAClassifier(**QUICK).fit(features, y, domain)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         SSDAClassifier(**QUICK).fit(features, y, sample_domain[:5])
+
+
+def test_each_source_number_is_a_domain_with_a_weight() -> None:
+    features, _, y, sample_domain = domains()
+    source = np.flatnonzero(sample_domain >= 0)
+    several = sample_domain.copy()
+    several[source[: len(source) // 4]] = 7
+    swapped = y.copy()
+    of_bad = source[: len(source) // 4]
+    swapped[of_bad] = np.roll(np.unique(y[y != -1]), 1)[np.searchsorted(np.unique(y[y != -1]), y[of_bad])]
+    one = SSDAClassifier("mme", **BARE).fit(features, y, sample_domain)
+    assert list(one.source_weights_.values()) == [1.0]
+    images = SSDAClassifier("mme", **BARE).fit(features, y, several)
+    assert images.source_weights_[7] == pytest.approx(len(of_bad) / len(source))
+    assert np.array_equal(images.predict_proba(features), one.predict_proba(features)), "poured together"
+    learned = SSDAClassifier("mme", **BARE, source_weights="learned").fit(features, swapped, several)
+    assert learned.source_weights_[7] < 0.1, "its labels contradict the target's"
+    first = int(sample_domain[source[0]])
+    given = SSDAClassifier("mme", **BARE, source_weights={first: 1.0, 7: 3.0}).fit(features, y, several)
+    assert given.source_weights_ == {first: 0.25, 7: 0.75}
+    assert not np.array_equal(given.predict_proba(features), one.predict_proba(features))
+    refused: list[Any] = [{first: 1.0}, {first: 1.0, 7: 0.0}, "best"]
+    for wrong in refused:
+        with pytest.raises(ConfigError, match="source_weights must"):
+            SSDAClassifier("mme", **BARE, source_weights=wrong).fit(features, y, several)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,7 +23,11 @@ from qurate.combined import CombinedModel
 from qurate.config import Bottleneck, Device, NetworkConfig, RunConfig
 from qurate.data.domains import DataWarning
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled
+from qurate.data.sources import SourceWeights, choose_weights, weigh_domains
+from qurate.errors import ConfigError
 from qurate.presets import Preset, make_config
+from qurate.runtime.paths import list_some
+from qurate.runtime.validation import Rate, find_problem, show
 from qurate.selection.algorithm import fit
 from qurate.selection.crossfit import Product, fit_product, leave_out
 
@@ -34,7 +40,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     Rows of X are taken as they are; scale them before if their columns differ in size. A row is of one of three parts,
     by its label and by the sign of its domain:
 
-    - D_s, labelled source: `sample_domain` >= 0;
+    - D_s, labelled source: `sample_domain` >= 0, and a source domain of its own for each number;
     - D_t, labelled target: `sample_domain` < 0;
     - D_u, unlabelled target: `sample_domain` < 0 and no label.
 
@@ -61,6 +67,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rounds: Most rounds of selection; None for the preset's number, or 8.
         round_steps: Training steps per round; None for the preset's number, or 200.
         learning_rate: Of SGD.
+        source_weights: How much each of several source domains counts: 'images' as if all were one, 'learned' from the
+            labelled target, or a table of positive numbers by `sample_domain`.
         calibrate: Whether `predict_proba` gives chances, as `qurate.adapt` does. S+T and three folds of both models are
             trained too, about eight trainings in place of one; rows that fit no class are not adapted to.
         device: 'auto', 'cpu', 'cuda', 'mps'.
@@ -72,6 +80,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         network_: The trained network, on the CPU in double precision.
         model_: The network and what stands beside it: S+T, temperatures and, with `calibrate`, the score of belonging,
             whose `known` and `flags` tell how well rows fit any class and which fit none.
+        source_weights_: The share of each source domain in a batch of source rows, by `sample_domain`; empty where
+            source or labelled target is missing.
         transduction_: y with the trusted pseudo-labels filled in, (n,); rows that none was trusted for stay unlabelled.
         stopped_: Why selection ended.
 
@@ -97,6 +107,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rounds: int | None = None,
         round_steps: int | None = None,
         learning_rate: float = 0.01,
+        source_weights: Literal["learned", "images"] | Mapping[int, float] = "images",
         calibrate: bool = False,
         device: Device = "auto",
         random_state: int | np.integer[Any] | np.random.RandomState | None = 0,
@@ -110,6 +121,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.rounds = rounds
         self.round_steps = round_steps
         self.learning_rate = learning_rate
+        self.source_weights = source_weights
         self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
@@ -120,7 +132,8 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         Args:
             X: Features of all rows, (n, p).
             y: Labels, (n,); -1, '' or None where unlabelled.
-            sample_domain: Not negative for source, negative for target, (n,); None: unlabelled rows are the target.
+            sample_domain: Not negative for source, negative for target, (n,); rows of one number are one domain. None:
+                unlabelled rows are the target.
         """
         rows, labels = validate_data(self, X, y, dtype=np.float32)
         known = ~_is_unlabeled(labels)
@@ -137,6 +150,10 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         every = torch.full((len(rows),), -1)
         every[torch.from_numpy(known)] = torch.from_numpy(codes)
         split = _split_rows(inputs, every, known, target, tuple(map(str, self.classes_)))
+        if sample_domain is None or not (known & target).any() or not (known & ~target).any():
+            self.source_weights_: dict[Any, float] = {}
+        else:
+            split = self._weigh_sources(split, column_or_1d(sample_domain)[known & ~target])
         config, unlabeled, baseline = self._config(has_unlabeled=not known.all()), np.flatnonzero(~known), None
         product = self._fit_product(split, config, both=bool((known & target).any() and (known & ~target).any()))
         if product is not None:
@@ -195,6 +212,31 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             )
         weights = None if sample_weight is None else column_or_1d(sample_weight)[known]
         return float(accuracy_score(labels[known], predicted[known], sample_weight=weights))
+
+    def _weigh_sources(self, split: Split, numbers: NDArray[Any]) -> Split:
+        """The split with a weight for each source domain; sets `source_weights_`."""
+        names, positions = np.unique(numbers, return_inverse=True)
+        domains, asked = torch.from_numpy(positions), self.source_weights
+        chosen: SourceWeights
+        if isinstance(asked, Mapping):
+            if not set(names.tolist()) <= set(asked) or find_problem(tuple(asked.values()), tuple[Rate, ...]):
+                raise ConfigError(
+                    "SSDAClassifier: source_weights must have a positive number for each source domain, "
+                    f"{list_some(names.tolist())}, got {show(asked)}."
+                )
+            chosen = tuple(float(asked[name]) for name in names.tolist())
+        elif asked not in ("learned", "images"):
+            raise ConfigError(
+                f"SSDAClassifier: source_weights must be 'learned', 'images' or a table of numbers, got {show(asked)}."
+            )
+        else:
+            chosen = asked
+        if len(names) == 1:
+            self.source_weights_ = {names[0].item(): 1.0}
+            return split
+        weights, _ = choose_weights(chosen, split.source, domains, split.target_labeled, split.n_classes)
+        self.source_weights_ = dict(zip(names.tolist(), weights.tolist(), strict=True))
+        return replace(split, source=weigh_domains(split.source, domains, weights))
 
     def _fit_product(self, split: Split, config: RunConfig, *, both: bool) -> Product | None:
         """What calibrates the model; None if that is not asked for, or impossible."""

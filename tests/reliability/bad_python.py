@@ -31,7 +31,7 @@ def _adapt_rows() -> list[BadInput]:
         return call
 
     bad: dict[str, tuple[Any, ...]] = {
-        "source": (None, 5, "", "nope", ["source"], "a\0b", b"source"),
+        "source": (None, 5, "", "nope", ["source", 5], ["source", "nope"], [], "a\0b", b"source"),
         "labeled": (None, "nope"),
         "unlabeled": (None, "nope", 1.5),
         "method": (None, 5, "tlm", ["tml"]),

@@ -36,6 +36,7 @@ def _parser_rows() -> list[BadInput]:
         "image size in words": (f"{ADAPT} --image-size small", "small"),
         "unknown pooling": (f"{ADAPT} --pooling max", "max"),
         "unknown precision": (f"{ADAPT} --precision 8", "8"),
+        "source weights in words": (f"{ADAPT} --source source labeled --source-weights best", "best"),
         "unknown strategy": (f"{ADAPT} --strategy fsdp", "fsdp"),
         "a word after backbones": ("backbones all", "all"),
         "processes in words": (f"{GRID} --out new --processes all", "all"),
@@ -63,6 +64,20 @@ def _number_rows() -> list[BadInput]:
         BadInput(f"adapt: {option} {value}", f"{ADAPT} {option} {value}", (option, value))
         for option, values in bad.items()
         for value in values
+    ]
+    rows += [
+        BadInput(f"adapt: {line}", f"{ADAPT} {line}", says)
+        for line, says in (
+            ("--source-weights 1 2", ("--source-weights", "one is given")),
+            ("--source", ("--source", "got none")),
+            ("--source source source", ("--source", "given twice")),
+            ("--source source nowhere", ("--source", "nowhere", "does not exist")),
+            ("--source source labeled --source-weights 1", ("--source-weights", "each of the 2 sources")),
+            ("--source source labeled --source-weights 1 0", ("--source-weights", "positive", "0.0")),
+            ("--source source labeled --source-weights 1 nan", ("--source-weights", "finite")),
+            ("--source source labeled --source-weights -1 1", ("--source-weights", "positive", "-1")),
+            ("--source source source.csv", ("--source", "two of the sources")),
+        )
     ]
     rows += [
         BadInput(f"adapt: --prepare {what}", f"{ADAPT} {line}", says)

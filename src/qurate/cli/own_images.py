@@ -45,7 +45,7 @@ from qurate.runs.options import (
 )
 from qurate.runtime.commands import NextStep, free_name, learn_from, open_run, predict_with
 from qurate.runtime.options import between, option
-from qurate.runtime.paths import LABELED, existing, is_file, list_some
+from qurate.runtime.paths import LABELED, each_place, existing, is_file, list_some
 
 
 def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, data: options.AnyFolder = None) -> None:
@@ -59,7 +59,9 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if len(images) != (3 if suite is None else 0) or (suite is None and data is not None):
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
-    parts = ", ".join(str(place) for place in images.values())
+    named: Mapping[str, Any] = images
+    places = [(name, each_place(place)) for name, place in named.items()]
+    parts = ", ".join(str(place) for _, given in places for place in given)
     if suite is not None:
         load_torch(f"checking the images of {suite}")
         from qurate.data.suite_checks import check_suite
@@ -78,8 +80,8 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if not report.ok:
         sys.exit(1)
     if suite is None:
-        places = [word for name, place in images.items() for word in (f"--{name}", str(place))]
-        print_next(NextStep("adapt to these images", ("adapt", *places, "--out", free_name("run"))))
+        words = [word for name, given in places for word in (f"--{name}", *map(str, given))]
+        print_next(NextStep("adapt to these images", ("adapt", *words, "--out", free_name("run"))))
 
 
 _MINUTES = (

@@ -95,6 +95,35 @@ def draw_batches(n: int, size: int, steps: int, rng: torch.Generator) -> Tensor:
     return order[: steps * size].view(steps, size)
 
 
+def draw_weighted(weights: Tensor, size: int, steps: int, rng: torch.Generator) -> Tensor:
+    """Positions for `steps` batches in which sample i comes up in proportion to its weight, in random order.
+
+    By systematic sampling: its count is steps * size * w_i / sum(w), rounded up or down, so that equal weights give
+    whole passes as in `draw_batches`.
+
+    Args:
+        weights: Of each sample, (N,), positive.
+        size: Samples of a batch.
+        steps: Batches.
+        rng: Decides the order, and which way counts are rounded.
+
+    Returns:
+        (steps, size) int64.
+    """
+    total = steps * size
+    ends = weights.detach().cpu().double().cumsum(0)
+    points = (torch.arange(total) + torch.rand((), generator=rng, dtype=torch.float64)) / total * ends[-1]
+    drawn = torch.searchsorted(ends, points, right=True).clamp_max(len(ends) - 1)
+    return drawn[torch.randperm(total, generator=rng)].view(steps, size)
+
+
+def draw_source(source: Labeled, size: int, steps: int, rng: torch.Generator) -> Tensor:
+    """Positions in D_s for `steps` batches, (steps, size) int64, by its weights where it has any."""
+    if source.weights is None:
+        return draw_batches(len(source), size, steps, rng)
+    return draw_weighted(source.weights, size, steps, rng)
+
+
 def draw_target(data: TrainingData, config: TrainingConfig, steps: int, rng: torch.Generator) -> Tensor:
     """Positions in D_t followed by D_p for `steps` batches, (steps, batch_target) int64.
 
@@ -158,7 +187,7 @@ def stream_batches(
         workers: Processes that decode images.
     """
     rows = [
-        draw_batches(len(data.source), config.batch_source, steps, generator(seed, 1)),
+        draw_source(data.source, config.batch_source, steps, generator(seed, 1)),
         draw_target(data, config, steps, generator(seed, 2)),
     ]
     if not labeled_only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,8 +12,8 @@ from itertools import combinations
 from pathlib import Path
 
 from qurate.data.images import OnProgress, read_image, try_all
-from qurate.data.list_files import list_labeled, list_unlabeled
-from qurate.data.listing import HIDDEN, NO_IMAGE, DataWarning, Listing, find_new
+from qurate.data.list_files import list_labeled, list_sources, list_unlabeled
+from qurate.data.listing import HIDDEN, NO_IMAGE, DataWarning, Listing, describe_sources, find_new, join_listings
 from qurate.embedding.digests import hash_files
 from qurate.errors import DataError
 from qurate.runtime.paths import StrPath, list_some
@@ -67,7 +68,7 @@ class Picture:
 
 
 def check_data(
-    source: StrPath | Listing,
+    source: StrPath | Sequence[StrPath] | Listing,
     labeled: StrPath | Listing,
     unlabeled: StrPath | Listing,
     *,
@@ -78,7 +79,7 @@ def check_data(
     Images are the same if their decoded pixels are, whatever the files are called.
 
     Args:
-        source: Class folders, a list file or a CSV table.
+        source: Class folders, a list file or a CSV table; or several.
         labeled: The same for the labelled target images.
         unlabeled: Any folder, a list or a table; labels in it are not looked at.
         on_progress: Called after each image.
@@ -92,13 +93,18 @@ def check_data(
     """
     domains: dict[str, Listing] = {}
     problems: list[str] = []
+    of_sources: list[str] = []
     for part, given in (("source", source), ("labeled", labeled), ("unlabeled", unlabeled)):
         try:
-            domains[part] = _read(part, given)
+            if isinstance(given, str | os.PathLike | Listing):
+                domains[part] = _read(part, given)
+            else:
+                domains[part], of_sources = _read_sources(given)
         except DataError as error:
             problems.append(str(error) if str(error).startswith(part) else f"{part}: {error}")
     by_part, unreadable = _look_at_all(domains, on_progress)
     summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
+    summary[1:1] = of_sources
     problems += _class_problems(domains, by_part)
     problems += [] if problems else _refusals(domains, unreadable)
     found = [
@@ -108,6 +114,16 @@ def check_data(
         *_size_warnings(by_part),
     ]
     return CheckReport(tuple(summary), tuple(problems), tuple(found))
+
+
+def _read_sources(given: StrPath | Sequence[StrPath]) -> tuple[Listing, list[str]]:
+    """All sources together, and a sentence on each where there are several."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        sources = list_sources(given)
+    whole = join_listings(list(sources.values()))
+    labels = {name: [each.classes[k] for k in each.labels if k >= 0] for name, each in sources.items()}
+    return whole, describe_sources(labels, whole.classes) if len(sources) > 1 else []
 
 
 def _read(part: str, given: StrPath | Listing) -> Listing:

@@ -7,6 +7,7 @@ the domains is one of shape, not of resolution or brightness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -106,7 +107,7 @@ def digits_split(*, shots: int = 3, seed: int, source_per_class: int = 200, vali
     )
 
 
-def typeset_digits(per_class: int, seed: int) -> Labeled:
+def typeset_digits(per_class: int, seed: int, fonts: Sequence[str] = FONTS) -> Labeled:
     """Digits set in matplotlib's fonts, each a little shifted, scaled, turned and thickened at random.
 
     The same seed gives the same images; a smaller `per_class` gives the first of a larger one.
@@ -114,6 +115,7 @@ def typeset_digits(per_class: int, seed: int) -> Labeled:
     Args:
         per_class: Images of each digit.
         seed: Of the choice of font and geometry.
+        fonts: Files in matplotlib's font folder to choose from.
 
     Returns:
         10 * per_class images, (N, 1, 8, 8) float32 in [0, 1], their labels running 0, 1, ..., 9, 0, 1, ...
@@ -121,7 +123,7 @@ def typeset_digits(per_class: int, seed: int) -> Labeled:
     _check_integer("typeset_digits: per_class", per_class, 1, MOST)
     _check_integer("typeset_digits: seed", seed, 0, LARGEST_SEED)
     rng = np.random.default_rng((seed, _SOURCE))
-    images = np.stack([_render(digit, rng) for _ in range(per_class) for digit in CLASSES])
+    images = np.stack([_render(digit, rng, fonts) for _ in range(per_class) for digit in CLASSES])
     labels = torch.arange(len(CLASSES)).repeat(per_class)
     return Labeled(torch.from_numpy(images).unsqueeze(1), labels)
 
@@ -144,9 +146,9 @@ def _check_integer(where: str, value: object, least: int, most: int) -> None:
         raise ConfigError(f"{where} must be an integer between {least} and {most}, got {show(value)}.")
 
 
-def _render(digit: str, rng: Generator) -> NDArray[np.float32]:
+def _render(digit: str, rng: Generator, fonts: Sequence[str]) -> NDArray[np.float32]:
     """One typeset digit, (8, 8) in [0, 1], its font and geometry drawn from `rng`."""
-    name = FONTS[rng.integers(len(FONTS))]
+    name = fonts[int(rng.integers(len(fonts)))]
     stroke = STROKES[rng.integers(len(STROKES))]
     height = CANVAS * rng.uniform(*SCALE) - 2 * stroke
     shift = rng.uniform(-SHIFT, SHIFT, size=2)

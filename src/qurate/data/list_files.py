@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -19,6 +20,7 @@ from qurate.runtime.paths import (
     UNLABELED,
     StrPath,
     as_path,
+    each_place,
     existing,
     is_file,
     list_some,
@@ -48,6 +50,24 @@ def list_labeled(where: StrPath, argument: str) -> Listing:
     if path.is_dir():
         return list_class_folders(path)
     return list_table(path, path.parent) if is_table(path) else list_named(path, path.parent)
+
+
+def list_sources(where: StrPath | Sequence[StrPath]) -> dict[str, Listing]:
+    """One or several source domains by name: that of the folder or list, or the whole place where names repeat.
+
+    Raises:
+        DataError: If there is none, or one is given twice.
+    """
+    places = each_place(where)
+    if not places:
+        raise DataError(f"`source` must be one or more of {LABELED}, got none. Name them.")
+    if twice := [place for place, times in Counter(os.path.realpath(place) for place in places).items() if times > 1]:
+        raise DataError(f"`source`: {list_some(twice, 3)} is given twice. Name each source once.")
+    listings = [list_labeled(place, "`source`" if len(places) > 1 else "source") for place in places]
+    names = [listing.name for listing in listings]
+    if len(set(names)) < len(names):
+        listings = [replace(each, name=str(place)) for each, place in zip(listings, places, strict=True)]
+    return {listing.name: listing for listing in listings}
 
 
 def list_unlabeled(where: StrPath, argument: str) -> Listing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,47 @@ class Listing:
         sound = [i for i, path in enumerate(self.paths) if path not in unreadable]
         paths, labels = tuple(self.paths[i] for i in sound), tuple(self.labels[i] for i in sound)
         return replace(self, paths=paths, labels=labels, skipped=(*self.skipped, *broken))
+
+
+def join_listings(listings: Sequence[Listing]) -> Listing:
+    """All images of several domains with labels into the union of their classes, in the order in which they come.
+
+    Raises:
+        DataError: If an image is in two of them.
+    """
+    if len(listings) == 1:
+        return listings[0]
+    classes = tuple(dict.fromkeys(name for listing in listings for name in listing.classes))
+    place = {name: i for i, name in enumerate(classes)}
+    paths = tuple(path for listing in listings for path in listing.paths)
+    if twice := [path for path, times in Counter(paths).items() if times > 1]:
+        raise DataError(
+            f"`source`: {list_some(twice, 3)} {'is' if len(twice) == 1 else 'are'} in two of the sources. Each image "
+            "must be in one of them."
+        )
+    labels = tuple(
+        place[listing.classes[label]] if label >= 0 else -1 for listing in listings for label in listing.labels
+    )
+    skipped = tuple(skip for listing in listings for skip in listing.skipped)
+    return Listing(" + ".join(listing.name for listing in listings), paths, labels, classes, skipped)
+
+
+def describe_sources(sources: Mapping[str, Sequence[str]], classes: Sequence[str]) -> list[str]:
+    """A sentence on each of several sources: its images, how many per class, and which classes it lacks.
+
+    Args:
+        sources: The class of each image, by the name of the source.
+        classes: All of the run, or of the sources together.
+    """
+    said = []
+    for name, labels in sources.items():
+        counts = Counter(labels)
+        lacks = [each for each in classes if not counts[each]]
+        least, most = min(counts.values(), default=0), max(counts.values(), default=0)
+        each = f"{least}" if least == most else f"{least} to {most}"
+        without = f", none of {list_some(lacks, 5)}" if lacks else ""
+        said.append(f"Source '{name}': {len(labels)} images, {each} in each of {len(counts)} classes{without}.")
+    return said
 
 
 def find_new(unlabeled: Listing, labeled: Listing, contents: Mapping[Path, HashedFile]) -> list[int]:

@@ -20,8 +20,8 @@ import torch
 
 from qurate.data.domains import Domain, domain_of, leave_out, listing_of, match_classes
 from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
-from qurate.data.list_files import list_labeled, list_unlabeled, parse_paths, path_of
-from qurate.data.listing import DataWarning, find_new, list_folder
+from qurate.data.list_files import list_labeled, list_sources, list_unlabeled, parse_paths, path_of
+from qurate.data.listing import DataWarning, find_new, join_listings, list_folder
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
 from qurate.embedding.digests import HashedFile, digest_index, hash_files, with_copies
@@ -65,6 +65,8 @@ class Parts:
         added: Classes without an image in `source` and `labeled`, which people added while answering; the last of all.
         corrected: Images of `source` and `labeled` whose label people corrected, by absolute path, and the class that
             they have now; empty for those that are left out.
+        sources: Names of the source domains, where there are several.
+        source_of: Position among them, for each image of `source`.
     """
 
     domains: Mapping[str, Domain]
@@ -74,11 +76,27 @@ class Parts:
     notes: tuple[str, ...]
     added: tuple[str, ...] = ()
     corrected: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    source_of: Mapping[Path, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Source and target, by their folders' names."""
         return f"{self.domains['source'].name} to {self.domains['unlabeled'].name}"
+
+    @property
+    def source_domains(self) -> torch.Tensor:
+        """Which source each of D_s is of, (N_s,) int64; for several sources."""
+        return torch.tensor([self.source_of[path] for path in paths_of(self.split.source)])
+
+    @property
+    def source_labels(self) -> dict[str, list[str]]:
+        """The class of each image of D_s, by the name of its source; nothing where there is one source."""
+        found: dict[str, list[str]] = {name: [] for name in self.sources}
+        if self.sources:
+            for number, label in zip(self.source_domains.tolist(), self.split.source.labels.tolist(), strict=True):
+                found[self.sources[number]].append(self.split.classes[label])
+        return found
 
     @property
     def digest(self) -> str:
@@ -139,7 +157,8 @@ class Parts:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # the notes say it
             domains = {name: leave_out(domain, everywhere) for name, domain in self.domains.items()}
-        return match_parts(domains, self.contents, self.missing)
+        found = match_parts(domains, self.contents, self.missing)
+        return replace(found, sources=self.sources, source_of=self.source_of)
 
     def add_classes(self, names: Sequence[str]) -> Parts:
         """The parts with more classes, of which they have no labelled image."""
@@ -159,7 +178,7 @@ class Parts:
 
 
 def read_parts(
-    source: StrPath,
+    source: StrPath | Sequence[StrPath],
     labeled: StrPath,
     unlabeled: StrPath,
     *,
@@ -169,7 +188,7 @@ def read_parts(
     """Read the parts of a run. Files are hashed, but no image is decoded: `Parts.without` leaves out what breaks later.
 
     Args:
-        source: Labelled source: class folders, a list file (one `path class` per line) or a CSV table.
+        source: Labelled source: class folders, a list file (one `path class` per line) or a CSV table; or several.
         labeled: Labelled target, likewise, of the same classes.
         unlabeled: Unlabelled target: any folder, nested or flat, a list or a table. Images that are also in `labeled`,
             by content, are left out.
@@ -181,15 +200,20 @@ def read_parts(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # the notes say it
+        sources = list_sources(source)
         domains = {
-            "source": read_labeled(source, "source"),
+            "source": domain_of(join_listings(list(sources.values()))),
             "labeled": read_labeled(labeled, "labeled"),
             "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
         }
         paths = [path for domain in domains.values() for path in paths_of(domain)]
         contents, unreadable = hash_files(paths, digest_index(cache))
         domains = {name: leave_out(domain, unreadable) for name, domain in domains.items()}
-    return match_parts(domains, contents, missing)
+    parts = match_parts(domains, contents, missing)
+    if len(sources) == 1:
+        return parts
+    source_of = {path: number for number, listing in enumerate(sources.values()) for path in listing.paths}
+    return replace(parts, sources=tuple(sources), source_of=source_of)
 
 
 def read_labeled(where: StrPath, argument: str) -> Domain:

@@ -52,10 +52,12 @@ class Labeled:
     Args:
         inputs: N samples.
         labels: Class index of each, (N,) int64, none negative.
+        weights: How often each is drawn in relation to the others, (N,), positive; None where all are drawn alike.
     """
 
     inputs: Inputs
     labels: Tensor
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_inputs("Labeled", self.inputs)
@@ -65,6 +67,8 @@ class Labeled:
             raise DataError(f"Labeled: {len(self.inputs)} inputs but {len(self.labels)} labels.")
         if len(self.labels) and int(self.labels.min()) < 0:
             raise DataError("Labeled: a label is negative; unlabelled samples belong in Unlabeled.")
+        if self.weights is not None:
+            _check_weights(self.weights, len(self.labels))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,7 +78,7 @@ class Labeled:
 
     def to(self, device: torch.device) -> Labeled:
         """The samples on a device; image files stay files."""
-        return Labeled(move(self.inputs, device), self.labels.to(device))
+        return replace(self, inputs=move(self.inputs, device), labels=self.labels.to(device))
 
 
 class SealedLabels:
@@ -200,6 +204,14 @@ def _check_inputs(where: str, inputs: object) -> None:
         raise DataError(
             f"{where}: inputs must be a tensor, sample first, or image files, got {describe(inputs)}. Arrays become "
             "samples by from_arrays, folders by read_folder."
+        )
+
+
+def _check_weights(weights: object, size: int) -> None:
+    fits = isinstance(weights, Tensor) and weights.shape == (size,) and weights.is_floating_point()
+    if not isinstance(weights, Tensor) or not fits or not bool((weights > 0).logical_and(weights.isfinite()).all()):
+        raise DataError(
+            f"Labeled: weights must be a tensor ({size},) of positive floating-point numbers, got {describe(weights)}."
         )
 
 

@@ -182,7 +182,8 @@ class OpenRun:
         out = [f"--out={self.folder}", "--resume"]
         if before is None:
             return [f"--config={kept.kept_config}", *out]
-        return [f"--from={before}", *(f"--{name}={value}" for name, value in places._asdict().items()), *out]
+        others = (f"--{name}={value}" for name, value in places._asdict().items() if name != "source")
+        return [f"--from={before}", "--source", *map(str, places.sources), *others, *out]
 
     def _model_time(self) -> int | None:
         """When the model was written; the comparison of a run writes it again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,7 +19,7 @@ from qurate.errors import ConfigError, DataError, RunError
 from qurate.networks.backbone_names import check_trainable, find_backbone
 from qurate.presets import make_config
 from qurate.runs.budget import describe_choice
-from qurate.runs.continue_from import PreviousRun, read_previous
+from qurate.runs.continue_from import PreviousRun, read_previous, read_source_weights
 from qurate.runs.files import PROGRESS_FILE
 from qurate.runs.folder import RunFolder
 from qurate.runs.full_training import FULL_STEPS, full_training
@@ -36,7 +36,7 @@ from qurate.selection.algorithm import follow_rank_zero
 
 
 def adapt(
-    source: StrPath | None = None,
+    source: StrPath | Sequence[StrPath] | None = None,
     labeled: StrPath | None = None,
     unlabeled: StrPath | None = None,
     **options: Unpack[AdaptOptions],
@@ -44,7 +44,8 @@ def adapt(
     """Adapt an image classifier from labelled source images to a target with few labels.
 
     Args:
-        source: Labelled source images: class folders, a list file or a CSV table.
+        source: Labelled source images: class folders, a list file or a CSV table; or a list of several, each a domain
+            with a weight (`source_weights`).
         labeled: Labelled target images, likewise, of the same classes.
         unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table. All three may be left out
             beside `previous` or the config.json of a run, whose images are then taken.
@@ -117,6 +118,7 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         message=kept or setup.message,
         limit=limit,
         cut_short=_was_cut_short(given, setup),
+        source_weights=given.get("source_weights", setup.source_weights),
     )
 
 
@@ -173,17 +175,31 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     )
     compare = stored.get("check_helping", True) is not False
     full = TrainingConfig.from_dict(stored["full"]) if isinstance(stored.get("full"), dict) else None
-    cut_short = stored.get("cut_short") is True
-    return RunSetup(config, backbone, weights, places, compare, message=message, full=full, cut_short=cut_short)
+    cut_short, of_sources = stored.get("cut_short") is True, read_source_weights(stored)
+    return RunSetup(
+        config,
+        backbone,
+        weights,
+        places,
+        compare,
+        message=message,
+        full=full,
+        cut_short=cut_short,
+        source_weights=of_sources,
+    )
 
 
 def _find_backbone(given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str) -> Any:
     """Name and weights as given, else as known, and what was chosen and why."""
     network = {"backbone": BACKBONE, "weights": "auto", **_pick({**known, **given}, "backbone", "weights")}
+    folders = (*places.sources, places.labeled, places.unlabeled)
     return find_backbone(
         **network,
         **_pick(given, "image_size", "pooling"),
-        look=lambda: (count_images(*places[:3]), choose_device(given.get("device", device))),
+        look=lambda: (
+            count_images(*folders),
+            choose_device(given.get("device", device)),
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from qurate.config import RunConfig, TrainingConfig
 from qurate.data.class_names import NO_CLASS, check_class_name
 from qurate.data.own_images import Parts, paths_of
 from qurate.data.samples import Inputs, Labeled, Split, take
+from qurate.data.sources import SourceWeights
 from qurate.embedding.backbone import Frozen, transforms_of
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.methods import build_method
@@ -128,6 +129,7 @@ class PreviousRun:
         after: dict[str, Any] = {} if not isinstance(full, dict) else {"full": TrainingConfig.from_dict(full)}
         after["compare"] = self.settings.get("check_helping", True) is not False
         after["cut_short"] = self.settings.get("cut_short") is True
+        after["source_weights"] = read_source_weights(self.settings)
         return {"config": config, "backbone": backbone, "weights": weights, **after}
 
     def check(self, parts: Parts, frozen: Frozen) -> None:
@@ -264,6 +266,14 @@ class AppliedAnswers:
         if not len(self):
             return Answered(split, torch.arange(len(split.target_unlabeled)), 0)
         return answer(split, self.indices, self.labels)
+
+
+def read_source_weights(settings: Mapping[str, Any]) -> SourceWeights:
+    """How a run weighs its sources, by its config.json."""
+    kept = settings.get("source_weights")
+    if isinstance(kept, list) and kept and all(isinstance(weight, int | float) and weight > 0 for weight in kept):
+        return tuple(map(float, kept))
+    return "learned" if kept == "learned" else "images"
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,7 +85,7 @@ def describe_checkpoint(folder: Path) -> str:
 _LEAST_FREE = 200 * 2**20
 """Bytes that must be free where a run is written: model, checkpoint and page of a common backbone."""
 
-_MAY_DIFFER = ("check_helping", "places", "started_in", "compared_in", "continued_from")
+_MAY_DIFFER = ("check_helping", "places", "started_in", "compared_in", "continued_from", "sources")
 """Settings that may differ when a run is resumed: the comparison can be left out at any time, and the digest of the
 data identifies it better than its paths."""
 

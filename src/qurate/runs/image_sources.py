@@ -20,15 +20,24 @@ PARTS = ("source", "labeled", "unlabeled")
 class Places(NamedTuple):
     """Where the images of a run are, and what is done with a class that one side lacks."""
 
-    source: StrPath
+    source: StrPath | tuple[StrPath, ...]
     labeled: StrPath
     unlabeled: StrPath
     missing: Literal["error", "drop"]
 
-    def stored(self) -> dict[str, str]:
+    @property
+    def sources(self) -> tuple[StrPath, ...]:
+        """The places of the source domains."""
+        return self.source if isinstance(self.source, tuple) else (self.source,)
+
+    def stored(self) -> dict[str, str | list[str]]:
         """As config.json keeps them: those that are valid text, as names of files need not be."""
-        named = {name: os.fspath(value) for name, value in self._asdict().items()}
-        return {name: value for name, value in named.items() if is_text(value)}
+        named = {name: os.fspath(value) for name, value in self._asdict().items() if name != "source"}
+        found: dict[str, str | list[str]] = {name: value for name, value in named.items() if is_text(value)}
+        if all(is_text(os.fspath(place)) for place in self.sources):
+            places = [os.fspath(place) for place in self.sources]
+            found = {"source": places if len(places) > 1 else places[0], **found}
+        return found
 
 
 def start_folder(settings: Mapping[str, Any]) -> Path:
@@ -71,19 +80,30 @@ def choose_places(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) 
     """Where the images are: by the options of `adapt`, else where the config.json of an earlier run had them."""
     stored = (settings or {}).get("places")
     stored = stored if isinstance(stored, dict) else {}
-    known = {name: value for name, value in stored.items() if isinstance(value, str) and value}
+    known: dict[str, Any] = {name: value for name, value in stored.items() if isinstance(value, str) and value}
+    several = stored.get("source")
+    if isinstance(several, list) and several and all(isinstance(place, str) and place for place in several):
+        known["source"] = tuple(several)
     if settings is not None and (base := start_folder(settings)) != Path():
-        known |= {name: str(base / known[name]) for name in PARTS if name in known}
+        known |= {name: _below(base, known[name]) for name in PARTS if name in known}
     if absent := [name for name in PARTS if given.get(name) is None and name not in known]:
         is_run = settings is not None and "qurate" in settings
         why = " The settings of the earlier run do not say where its images are." if is_run else ""
         raise DataError(f"{', '.join(f'`{name}`' for name in absent)} must be given.{why}")
     for name in PARTS:
-        if given.get(name) is None and not (is_file(Path(known[name])) or is_folder(Path(known[name]))):
-            raise DataError(
-                f"`{name}` must be given: the earlier run had these images at {shorten(known[name])}, where nothing "
-                "is now."
-            )
+        before = known[name] if given.get(name) is None else ()
+        for place in (before,) if isinstance(before, str) else before:
+            if not (is_file(Path(place)) or is_folder(Path(place))):
+                raise DataError(
+                    f"`{name}` must be given: the earlier run had these images at {shorten(place)}, where nothing is "
+                    "now."
+                )
     source, labeled, unlabeled = (known[name] if given.get(name) is None else given[name] for name in PARTS)
+    if isinstance(source, tuple) and len(source) == 1:
+        source = source[0]
     stays: Literal["error", "drop"] = "drop" if known.get("missing") == "drop" else "error"
     return Places(source, labeled, unlabeled, given.get("missing", stays))
+
+
+def _below(base: Path, places: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return str(base / places) if isinstance(places, str) else tuple(str(base / place) for place in places)

@@ -7,7 +7,7 @@ key that is absent was not given, so no default is needed to tell the two apart.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypedDict, get_type_hints
@@ -43,8 +43,8 @@ class ModelInFolder(Protocol):
 class ImageOptions(TypedDict, total=False):
     """Where the images are."""
 
-    source: Annotated[StrPath, option("DIR")]
-    """Labelled source images: class folders, a list file ('path class' per line) or a CSV table."""
+    source: Annotated[StrPath | Sequence[StrPath], option("DIR [DIR ...]")]
+    """Labelled source images: class folders, a list file ('path class' per line) or a CSV table; or several of them."""
     labeled: Annotated[StrPath, option("DIR")]
     """The few labelled target images, likewise, of the same classes."""
     unlabeled: Annotated[StrPath, option("DIR")]
@@ -107,6 +107,11 @@ class TrainingOptions(TypedDict, total=False):
     """Decides everything random; the same seed gives the same result on CPU."""
     missing: Annotated[Literal["error", "drop"], option("{error,drop}", "error")]
     """What to do with a class that source or labelled target lacks."""
+    source_weights: Annotated[
+        Literal["learned", "images"] | tuple[float, ...] | None, option("{images,learned}|FLOAT ...", "images")
+    ]
+    """How much each of several sources counts: 'images' as if all were in one folder, 'learned' from the labelled
+    target images, or a number for each."""
     compare: Switch
     """Also train without adaptation and compare on held-out labelled target images."""
     frozen_norms: Flag
@@ -179,7 +184,7 @@ _BESIDE_FILE = ("method", "selector", "preset", "train")
 _BESIDE_CONFIG = (*_BESIDE_FILE, "steps", "rounds", "seed", "device")
 _BESIDE_PREVIOUS = (
     *("method", "selector", "preset", "config", "train", "steps", "rounds", "seed"),
-    *("backbone", "image_size", "pooling"),
+    *("backbone", "image_size", "pooling", "source_weights"),
 )
 _BESIDE_TIME_LIMIT = ("config", "previous", "devices", "num_nodes", "full_steps", "prepare")
 
@@ -208,10 +213,19 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         TypeError: If there is no such option.
     """
     kinds = _kinds()
+    several = ("source", "source_weights")
+    options = {
+        name: tuple(value) if name in several and isinstance(value, list) else value for name, value in options.items()
+    }
     for name, value in options.items():
         if name not in kinds:
             raise TypeError(f"adapt() got an unexpected keyword argument {name!r}.{nearest(name, kinds)}")
-        if name in _PATHS and value is not None:
+        if name == "source" and isinstance(value, tuple):
+            if not value:
+                raise DataError(f"`source` must be one or more of {LABELED}, got none. Name them.")
+            for place in value:
+                as_path(place, "`source`", LABELED)
+        elif name in _PATHS and value is not None:
             as_path(value, f"`{name}`", _PATHS[name])
         elif name not in (*_PATHS, "config", "previous") and (problem := find_problem(value, kinds[name])):
             raise ConfigError(f"`{name}` must be {problem}, got {show(value)}.")
@@ -228,8 +242,12 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 "Choose another."
             )
     places = find_places(given)
-    for name in ("source", "labeled", "unlabeled"):
+    for place in places.sources:
+        existing(place, "`source`", LABELED)
+    for name in ("labeled", "unlabeled"):
         existing(getattr(places, name), f"`{name}`", _PATHS[name])
+    if "source_weights" in given:
+        _check_source_weights(given["source_weights"], len(places.sources))
     if "labels" in given:
         labels = Path(given["labels"])
         if not is_file(labels):
@@ -245,6 +263,17 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         except (TableError, DataError) as error:
             raise DataError(f"`labels`: {error}") from error
     return given
+
+
+def _check_source_weights(weights: object, sources: int) -> None:
+    """Weights are for several sources, one for each."""
+    if sources < 2:
+        raise ConfigError("`source_weights` is for several sources, and one is given. Leave it out.")
+    if isinstance(weights, tuple) and (len(weights) != sources or min(weights) <= 0):
+        raise ConfigError(
+            f"`source_weights` must be a positive number for each of the {sources} sources, got {show(weights)}. "
+            "To do without a source, leave it out of `source`."
+        )
 
 
 def flags_off(group: Any) -> Any:

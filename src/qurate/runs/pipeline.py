@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from qurate.config import RunConfig, to_dict
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
 from qurate.data.samples import Inputs, Split
+from qurate.data.sources import weigh_sources
 from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, freeze_module, transforms_of
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.methods import Method
@@ -128,8 +129,11 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     else:
         setup, frozen, sound, split = load_in_time(setup, parts, frozen, reporter, budget)
     setup = choose_start(setup, sound)
+    sound, split, sources = weigh_sources(sound, split, setup.source_weights)
+    for line in sound.notes[len(sound.notes) - len(sources) :]:
+        reporter.say(line)
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
-    with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen), sound.table()):
+    with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen, sources), sound.table()):
         if folder is not None:
             folder.load()  # a damaged checkpoint is found before S+T is trained
         run = Run(setup, frozen, data, show_whole(setup, sound, reporter))
@@ -205,7 +209,9 @@ def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: R
         )
 
 
-def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, Any]:
+def make_settings(
+    setup: RunSetup, parts: Parts, frozen: Frozen, sources: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """config.json: what a resumed run must have in common with the interrupted one, and where its images are."""
     return {
         "qurate": version("qurate"),
@@ -227,6 +233,8 @@ def make_settings(setup: RunSetup, parts: Parts, frozen: Frozen) -> dict[str, An
         **({"cut_short": True} if setup.cut_short else {}),
         **({"added_classes": list(parts.added)} if parts.added else {}),
         **({"corrected_labels": fingerprint_corrections(parts)} if parts.corrected else {}),
+        **({"source_weights": setup.source_weights} if parts.sources else {}),
+        **({"sources": list(sources)} if sources else {}),
     }
 
 

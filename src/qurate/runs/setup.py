@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qurate.active.answers import AnswersFile
 from qurate.config import RunConfig, TrainingConfig
+from qurate.data.sources import SourceWeights
 from qurate.embedding.backbone import Frozen
 from qurate.run_results import RunRecord
 from qurate.runs.continue_from import PreviousRun, RunData
@@ -64,6 +65,7 @@ class RunSetup:
         anew: Whether the run starts anew although it is about answers to another one: where its classes differ.
         limit: How long the run may take; backbone, comparison, steps and rounds are then chosen by `runs.budget`.
         cut_short: Whether a time limit, not a person, decided that there is no comparison.
+        source_weights: How much each of several sources counts.
     """
 
     config: RunConfig
@@ -81,6 +83,7 @@ class RunSetup:
     anew: bool = False
     limit: TimeLimit | None = None
     cut_short: bool = False
+    source_weights: SourceWeights = "images"
 
     @property
     def continued(self) -> PreviousRun | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,11 @@ LABELED = "a folder of class folders, a list file ('path class' per line) or a C
 """What a labelled part may be."""
 UNLABELED = "a folder, a list file or a CSV table"
 """What an unlabelled part may be."""
+
+
+def each_place(where: StrPath | Sequence[StrPath]) -> tuple[StrPath, ...]:
+    """The places of a part that may be one or several."""
+    return (where,) if isinstance(where, str | os.PathLike) else tuple(where)
 
 
 def existing(where: StrPath, argument: str, allowed: str) -> Path:

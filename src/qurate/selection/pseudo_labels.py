@@ -197,7 +197,8 @@ def on_embeddings(
     most = config.actions * config.trial_steps * training.batch_source
     if 0 < most < len(source):
         chosen = torch.randperm(len(source), generator=rng)[:most]
-        source = Labeled(take(source.inputs, chosen), source.labels[chosen])
+        weights = None if source.weights is None else source.weights[chosen]
+        source = Labeled(take(source.inputs, chosen), source.labels[chosen], weights)
 
     def embed(inputs: Inputs) -> Tensor:
         threads = trainer.execution.threads or int(isinstance(inputs, Tensor))
@@ -205,7 +206,7 @@ def on_embeddings(
         return _share(compute, inputs, trainer.group)
 
     embedded = TrainingData(
-        Labeled(embed(source.inputs), source.labels),
+        replace(source, inputs=embed(source.inputs)),
         Labeled(embed(data.target.inputs), data.target.labels),
         embed(data.unlabeled),
     )
