@@ -117,19 +117,19 @@ def pass_network(side: str, count: int, name: str, weights: str) -> Callable[[],
     from qurate.embedding.openvino import choose_engine, compile_backbone  # not in every checkout
 
     frozen = freeze_backbone(name, weights)
-    images = torch.randn(
-        32, 3, frozen.transform.crop, frozen.transform.crop, generator=torch.Generator().manual_seed(0)
-    )
+    shape, generator = (32, frozen.transform.crop, frozen.transform.crop, 3), torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     if side in ("plain", "loader"):
+        images = frozen.transform.normalize(pixels).contiguous()
         starts = range(0, count, PLAIN_BATCH)
         return torch.no_grad()(lambda: torch.cat([frozen.module(images[: min(32, count - one)]) for one in starts]))
     precision, compiled = choose_precision(frozen.module, "cpu"), None
     if choose_engine(frozen, "cpu", precision) == "openvino":
-        compiled = compile_backbone(frozen, precision, images[:1], None, core_workers())
+        compiled = compile_backbone(frozen, precision, lambda: pixels[:1], None, core_workers())
     encoder = BatchEncoder(frozen, torch.device("cpu"), precision, CPU_BATCH, compiled)
 
     def encode(start: int) -> Tensor:
-        some = images[start % 32 :][: min(CPU_BATCH, count - start)]
+        some = pixels[start % 32 :][: min(CPU_BATCH, count - start)]
         return encoder.encode(DecodedBatch([None] * len(some), some, {}))[0].vectors  # type: ignore[list-item]
 
     def embed() -> Tensor:

@@ -148,6 +148,25 @@ def test_another_interpolation_is_refused_and_only_it_is_written() -> None:
     assert Transform(interpolation="bicubic").to_dict()["interpolation"] == "bicubic"
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("resize", [64, 50])  # of a power of two the window alone is made
+def test_the_window_has_the_pixels_of_the_whole_square(interpolation: Interpolation, resize: int) -> None:
+    rng = np.random.default_rng(0)
+    transform = Transform(resize, 40, interpolation=interpolation)
+    generator = torch.Generator().manual_seed(0)
+    sides = [(64, 64), (64, 300), (33, 64), (1, 1), (1000, 3), *rng.integers(1, 400, (20, 2)).tolist()]
+    for width, height in sides:
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        square = np.asarray(transform.resized(image))
+        start = (resize - 40) // 2
+        assert (transform.center(image) == square[start : start + 40, start : start + 40]).all(), image.size
+        drawn = transform.for_training(image, generator)
+        windows = np.lib.stride_tricks.sliding_window_view(square, (40, 40), axis=(0, 1))
+        both = torch.stack([drawn, drawn.flip(-1)])
+        whole = transform.normalize(torch.from_numpy(windows.reshape(-1, 3, 40, 40).transpose(0, 2, 3, 1).copy()))
+        assert (both[:, None] == whole).flatten(2).all(dim=2).any()
+
+
 def test_training_crops_are_windows_of_the_image_or_of_its_mirror() -> None:
     ramp = np.tile(np.arange(6, dtype=np.uint8)[:, None, None], (1, 6, 3)) * 6
     ramp += np.arange(6, dtype=np.uint8)[None, :, None]  # each pixel's value is its place

@@ -38,18 +38,19 @@ class _Means(nn.Module):
         if len(images) > self.room:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         self.cast.append(torch.is_autocast_enabled("cpu"))
-        means = images.mean(dim=(2, 3))
+        means = images.mean(dim=(2, 3)).round()  # of pixels, which were divided by 255 and multiplied again
         return torch.where(means > self.largest, torch.inf, means) if self.cast[-1] else means
 
 
 def _encoder(module: _Means, size: int, precision: torch.dtype = torch.float32) -> BatchEncoder:
-    frozen = FrozenBackbone("means", module, 3, Transform(resize=4, crop=4))
+    as_they_are = Transform(resize=4, crop=4, mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255))
+    frozen = FrozenBackbone("means", module, 3, as_they_are)
     return BatchEncoder(frozen, torch.device("cpu"), precision, size)
 
 
-def _decoded(*values: float) -> DecodedBatch:
-    images = torch.tensor(values, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 3, 4, 4)
-    return DecodedBatch([None] * len(values), images, {})  # type: ignore[list-item]  # the files do not matter here
+def _decoded(*values: int) -> DecodedBatch:
+    pixels = torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 4, 4, 3)
+    return DecodedBatch([None] * len(values), pixels, {})  # type: ignore[list-item]  # the files do not matter here
 
 
 def test_batches_pass_together_and_come_back_apart() -> None:
@@ -77,19 +78,21 @@ def test_a_device_without_room_for_one_image_is_an_error_that_says_so() -> None:
 
 def test_other_errors_of_the_network_are_not_taken_for_want_of_memory() -> None:
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        _encoder(_Means(), size=4).encode(_decoded(1), DecodedBatch([None], torch.ones(1, 3, 5, 4), {}))  # type: ignore[list-item]
+        _encoder(_Means(), size=4).encode(
+            _decoded(1), DecodedBatch([None], torch.ones(1, 5, 4, 3, dtype=torch.uint8), {})
+        )  # type: ignore[list-item]
 
 
 def test_what_does_not_fit_into_a_short_number_is_computed_in_float32() -> None:
     module = _Means(largest=100)
-    (made,) = _encoder(module, size=2, precision=torch.bfloat16).encode(_decoded(1, 2, 3, 400))
-    assert made.vectors[:, 0].tolist() == [1, 2, 3, 400]
+    (made,) = _encoder(module, size=2, precision=torch.bfloat16).encode(_decoded(1, 2, 3, 200))
+    assert made.vectors[:, 0].tolist() == [1, 2, 3, 200]
     assert made.vectors.dtype == torch.float32
     assert module.cast == [True, True, False]  # the second pair overflowed
 
 
 def test_a_file_that_was_written_to_stops_the_work() -> None:
-    changed = DecodedBatch([], torch.empty(0, 3, 4, 4), {}, "a.png: changed while it was being embedded.")
+    changed = DecodedBatch([], torch.empty(0, 4, 4, 3), {}, "a.png: changed while it was being embedded.")
     with pytest.raises(UnreadableImageError, match=r"a\.png: changed"):
         _encoder(_Means(), size=4).encode(_decoded(1), changed)
 
@@ -124,7 +127,7 @@ def test_work_that_nobody_waits_for_any_more_is_called_off() -> None:
 def test_pinning_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self + 1)  # there is no GPU to pin for here
     pinned = DecodedBatch([], torch.zeros(1), {Path("a"): "why"}, "b").pin_memory()
-    assert pinned.images.tolist() == [1]
+    assert pinned.pixels.tolist() == [1]
     assert (pinned.unreadable, pinned.changed) == ({Path("a"): "why"}, "b")
 
 

@@ -23,10 +23,9 @@ from PIL import Image
 from torch import Tensor
 
 from qurate.data.images import ImageFiles, Transform
-from qurate.embedding import embed, openvino
+from qurate.embedding import openvino
 from qurate.embedding.backbone import FrozenBackbone
-from qurate.embedding.embed import embed_files, find_missing
-from qurate.embedding.forward import CPU_BATCH
+from qurate.embedding.embed import COMPARED, embed_files, find_missing
 from qurate.embedding.openvino import OpenVINOWarning, choose_engine, network_folder
 from qurate.errors import ConfigError
 
@@ -177,7 +176,7 @@ def test_threads_compile_a_network_once_and_each_gets_its_own(monkeypatch: pytes
         return frozen
 
     def compile_one(frozen: FrozenBackbone) -> object:
-        return openvino.compile_backbone(frozen, torch.float32, torch.zeros(1, 3, 160, 160), None, 1)
+        return openvino.compile_backbone(frozen, torch.float32, lambda: torch.zeros(1), None, 1)
 
     monkeypatch.setattr(openvino, "_compile", slow)
     with ThreadPoolExecutor(4) as pool:
@@ -192,9 +191,9 @@ def test_a_network_that_is_sent_to_a_cluster_computes_the_same(
 ) -> None:
     frozen = _frozen()
     rows = _embed(files, frozen, tmp_path / "cache", "openvino", monkeypatch)
-    images = torch.stack([frozen.transform.for_testing(frozen.transform.read(path)) for path in files.paths])
+    crops = [frozen.transform.center(frozen.transform.read(path)) for path in files.paths]
     sent = openvino.CompiledBackbone(openvino.read_network(frozen, tmp_path / "cache"), torch.float32, streams=1)
-    assert torch.equal(sent(images), rows)
+    assert torch.equal(sent(torch.from_numpy(np.stack(crops))), rows)
     with pytest.raises(openvino.OpenVINOError, match="the cache does not have it"):
         openvino.read_network(frozen, tmp_path / "other")
 
@@ -237,16 +236,18 @@ def test_a_few_images_are_compared_whatever_the_batch_size(
     files: ImageFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    original = openvino.compile_backbone
+    original = openvino._compile
 
-    def note(frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, *rest: Any) -> object:
-        counts.append(len(images))
-        return original(frozen, precision, images, *rest)
+    def note(frozen: FrozenBackbone, precision: torch.dtype, pixels: Tensor, *rest: Any) -> object:
+        counts.append(len(pixels))
+        return original(frozen, precision, pixels, *rest)
 
-    monkeypatch.setattr(embed, "compile_backbone", note)
-    embed_files(files.paths, _frozen(), cache=tmp_path / "cache", device="cpu", batch_size=len(files))
-    assert counts == [CPU_BATCH]
-    assert len(files) > CPU_BATCH
+    monkeypatch.setattr(openvino, "_compile", note)
+    frozen = _frozen()
+    embed_files(files.paths, frozen, cache=tmp_path / "cache", device="cpu", batch_size=len(files))
+    embed_files(files.paths, frozen, cache=tmp_path / "cache", device="cpu", cached=False)
+    assert counts == [COMPARED]  # a process does it once
+    assert len(files) > COMPARED
 
 
 @pytest.mark.parametrize("error", [ImportError("libtbb.so: not found"), OSError("not an ELF file")])

@@ -50,6 +50,8 @@ MOST_IN_MEMORY = 100_000
 _PART = 2**14
 SHARD_ROWS = 512
 """Rows per shard: what is lost, at most, when the process is killed, but for the batches under way. Our choice."""
+COMPARED = 2
+"""Images of which OpenVINO's embeddings are compared with torch's. Our choice: a wrong conversion shows in each."""
 
 
 @dataclass(eq=False)
@@ -278,7 +280,7 @@ def embed_files(
             if strict:
                 _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
             if engine == "openvino":
-                folder, first = root if cached else None, missing[: min(size, CPU_BATCH)]
+                folder, first = root if cached else None, missing[:COMPARED]
                 start = partial(_in_openvino, start, member, precision, first, folder, on_ray)
             try:
                 work.complete(start)
@@ -341,11 +343,13 @@ def _in_openvino(
     on_ray: bool,
 ) -> Embed:
     """Prepare the forward pass in OpenVINO, after a comparison with torch; OpenVINOError if they differ."""
-    side = frozen.transform.crop
+
+    def pixels() -> Tensor:
+        found = decode(first, frozen.transform).pixels
+        return found if len(found) else torch.zeros(1, *found.shape[1:], dtype=torch.uint8)  # none can be read
+
     with torch_threads(1):  # on a busy machine more would mostly wait for each other
-        images = decode(first, frozen.transform).images
-        images = images if len(images) else torch.zeros(1, 3, side, side)  # none can be read
-        compiled = compile_backbone(frozen, precision, images, cache, core_workers())
+        compiled = compile_backbone(frozen, precision, pixels, cache, core_workers())
     return start(network=read_network(frozen, cache)) if on_ray else start(compiled=compiled)
 
 

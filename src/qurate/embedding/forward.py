@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -69,24 +71,24 @@ class DecodedBatch:
 
     Args:
         files: The B files that could be read, in order.
-        images: (B, 3, crop, crop) float32.
+        pixels: Their centre crops, (B, crop, crop, 3) uint8.
         unreadable: The other files, and why.
         changed: The error for a file that was written to after it was hashed; empty if there is none.
     """
 
     files: list[HashedFile]
-    images: Tensor
+    pixels: Tensor
     unreadable: dict[Path, str]
     changed: str = ""
 
     def pin_memory(self) -> DecodedBatch:
         """The batch in page-locked memory; torch's loader calls it."""
-        return replace(self, images=self.images.pin_memory())
+        return replace(self, pixels=self.pixels.pin_memory())
 
 
 def decode(batch: Sequence[HashedFile], transform: Transform, folder: Path = Path()) -> DecodedBatch:
-    """Decode and transform a batch; relative paths begin at the folder."""
-    images: list[Tensor] = []
+    """Decode, resize and crop a batch; relative paths begin at the folder."""
+    crops: list[NDArray[np.uint8]] = []
     files: list[HashedFile] = []
     unreadable: dict[Path, str] = {}
     changed = ""
@@ -99,10 +101,10 @@ def decode(batch: Sequence[HashedFile], transform: Transform, folder: Path = Pat
         except UnreadableImageError as error:
             unreadable[file.path] = str(error)
             continue
-        images.append(transform.for_testing(image))
+        crops.append(transform.center(image))
         files.append(file)
-    side = transform.crop
-    return DecodedBatch(files, torch.stack(images) if images else torch.empty(0, 3, side, side), unreadable, changed)
+    pixels = np.stack(crops) if crops else np.empty((0, transform.crop, transform.crop, 3), np.uint8)
+    return DecodedBatch(files, torch.from_numpy(pixels), unreadable, changed)
 
 
 class BatchEncoder:
@@ -126,6 +128,7 @@ class BatchEncoder:
     ) -> None:
         self.size = size
         self._width = frozen.width
+        self._transform = frozen.transform
         self._device = device
         self._precision = precision
         self._compiled = compiled
@@ -141,17 +144,17 @@ class BatchEncoder:
         for batch in batches:
             if batch.changed:
                 raise UnreadableImageError(batch.changed)
-        vectors = self._encode_images([batch.images for batch in batches])
+        vectors = self._encode_pixels([batch.pixels for batch in batches])
         parts = vectors.split([len(batch.files) for batch in batches])
         return [EmbeddedBatch(one.files, rows, one.unreadable) for one, rows in zip(batches, parts, strict=True)]
 
     @torch.inference_mode()
-    def _encode_images(self, images: Sequence[Tensor]) -> Tensor:
-        if not any(len(part) for part in images):
+    def _encode_pixels(self, pixels: Sequence[Tensor]) -> Tensor:
+        if not any(len(part) for part in pixels):
             return torch.empty(0, self._width)
         while True:
             try:
-                parts = [part.to(self._device, non_blocking=True) for part in images]
+                parts = [part.to(self._device, non_blocking=True) for part in pixels]
                 moved = torch.cat(parts) if len(parts) > 1 else parts[0]
                 return torch.cat([self._forward(part) for part in moved.split(self.size)]).to("cpu")
             except RuntimeError as error:
@@ -166,17 +169,20 @@ class BatchEncoder:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()  # outside of `except`, where the error keeps the tensors alive
 
-    def _forward(self, images: Tensor) -> Tensor:
+    def _forward(self, pixels: Tensor) -> Tensor:
         reduced = self._precision != torch.float32
         if self._compiled is not None:
-            vectors = self._compiled(images)
+            vectors = self._compiled(pixels)
         else:
-            images = images.contiguous(memory_format=torch.channels_last)
+            images = self._prepare(pixels)
             with torch.autocast(self._device.type, dtype=self._precision) if reduced else nullcontext():
                 vectors = self._module(images).float()
         if reduced and not bool(vectors.isfinite().all()):  # float16 ends at 65,504, and some networks go beyond
-            vectors = self._module(images).float()
+            vectors = self._module(self._prepare(pixels)).float()
         return vectors
+
+    def _prepare(self, pixels: Tensor) -> Tensor:
+        return self._transform.normalize(pixels).contiguous(memory_format=torch.channels_last)
 
 
 def in_order(submit: Callable[[_Item], Future[_Result]], items: Iterable[_Item], ahead: int) -> Iterator[_Result]:

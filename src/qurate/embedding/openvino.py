@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,25 +117,26 @@ class CompiledBackbone:
         except Exception as error:
             raise OpenVINOError(f"it cannot be loaded ({_reason(error)})") from error
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """(N, 3, crop, crop) float32 to (N, width) float32."""
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """(N, crop, crop, 3) uint8 to (N, width) float32."""
         request = self._requests.get()
         try:
-            rows = [request.infer([image[None]], share_inputs=True)[0] for image in images.numpy()]
+            rows = [request.infer([image[None]], share_inputs=True)[0] for image in pixels.numpy()]
         finally:
             self._requests.put(request)
         return torch.from_numpy(np.concatenate(rows))
 
 
 def compile_backbone(
-    frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, cache: Path | None, streams: int
+    frozen: FrozenBackbone, precision: torch.dtype, first: Callable[[], Tensor], cache: Path | None, streams: int
 ) -> CompiledBackbone:
     """A backbone for OpenVINO: as this process has it already, from the cache, or converted.
 
     Args:
         frozen: The backbone.
         precision: What it computes in.
-        images: (N, 3, crop, crop); its embeddings are compared with those of torch.
+        first: Gives a few images, (N, crop, crop, 3) uint8, whose embeddings are compared with those of torch; called
+            only where the process does not have the backbone yet.
         cache: Folder of the embedding cache, where the converted network is kept; None keeps it nowhere.
         streams: Calls that are computed at once.
 
@@ -145,7 +146,7 @@ def compile_backbone(
     key = _key(frozen, precision)
     with _lock:
         if (compiled := _ready.get(key)) is None:
-            compiled = _compile(frozen, precision, images, cache, streams)
+            compiled = _compile(frozen, precision, first(), cache, streams)
             while len(_ready) >= _MOST_KEPT:
                 del _ready[next(iter(_ready))]
             _ready[key] = compiled
@@ -178,7 +179,8 @@ def _key(frozen: FrozenBackbone, precision: torch.dtype) -> str:
 
 def network_folder(frozen: FrozenBackbone, cache: Path) -> Path:
     """Where a cache keeps a converted network; OpenVINOError if OpenVINO cannot be imported."""
-    about = hashlib.sha256(f"{_import_openvino().__version__} {frozen.identity}".encode()).hexdigest()[:16]
+    parts = f"{_import_openvino().__version__} from pixels {frozen.identity}"
+    about = hashlib.sha256(parts.encode()).hexdigest()[:16]
     return cache / "openvino" / f"{re.sub(r'[^A-Za-z0-9._]+', '-', frozen.name)}-{about}"
 
 
@@ -201,16 +203,16 @@ def read_network(frozen: FrozenBackbone, cache: Path | None) -> StoredNetwork:
 
 
 def _compile(
-    frozen: FrozenBackbone, precision: torch.dtype, images: Tensor, cache: Path | None, streams: int
+    frozen: FrozenBackbone, precision: torch.dtype, pixels: Tensor, cache: Path | None, streams: int
 ) -> CompiledBackbone:
     _import_openvino()  # before torch computes what it is compared with
     with torch.inference_mode():
-        expected = frozen.module.to("cpu")(images).float()
+        expected = frozen.module.to("cpu")(frozen.transform.normalize(pixels)).float()
 
     def check(folder: Path) -> CompiledBackbone:
         compiled = CompiledBackbone(folder, precision, streams)
         try:
-            found = compiled(images)
+            found = compiled(pixels)
         except Exception as error:
             raise OpenVINOError(f"it cannot be computed ({_reason(error)})") from error
         if (difference := _difference(found, expected)) > (allowed := LARGEST_DIFFERENCE[precision]):
@@ -254,7 +256,7 @@ def _folder_beside(target: Path | None) -> Iterator[Path]:
 
 
 def convert(frozen: FrozenBackbone, folder: Path) -> None:
-    """Write the network as OpenVINO's graph and weights in float32, for one image at a time.
+    """Write the network as OpenVINO's graph and weights in float32, from the pixels of one image at a time.
 
     Larger batches were no faster, and so an embedding does not depend on the images that come with it. The reader of
     torch's networks is called, and not `openvino.convert_model`, which reports its use over the network.
@@ -262,8 +264,10 @@ def convert(frozen: FrozenBackbone, folder: Path) -> None:
     Raises:
         OpenVINOError: If OpenVINO cannot be imported, or has no counterpart for an operation of it.
     """
-    side, openvino = frozen.transform.crop, _import_openvino()
+    transform, openvino = frozen.transform, _import_openvino()
+    side = transform.crop
     try:
+        preprocess: Any = importlib.import_module("openvino.preprocess")
         manager: Any = importlib.import_module("openvino.frontend")
         decoder: Any = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
         with warnings.catch_warnings(), torch.no_grad():
@@ -273,7 +277,12 @@ def convert(frozen: FrozenBackbone, folder: Path) -> None:
         loaded = reader.load(traced)  # it must outlive the conversion, as must what was traced
         network = reader.convert(loaded)
         network.reshape([1, 3, side, side])
-        openvino.serialize(network, *(str(folder / name) for name in _FILES))
+        pixels = preprocess.PrePostProcessor(network)
+        pixels.input().tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout("NHWC"))
+        pixels.input().model().set_layout(openvino.Layout("NCHW"))
+        to_float = pixels.input().preprocess().convert_element_type(openvino.Type.f32)
+        to_float.mean([255 * mean for mean in transform.mean]).scale([255 * std for std in transform.std])
+        openvino.serialize(pixels.build(), *(str(folder / name) for name in _FILES))
     except Exception as error:  # each step fails in its own ways
         raise OpenVINOError(f"it cannot be converted ({_reason(error)})") from error
 

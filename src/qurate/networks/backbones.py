@@ -209,17 +209,22 @@ def _nearest(name: str, size: int) -> list[int]:
     return found
 
 
+_SMALL = 10_000_000  # numbers in a network that computes an image faster than torch finds out the shape
+
+
 def output_shape(module: nn.Module, size: int) -> torch.Size:
-    """The shape of what a network gives for an image, found without computing it, where it can be."""
+    """The shape of what a network gives for an image; of large networks without computing it, where it can be."""
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
             tensors = [*module.named_parameters(), *module.named_buffers()]
-            try:
-                like = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
-                found: Any = functional_call(module, like, (torch.empty(1, 3, size, size, device="meta"),))
-            except NotImplementedError:  # an operation without a rule for shapes
+            found: Any = None
+            if sum(tensor.numel() for _, tensor in tensors) > _SMALL:
+                with suppress(NotImplementedError):  # an operation without a rule for shapes
+                    like = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
+                    found = functional_call(module, like, (torch.empty(1, 3, size, size, device="meta"),))
+            if found is None:
                 found = module(torch.zeros(1, 3, size, size))
     finally:
         module.train(was_training)
