@@ -317,7 +317,8 @@ def test_degree_asks_what_a_plain_loop_asks() -> None:
     pool = make_pool(n=90)
     entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in pool.probabilities.tolist()]
     near = [{i, *neighbors_by_hand(pool, i, NEIGHBORS)} for i in range(90)]
-    left, asked = set(range(90)), []
+    left = set(range(90))
+    asked: list[int] = []
     while len(asked) < 6:
         degrees = {i: sum(entropies[j] for j in left if i in near[j]) for i in left}
         asked.append(max(degrees, key=lambda i: degrees[i]))

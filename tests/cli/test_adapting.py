@@ -64,7 +64,7 @@ def test_before_any_run_suggest_gives_the_first_images_to_label_and_adapt_takes_
     monkeypatch.chdir(place)
     first, run = tmp_path / "first.csv", str(tmp_path / "run")
     places = ("--source", "source", "--unlabeled", "unlabeled")
-    model = ("--backbone", BACKBONE, "--weights", "none")
+    model = ("--backbone", BACKBONE, "--weights", "w.safetensors")
     assert command(place, monkeypatch, "suggest", *places, "--count", "9", "--out", str(first), *model) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "9 images to label first, 0 of them drawn at random." in said

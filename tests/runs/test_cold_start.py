@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.own_images import BACKBONE
+from tests.own_images import BACKBONE, save_weights
 from tests.runs.written import write_run
 from torch import Tensor
 
@@ -48,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_is_that_of_a_run_and_the_images_those_of_the_target(place: Path) -> None:
-    words = {"backbone": BACKBONE, "weights": "none", "cache": place / "cache"}
+    words = {"backbone": BACKBONE, "weights": save_weights(place / "w.safetensors"), "cache": place / "cache"}
     table = qurate.suggest(place / "source", place / "unlabeled", 5, random_share=0.2, **words)  # type: ignore[arg-type]  # values of two types
     assert list(table.columns) == SUGGESTED
     assert table["asker"].tolist().count("random") == 1

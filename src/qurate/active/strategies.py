@@ -277,16 +277,19 @@ class BadgeStrategy(NamedStrategy):
         rows, p = main_directions(pool.features)[points].double(), pool.probabilities[points].double()
         errors = p - F.one_hot(p.argmax(dim=1), p.shape[1])
         squares = errors.square().sum(dim=1)
-        distances, rng = squares.clone(), generator(seed, 23)
-        chosen: list[int] = []
-        while len(chosen) < min(count, len(points)) and bool((distances > 0).any()):
-            draw = torch.rand((), generator=rng, dtype=torch.float64) * distances.sum()
-            drawn = int(torch.searchsorted(distances.cumsum(dim=0), draw).clamp(max=len(points) - 1))
-            i = drawn if chosen and distances[drawn] > 0 else int(distances.argmax())
-            chosen.append(i)
+        rng = generator(seed, 23)
+        chosen = [int(squares.argmax())] if min(count, len(points)) else []
+        distances = torch.full_like(squares, torch.inf)
+        while chosen:
+            i = chosen[-1]
             products = (errors @ errors[i]) * (rows @ rows[i])  # <g_j, g_i>
             distances = torch.minimum(distances, squares + squares[i] - 2 * products).clamp(min=0)
             distances[i] = 0
+            if len(chosen) == min(count, len(points)) or not bool((distances > 0).any()):
+                break
+            draw = torch.rand((), generator=rng, dtype=torch.float64) * distances.sum()
+            drawn = int(torch.searchsorted(distances.cumsum(dim=0), draw).clamp(max=len(points) - 1))
+            chosen.append(drawn if distances[drawn] > 0 else int(distances.argmax()))
         asked = dict.fromkeys([*points[chosen].tolist(), *order.tolist()])  # the last: where all others are equal
         return torch.tensor(list(asked)[:count], dtype=torch.int64)
 
