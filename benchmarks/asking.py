@@ -16,7 +16,7 @@ import time
 
 import torch
 
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 from qurate.registry import QUERY_STRATEGIES
 
 WIDTH, CLASSES, GROUPS = 1280, 126, 1000

@@ -60,7 +60,7 @@ def serve(names: list[Path], folder: Path, ready: Any) -> None:
     import uvicorn
 
     from qurate.active.answers import AnswerLog
-    from qurate.active.strategies import Pool
+    from qurate.active.pool import Pool
     from qurate.review.app import Example, ReviewPage
     from qurate.review.runs import OpenRuns
     from qurate.review.server import listen

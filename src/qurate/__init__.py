@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qurate.active.strategies import Pool as Pool
+    from qurate.active.pool import Pool as Pool
     from qurate.active.strategies import QueryStrategy as QueryStrategy
     from qurate.config import DQNConfig as DQNConfig
     from qurate.config import EpisodeConfig as EpisodeConfig
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from qurate.registry import QUERY_STRATEGIES as QUERY_STRATEGIES
     from qurate.registry import SELECTORS as SELECTORS
     from qurate.runs.adapt import adapt as adapt
+    from qurate.runs.cold_start import suggest as suggest
     from qurate.runs.model import AdaptedModel as AdaptedModel
     from qurate.runs.model import load as load
     from qurate.runs.options import AdaptOptions as AdaptOptions

@@ -23,11 +23,13 @@ class Prediction(NamedTuple):
         log_probs: Calibrated log-probabilities, (N, K).
         known: How well each image fits any class, 0 to 1; NaN where that is not known, (N,).
         flagged: Which fit none, (N,) bool.
+        baseline: Log-probabilities by S+T alone, as sure as it is within the model, (N, K); None where it has no part.
     """
 
     log_probs: Tensor
     known: Tensor
     flagged: Tensor
+    baseline: Tensor | None = None
 
     @property
     def labels(self) -> Tensor:
@@ -62,7 +64,9 @@ class CombinedModel:
         if self.baseline is not None and self.calibration.baseline_temperature is not None:
             baseline = log_probabilities(self.baseline, inputs)
         log_probs = combine(log_probabilities(self.network, inputs), baseline, self.calibration)
+        if baseline is not None:
+            baseline = combine(baseline, None, Calibration(self.calibration.baseline_temperature or 1.0))
         if self.novelty is None or not isinstance(inputs, Tensor):
             none = torch.zeros(len(log_probs), dtype=torch.bool)
-            return Prediction(log_probs, torch.full((len(log_probs),), math.nan), none)
-        return Prediction(log_probs, self.novelty.known(inputs), self.novelty.flags(inputs))
+            return Prediction(log_probs, torch.full((len(log_probs),), math.nan), none, baseline)
+        return Prediction(log_probs, self.novelty.known(inputs), self.novelty.flags(inputs), baseline)

@@ -163,6 +163,9 @@ QUERY_STRATEGIES = Registry(
     _strategy("margin", "those whose two most probable classes are closest", "MarginStrategy"),
     _strategy("clusters", "cluster centres, by k-means weighted by entropy", "ClustersStrategy"),
     _strategy("density", "centres of neighbourhoods that the model is uncertain about", "DensityStrategy"),
+    _strategy("degree", "images that many uncertain ones have as a neighbour, each for other ones", "DegreeStrategy"),
+    _strategy("badge", "those whose labels would change the last layer most, in different ways", "BadgeStrategy"),
+    _strategy("committee", "those on which the adapted model and S+T disagree, in dense places", "CommitteeStrategy"),
     _strategy("check", "trusted pseudo-labels that are most likely wrong", "CheckStrategy"),
 )
 """Query strategies, by which images they choose to be labelled next."""

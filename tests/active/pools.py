@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 
 
 def make_pool(n: int = 60, d: int = 6, k: int = 4, *, seed: int = 0, closed: bool = False) -> Pool:

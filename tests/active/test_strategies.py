@@ -11,19 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.active.pools import make_pool, neighbors_by_hand
 
+from qurate.active import pool as pools
 from qurate.active import strategies
+from qurate.active.pool import NEIGHBORS, Pool, main_directions, nearest
 from qurate.active.strategies import (
-    NEIGHBORS,
+    BadgeStrategy,
     CheckStrategy,
     ClustersStrategy,
+    CommitteeStrategy,
+    DegreeStrategy,
     DensityStrategy,
     MarginStrategy,
     NamedStrategy,
-    Pool,
     ProbabilityStrategy,
     RandomStrategy,
-    main_directions,
-    nearest,
 )
 from qurate.errors import DataError
 from qurate.registry import QUERY_STRATEGIES
@@ -106,7 +107,7 @@ def test_nothing_open_means_nothing_asked(name: str) -> None:
     assert strategy(name).ask(pool, 5, 0).tolist() == []
 
 
-@pytest.mark.parametrize("name", ["probability", "margin", "density", "check"])
+@pytest.mark.parametrize("name", ["probability", "margin", "density", "degree", "committee", "check"])
 def test_where_nothing_is_random_the_seed_changes_nothing(name: str) -> None:
     pool = make_pool()
     assert strategy(name).ask(pool, 9, 0).tolist() == strategy(name).ask(pool, 9, 1).tolist()
@@ -125,6 +126,7 @@ def test_every_strategy_loads_and_is_listed_with_what_it_asks() -> None:
         ({"probabilities": torch.zeros(59, 4)}, "probabilities must be (60, K) for 60 features"),
         ({"probabilities": torch.zeros(60, 1)}, "K > 1 classes, got a tensor (60, 1)"),
         ({"trusted": torch.zeros(60)}, "trusted must be a tensor (60,) of torch.int64"),
+        ({"baseline": torch.zeros(60, 3)}, "baseline must be of the shape of probabilities, got a tensor (60, 3)"),
         ({"closed": torch.zeros(60, dtype=torch.int64)}, "closed must be a tensor (60,) of torch.bool"),
     ],
 )
@@ -311,6 +313,92 @@ def test_the_words_name_what_the_neighbourhood_wavers_between() -> None:
     ]
 
 
+def test_degree_asks_what_a_plain_loop_asks() -> None:
+    pool = make_pool(n=90)
+    entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in pool.probabilities.tolist()]
+    near = [{i, *neighbors_by_hand(pool, i, NEIGHBORS)} for i in range(90)]
+    left = set(range(90))
+    asked: list[int] = []
+    while len(asked) < 6:
+        degrees = {i: sum(entropies[j] for j in left if i in near[j]) for i in left}
+        asked.append(max(degrees, key=lambda i: degrees[i]))
+        left -= {j for j in left if asked[-1] in near[j]}
+    assert DegreeStrategy().ask(pool, 6, 0).tolist() == asked
+
+
+def test_degree_asks_once_in_each_group_and_about_closed_ones_never() -> None:
+    features = torch.eye(3).repeat_interleave(11, dim=0) + 0.01 * torch.arange(99).reshape(33, 3) / 99
+    uncertain = torch.tensor([[0.5, 0.5]]).expand(33, 2).clone()
+    asked = DegreeStrategy().ask(Pool(features, uncertain), 3, 0)
+    assert sorted((asked // 11).tolist()) == [0, 1, 2]
+    closed = torch.zeros(33, dtype=torch.bool)
+    closed[asked] = True
+    assert not set(asked.tolist()) & set(DegreeStrategy().ask(Pool(features, uncertain, closed=closed), 30, 0).tolist())
+
+
+def test_badge_measures_the_distances_of_the_gradients_as_autograd_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the draw at the middle of the sum, the images are those of a plain k-means++ on the gradients."""
+    pool = make_pool(n=40)
+    unit = torch.nn.functional.normalize(pool.features.double(), dim=1)
+    gradients = []
+    for x, p in zip(unit, pool.probabilities.double(), strict=True):
+        weight = torch.zeros(4, 6, dtype=torch.float64, requires_grad=True)
+        loss = torch.nn.functional.cross_entropy((weight @ x + p.log()).unsqueeze(0), p.argmax().unsqueeze(0))
+        gradients.append(torch.autograd.grad(loss, weight)[0].flatten())
+    asked = [max(range(40), key=lambda i: float(gradients[i].norm()))]
+    while len(asked) < 8:
+        squares = [min(float((gradients[i] - gradients[j]).square().sum()) for j in asked) for i in range(40)]
+        total = 0.0
+        for i, square in enumerate(squares):
+            total += square
+            if total >= sum(squares) / 2:
+                asked.append(i)
+                break
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(0.5, dtype=torch.float64))
+    assert BadgeStrategy().ask(pool, 8, 0).tolist() == asked
+
+
+def test_badge_asks_none_twice_that_has_the_gradient_of_another() -> None:
+    """Two groups of equal images: the first two questions are one of each, whatever the seed."""
+    features = torch.eye(2).repeat_interleave(10, dim=0)
+    pool = Pool(features, torch.tensor([[0.6, 0.4]]).expand(20, 2).clone())
+    for seed in range(5):
+        assert len({i // 10 for i in BadgeStrategy().ask(pool, 2, seed).tolist()}) == 2
+
+
+def test_committee_asks_what_a_plain_loop_asks_of_those_that_are_no_neighbours() -> None:
+    pool = replace(make_pool(n=90), baseline=make_pool(n=90, seed=5).probabilities)
+    assert pool.baseline is not None
+
+    def h(row: list[float]) -> float:
+        return -sum(p * math.log(p) for p in row if p > 0)
+
+    def score(i: int) -> float:
+        p, q = pool.probabilities[i].tolist(), (pool.baseline[i].tolist() if pool.baseline is not None else [])
+        mixed = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+        near = neighbors_by_hand(pool, i, NEIGHBORS)
+        cosines = [float(torch.cosine_similarity(pool.features[i], pool.features[j], dim=0)) for j in near]
+        return (h(mixed) - (h(p) + h(q)) / 2) * sum(cosines) / len(cosines)
+
+    near = [set(neighbors_by_hand(pool, i, NEIGHBORS)) for i in range(90)]
+    asked: list[int] = []
+    for i in sorted(range(90), key=score, reverse=True):
+        if not any(i in near[j] or j in near[i] for j in asked):
+            asked.append(i)
+    assert CommitteeStrategy().ask(pool, 5, 0).tolist() == asked[:5]
+
+
+def test_committee_asks_nothing_first_on_which_both_agree_and_names_both_opinions() -> None:
+    pool = groups_of([0.9, 0.05, 0.05], [0.4, 0.3, 0.3])
+    baseline = pool.probabilities.clone()
+    baseline[7] = torch.tensor([0.0, 1.0, 0.0])
+    pool = replace(pool, baseline=baseline)
+    assert CommitteeStrategy().ask(pool, 1, 0).tolist() == [7]
+    said = CommitteeStrategy().explain(pool, torch.tensor([7, 8]), ("mug", "cup", "pen"))
+    assert said[0] == "The model takes it for mug, plain training (S+T) for cup."
+    assert said[1] == "The model and plain training (S+T) take it for mug, and are not equally sure."
+
+
 def test_check_asks_what_a_plain_loop_asks() -> None:
     pool = make_pool(n=90, closed=True)
     assert pool.trusted is not None
@@ -375,7 +463,7 @@ def test_many_wide_images_keep_their_neighbours_in_fewer_directions(monkeypatch:
     groups = torch.randn(20, 300, generator=rng).repeat_interleave(15, dim=0)
     features = groups + 0.1 * torch.randn(300, 300, generator=rng)
     exact = nearest(features, torch.arange(300), 14)
-    monkeypatch.setattr(strategies, "MOST_IMAGES", 200)
+    monkeypatch.setattr(pools, "MOST_IMAGES", 200)
     assert main_directions(features).shape == (300, 128)
     found = nearest(features, torch.arange(300), 14)
     assert [set(row) for row in found.tolist()] == [set(row) for row in exact.tolist()]

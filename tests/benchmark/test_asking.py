@@ -12,7 +12,7 @@ import torch
 from tests.benchmark.tiny_grid import InlineExecutor, SmallRunner, run_grid, small_split, tables, tiny_grid
 from torch import Tensor
 
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 from qurate.benchmark.asking import BaseRun, QueryState, ask_in_rounds, pool_of, run_base, run_query_cell
 from qurate.benchmark.cell import Cell, CellResult, run_cell
 from qurate.benchmark.executors import next_cell

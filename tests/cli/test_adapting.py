@@ -9,6 +9,7 @@ import pytest
 from tests.cli.test_cli import run as run_apart
 from tests.cli.test_own_images import ADAPT, command
 from tests.cli.test_own_images import place as place
+from tests.own_images import BACKBONE
 from tests.report.run_pages import Page
 from tests.runs.written import write_run
 
@@ -55,6 +56,53 @@ def test_suggest_answer_and_go_on(
     assert "--force" in capsys.readouterr().err
     assert command(place, monkeypatch, "adapt", "--from", better, "--out", better, "--force") == 2
     assert "--out must be another folder than --from" in capsys.readouterr().err
+
+
+def test_before_any_run_suggest_gives_the_first_images_to_label_and_adapt_takes_its_table(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    first, run = tmp_path / "first.csv", str(tmp_path / "run")
+    places = ("--source", "source", "--unlabeled", "unlabeled")
+    model = ("--backbone", BACKBONE, "--weights", "w.safetensors")
+    assert command(place, monkeypatch, "suggest", *places, "--count", "9", "--out", str(first), *model) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "9 images to label first, 0 of them drawn at random." in said
+    assert "if a class has none, add a row with a file and the class." in said
+    assert f"adapt --source source --labeled {first} --unlabeled unlabeled --backbone {BACKBONE}" in said
+    table = pd.read_csv(first, dtype=str, keep_default_na=False)
+    assert all((tmp_path / file).is_file() for file in table["file"])  # from the folder of the table, as adapt reads it
+    names = sorted(one.name for one in (place / "source").iterdir() if one.is_dir())
+    table["label"] = [*names, *names, "", "", ""]
+    table.to_csv(first, index=False)
+    words = ["adapt", *places, "--labeled", str(first), *model, "--steps", "4", "--rounds", "1", "--no-compare"]
+    assert command(place, monkeypatch, *words, "--out", run) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "labeled: 3 files left out, no class is given:" in out
+    assert "6 images are also in labeled, by content, and left out of training." in out
+    assert {*pd.read_csv(f"{run}/predictions.csv")["label"]} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--source", "source"), "suggest needs RUN, the folder of a finished run; or, before any run,"),
+        ((), "suggest needs RUN, the folder of a finished run; or, before any run,"),
+        (("run", "--source", "source", "--unlabeled", "unlabeled"), "suggest needs RUN, the folder of a finished run"),
+        (("run", "--backbone", "fast"), "--backbone is for --source and --unlabeled: a run has its own backbone."),
+        (("--source", "nowhere", "--unlabeled", "unlabeled"), "--source must be"),
+    ],
+)
+def test_suggest_is_about_a_run_or_about_images_before_any(
+    words: tuple[str, ...],
+    said: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(place)
+    assert command(place, monkeypatch, "suggest", *words, "--count", "3", "--out", "table.csv") == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_page_and_suggest_have_one_list_and_suggest_needs_no_torch(

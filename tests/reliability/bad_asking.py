@@ -33,6 +33,9 @@ def _suggest_rows() -> list[BadInput]:
         "no run": (f"suggest nowhere --count 2 {_OUT}", ("nowhere", "finished run")),
         "a run that is not finished": (f"suggest begun --count 2 {_OUT}", ("begun", "finished run")),
         "a file as run": (f"suggest note.txt --count 2 {_OUT}", ("note.txt", "finished run")),
+        "neither a run nor images": (f"suggest --count 2 {_OUT}", ("RUN", "--source", "--unlabeled")),
+        "a run and images": (f"suggest run --source source --unlabeled unlabeled --count 2 {_OUT}", ("RUN",)),
+        "a backbone beside a run": (f"suggest run --backbone fast --count 2 {_OUT}", ("--backbone",)),
         "a table that is there": ("suggest run --count 2 --out note.txt", ("note.txt", "--force")),
         "a folder as table": ("suggest run --count 2 --out source", ("source", "--out")),
         "the file of answers as table": ("suggest run --count 2 --out run/labels.csv --force", ("--out", "answers")),
@@ -60,7 +63,7 @@ def _suggest_rows() -> list[BadInput]:
     for name, (damage, says) in damages.items():
         asker = " --asker check" if name == "nothing to check" else " --random-share 0.5"  # not the ready list
         rows.append(BadInput(f"suggest: {name}", f"suggest run --count 2 {_OUT}{asker}", says, damage))
-    rows.append(BadInput("parser: nothing given to suggest", "suggest", ("RUN",), parser=True))
+    rows.append(BadInput("parser: nothing given to suggest", "suggest", ("--count",), parser=True))
     rows.append(
         BadInput("parser: suggest with a count in words", f"suggest run --count two {_OUT}", ("two",), parser=True)
     )

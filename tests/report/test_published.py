@@ -90,8 +90,19 @@ def test_later_work_is_there_for_one_and_three_shots() -> None:
     assert {work.name: work.mean for work in Published("domainnet126", 1).later}["ProML"] == 76.1
     three = {work.name: work.mean for work in Published("domainnet126", 3).later}
     assert list(three.values()) == [71.7, 75.3, 75.6, 76.0, 76.4, 76.5, 77.4]
-    assert len(later_work()) == 14
+    assert len(later_work()) == 14 + 9
+    home = Published("office_home", 3).later
+    assert [work.mean for work in home] == [66.2, 71.9, 73.1, 74.0, 74.2, 75.5, 75.7, 77.1, 77.8]
+    assert {(work.backbone, work.scenarios) for work in home} == {("ResNet-34", 12)}
+    assert Published("office_home", 1).later == []
     assert Published("office31", 3).later == []
+
+
+def test_active_adaptation_is_there_for_office_home_with_its_network() -> None:
+    (table,) = Published("office_home").active
+    assert (table.backbone, table.percent, table.scenarios) == ("ResNet-50", 5, 12)
+    assert list(table.rows.values()) == [58.3, 65.8, 68.3, 70.5, 70.6, 73.1, 75.8, 76.7, 77.7]
+    assert Published("office31").active == []
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.review.served import Served
 from tests.runs.written import CLASSES, HOSTILE, rename_hostile, write_run
 
 from qurate.active.answers import AnswerLog
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 from qurate.run_results import LABEL_ISSUES
 from qurate.runs.suggestions import Inquiry
 

@@ -17,7 +17,7 @@ from tests.review.test_session import K, N, make_session
 from torch.nn import functional as F
 
 from qurate.active.answers import AnswerLog
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 from qurate.errors import DataError
 from qurate.review import gallery
 from qurate.review.gallery import Gallery, PictureCache

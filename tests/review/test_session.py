@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qurate.active.answers import AnswerLog, estimate_accuracy
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 from qurate.errors import DataError
 from qurate.review.session import CHOICES, LabelIssue, QueryOptions, Session
 from qurate.runs.continue_from import LEAST_PER_CLASS

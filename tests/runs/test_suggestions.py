@@ -13,7 +13,7 @@ from torch import Tensor
 
 import qurate
 from qurate.active.answers import Answer, AnswerLog
-from qurate.active.strategies import Pool
+from qurate.active.pool import Pool
 from qurate.data.class_names import NO_FIT
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.registry import QUERY_STRATEGIES

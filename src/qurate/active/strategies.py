@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -14,120 +12,11 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.errors import DataError
+from qurate.active.pool import MOST_IMAGES, NEIGHBORS, Pool, main_directions, nearest
 from qurate.losses import entropy
-from qurate.neighbors import nearest_rows
 from qurate.runtime.randomness import generator, stream_seed
 
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Unlabelled images and the predictions of the model for them.
-
-    Args:
-        features: Of N images, (N, d); near means alike.
-        probabilities: Of K classes by the model, (N, K). Of an image that a person has labelled: 1 for its class.
-        trusted: Pseudo-label of each image that the model was trained on, (N,) int64, -1 for the others; none unless
-            given.
-        closed: Images that nobody is to be asked about, such as those with an answer, (N,) bool; none unless given.
-
-    Example:
-        >>> pool = Pool(torch.eye(3), torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.6, 0.4]]))
-        >>> pool.open.tolist(), pool.uncertainty.argmax().item()
-        ([0, 1, 2], 1)
-    """
-
-    features: Tensor
-    probabilities: Tensor
-    trusted: Tensor | None = None
-    closed: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("features", "probabilities"):
-            values = getattr(self, name)
-            if not isinstance(values, Tensor) or values.ndim != 2 or not values.is_floating_point():
-                raise DataError(f"Pool: {name} must be a tensor of two dimensions of floats, got {_shape(values)}.")
-            if not all(bool(part.isfinite().all()) for part in values.split(_SLICE)):
-                raise DataError(f"Pool: {name} must be finite, got NaN or infinity in them.")
-        n = len(self.features)
-        if len(self.probabilities) != n or self.probabilities.shape[1] < 2:
-            got = _shape(self.probabilities)
-            raise DataError(f"Pool: probabilities must be ({n}, K) for {n} features and K > 1 classes, got {got}.")
-        for name, kind in (("trusted", torch.int64), ("closed", torch.bool)):
-            values = getattr(self, name)
-            if values is not None and (not isinstance(values, Tensor) or (values.shape, values.dtype) != ((n,), kind)):
-                raise DataError(f"Pool: {name} must be a tensor ({n},) of {kind}, got {_shape(values)}.")
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    @cached_property
-    def open(self) -> Tensor:
-        """Positions of the images that may be asked about, in order."""
-        return torch.arange(len(self)) if self.closed is None else (~self.closed).nonzero().squeeze(1)
-
-    @cached_property
-    def uncertainty(self) -> Tensor:
-        """Entropy of each prediction, (N,): 0 for a certain one, log K for a uniform one."""
-        return entropy(self.probabilities)
-
-    def first(self, count: int) -> Pool:
-        """The pool of the first images alone."""
-        rest = (None if values is None else values[:count] for values in (self.trusted, self.closed))
-        return Pool(self.features[:count], self.probabilities[:count], *rest)
-
-    def most_uncertain(self) -> Tensor:
-        """Positions of the open images, the most uncertain first."""
-        return self.open[self.uncertainty[self.open].argsort(descending=True, stable=True)]
-
-
-def _shape(values: object) -> str:
-    if isinstance(values, Tensor):
-        return f"a tensor {tuple(values.shape)} of {values.dtype}"
-    return type(values).__name__
-
-
-NEIGHBORS = 10
-"""Images in a neighbourhood besides the one in its middle. Our choice."""
-MOST_IMAGES = 10_000
-"""Of more images than this, features are reduced to their main directions, and only the most uncertain images are
-compared with each other. Our choice."""
-_DIRECTIONS = 128
-_SLICE = 2**16
-_LEAST_WEIGHT = 1e-6  # so that certain predictions can be clustered too
-
-
-@torch.no_grad()
-def nearest(features: Tensor, rows: Tensor, count: int) -> Tensor:
-    """The images most like each of some images, itself not among them, the nearest first.
-
-    Args:
-        features: (N, d).
-        rows: Positions of those in question, (M,) int64.
-        count: How many for each; N - 1 at most.
-
-    Returns:
-        Positions, (M, count) int64.
-    """
-    directions = main_directions(features)
-    return nearest_rows(directions[rows], directions, count, rows)
-
-
-def main_directions(features: Tensor) -> Tensor:
-    """Features of length 1; of very many, projected on the directions in which a sample of them is largest.
-
-    Args:
-        features: (N, d).
-
-    Returns:
-        (N, d) where N is at most `MOST_IMAGES`, else (N, min(d, 128)).
-    """
-    if len(features) <= MOST_IMAGES or features.shape[1] <= _DIRECTIONS:
-        return F.normalize(features.float(), dim=1)
-    sample = F.normalize(features[torch.linspace(0, len(features) - 1, MOST_IMAGES).long()].float(), dim=1)
-    _, vectors = torch.linalg.eigh(sample.T @ sample)  # in rising order
-    parts = (F.normalize(part.float(), dim=1) @ vectors[:, -_DIRECTIONS:] for part in features.split(_SLICE))
-    return F.normalize(torch.cat(list(parts)), dim=1)
+_LEAST_WEIGHT = 1e-6  # so that certain predictions count too
 
 
 class QueryStrategy(Protocol):
@@ -274,21 +163,7 @@ class DensityStrategy(NamedStrategy):
         around = nearest(pool.features, middles, NEIGHBORS)
         members = torch.cat([middles.unsqueeze(1), around], dim=1)
         scores = entropy(_mean_predictions(pool, members)) * pool.uncertainty[members].mean(dim=1)
-        neighbors: list[list[int]] = around.tolist()
-        asked: dict[int, None] = {}
-        left_out: list[int] = []
-        beside: set[int] = set()
-        order = scores.argsort(descending=True, stable=True)
-        for row, i in zip(order.tolist(), middles[order].tolist(), strict=True):
-            if len(asked) == count:
-                break
-            if i in beside or not asked.keys().isdisjoint(neighbors[row]):
-                left_out.append(i)
-            else:
-                asked[i] = None
-                beside.update(neighbors[row])
-        chosen = dict.fromkeys([*asked, *left_out, *uncertain.tolist()])  # the last: more wanted than were compared
-        return torch.tensor(list(chosen)[:count], dtype=torch.int64)
+        return _spread(scores, middles, around, uncertain)[:count]
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
         """Between which classes the neighbourhood wavers."""
@@ -307,6 +182,29 @@ class DensityStrategy(NamedStrategy):
         return sentences
 
 
+def _spread(scores: Tensor, middles: Tensor, around: Tensor, uncertain: Tensor) -> Tensor:
+    """All open images: those of highest score of which none is a neighbour of another, their neighbours, the rest.
+
+    Args:
+        scores: Of the images that were compared, (M,).
+        middles: Their positions, (M,).
+        around: Their neighbours, (M, k).
+        uncertain: Positions of all open images, the most uncertain first.
+    """
+    neighbors: list[list[int]] = around.tolist()
+    asked: dict[int, None] = {}
+    left_out: list[int] = []
+    beside: set[int] = set()
+    order = scores.argsort(descending=True, stable=True)
+    for row, i in zip(order.tolist(), middles[order].tolist(), strict=True):
+        if i in beside or not asked.keys().isdisjoint(neighbors[row]):
+            left_out.append(i)
+        else:
+            asked[i] = None
+            beside.update(neighbors[row])
+    return torch.tensor(list(dict.fromkeys([*asked, *left_out, *uncertain.tolist()])), dtype=torch.int64)
+
+
 def _mean_predictions(pool: Pool, members: Tensor) -> Tensor:
     """Mean probabilities of neighbourhoods, positions (M, k) to (M, K)."""
     first, *others = members.unbind(dim=1)
@@ -314,6 +212,130 @@ def _mean_predictions(pool: Pool, members: Tensor) -> Tensor:
     for column in others:  # (M, k, K) at once would be large
         total += pool.probabilities[column]
     return total / members.shape[1]
+
+
+class DegreeStrategy(NamedStrategy):
+    """Images that many uncertain ones have among their nearest, each covering images that no other has covered.
+
+    In the graph with an edge j -> i where i is j itself or one of its k nearest images, the degree is
+
+        d(i) = sum over the edges j -> i of H(p_j)
+
+    The image of highest degree is asked first; it and the images with an edge to it are removed, and so are their
+    edges, which lowers the degrees of the others. Where all are removed, the most uncertain of those left out follow.
+    Paper: He, "Active semi-supervised domain adaptation via non-maximal degree node suppression", 2024, whose degree
+    has no weights.
+    """
+
+    def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
+        uncertain = pool.most_uncertain()
+        middles = uncertain[:MOST_IMAGES].sort().values
+        around = nearest(pool.features, middles, NEIGHBORS)
+        row_of = torch.full((len(pool),), -1)
+        row_of[middles] = torch.arange(len(middles))
+        to = torch.cat([torch.arange(len(middles)).unsqueeze(1), row_of[around]], dim=1)  # -1: not to be asked about
+        voters = torch.arange(len(middles)).unsqueeze(1).expand_as(to)[to >= 0]
+        candidates = to[to >= 0]
+        weights = pool.uncertainty[middles].double() + _LEAST_WEIGHT
+        degrees = torch.zeros(len(middles), dtype=torch.float64).index_add_(0, candidates, weights[voters])
+        heard: list[list[int]] = [[] for _ in range(len(middles))]
+        for voter, candidate in zip(voters.tolist(), candidates.tolist(), strict=True):
+            heard[candidate].append(voter)
+        left = torch.ones(len(middles), dtype=torch.bool)
+        chosen: list[int] = []
+        while len(chosen) < count and bool(left.any()):
+            best = int(torch.where(left, degrees, -1.0).argmax())
+            chosen.append(int(middles[best]))
+            covered = torch.tensor([voter for voter in heard[best] if left[voter]])
+            left[covered] = False
+            edges = to[covered]
+            lost = weights[covered].unsqueeze(1).expand_as(edges)[edges >= 0]
+            degrees.index_add_(0, edges[edges >= 0], -lost)
+        return torch.tensor(list(dict.fromkeys([*chosen, *uncertain.tolist()]))[:count], dtype=torch.int64)
+
+    def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
+        return _explain_likeliest(pool, asked, classes, "Many doubtful images have it among their nearest: {}.")
+
+
+class BadgeStrategy(NamedStrategy):
+    """Images whose labels would move the last layer most, and each in another direction.
+
+    With x the features at length 1 and e_y the unit vector of the most probable class, the gradient of the
+    cross-entropy of an image under its own prediction, with respect to a linear last layer, is the outer product
+
+        g_i = (p_i - e_y(i)) x_i^T
+
+    The longest is asked first; then each is drawn with probability in proportion to its squared distance from the
+    nearest asked one (k-means++). Paper: Ash et al., "Deep batch active learning by diverse, uncertain gradient lower
+    bounds", 2020.
+    """
+
+    def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
+        """The seed decides the draws."""
+        order = pool.most_uncertain()
+        points = order[: max(MOST_IMAGES, count)].sort().values
+        rows, p = main_directions(pool.features)[points].double(), pool.probabilities[points].double()
+        errors = p - F.one_hot(p.argmax(dim=1), p.shape[1])
+        squares = errors.square().sum(dim=1)
+        rng = generator(seed, 23)
+        chosen = [int(squares.argmax())] if min(count, len(points)) else []
+        distances = torch.full_like(squares, torch.inf)
+        while chosen:
+            i = chosen[-1]
+            products = (errors @ errors[i]) * (rows @ rows[i])  # <g_j, g_i>
+            distances = torch.minimum(distances, squares + squares[i] - 2 * products).clamp(min=0)
+            distances[i] = 0
+            if len(chosen) == min(count, len(points)) or not bool((distances > 0).any()):
+                break
+            draw = torch.rand((), generator=rng, dtype=torch.float64) * distances.sum()
+            drawn = int(torch.searchsorted(distances.cumsum(dim=0), draw).clamp(max=len(points) - 1))
+            chosen.append(drawn if distances[drawn] > 0 else int(distances.argmax()))
+        asked = dict.fromkeys([*points[chosen].tolist(), *order.tolist()])  # the last: where all others are equal
+        return torch.tensor(list(asked)[:count], dtype=torch.int64)
+
+    def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
+        return _explain_likeliest(pool, asked, classes, "Its label would change the model, unlike those above: {}.")
+
+
+class CommitteeStrategy(NamedStrategy):
+    """Images in dense places on which the adapted model and plain training (S+T) disagree.
+
+    With p of the model, q of S+T and H the entropy, the score is the Jensen-Shannon divergence times the mean cosine of
+    the k nearest images N(i):
+
+        (H((p_i + q_i) / 2) - (H(p_i) + H(q_i)) / 2) * mean_{j in N(i)} cos(x_i, x_j)
+
+    Neighbours of one asked are left to the end, as `density` does. Where there is no S+T, q is the mean prediction of
+    the neighbours.
+    """
+
+    def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
+        uncertain = pool.most_uncertain()
+        middles = uncertain[:MOST_IMAGES].sort().values
+        around = nearest(pool.features, middles, NEIGHBORS)
+        p, q = pool.probabilities[middles], _second_opinion(pool, middles, around)
+        disagreement = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
+        unit = F.normalize(pool.features.float(), dim=1)
+        mean = sum((unit[column] for column in around.unbind(dim=1)), torch.zeros(1)) / max(1, around.shape[1])
+        scores = disagreement * (unit[middles] * mean).sum(dim=1)
+        return _spread(scores, middles, around, uncertain)[:count]
+
+    def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
+        q = _second_opinion(pool, asked, nearest(pool.features, asked, NEIGHBORS))
+        other = "the images most like it" if pool.baseline is None else "plain training (S+T)"
+        return [
+            f"The model takes it for {classes[i]}, {other} for {classes[j]}."
+            if i != j
+            else f"The model and {other} take it for {classes[i]}, and are not equally sure."
+            for i, j in zip(pool.probabilities[asked].argmax(dim=1).tolist(), q.argmax(dim=1).tolist(), strict=True)
+        ]
+
+
+def _second_opinion(pool: Pool, rows: Tensor, around: Tensor) -> Tensor:
+    """Probabilities of some images by S+T, or else by their neighbours, (M, K)."""
+    if pool.baseline is not None:
+        return pool.baseline[rows]
+    return _mean_predictions(pool, around) if around.shape[1] else pool.probabilities[rows]
 
 
 class CheckStrategy(NamedStrategy):

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qurate.active.strategies import Pool, QueryStrategy
+from qurate.active.pool import Pool
+from qurate.active.strategies import QueryStrategy
 from qurate.benchmark.cell import Cell, CellResult, Pretrained, device_of, judge, shared_pretraining
 from qurate.benchmark.folder import ASKED_AT, SAMPLE, right_at
 from qurate.benchmark.options import NOBODY
@@ -48,6 +49,7 @@ class QueryState:
         labels: The answers, (n,) int64.
         steps: Training steps so far.
         seconds: So far.
+        baseline: Probabilities of the same samples by the S+T of the first run, (N_u, K); None where it trained none.
     """
 
     split: Split
@@ -59,6 +61,7 @@ class QueryState:
     labels: Tensor
     steps: int
     seconds: float
+    baseline: Tensor | None = None
 
     def fit_of(self, probabilities: Tensor) -> Tensor:
         """How well each sample fits any class by these probabilities: not at all where an answer says so, (N_u,)."""
@@ -134,6 +137,7 @@ def run_base(split: Split, cell: Cell, config: RunConfig, before: Pretrained | N
         labels=nothing,
         steps=config.training.steps + len(done.rounds) * config.selection.round_steps,
         seconds=time.perf_counter() - began,
+        baseline=None if pretrained.baseline is None else pretrained.baseline.exp(),
     )
     return BaseRun(cell.base.name, state, pretrained)
 
@@ -179,7 +183,7 @@ def pool_of(split: Split, state: QueryState) -> Pool:
     closed[state.asked] = True
     trusted[state.left[state.positives.indices]] = state.positives.labels
     features = backbone_output(state.method.network, split.target_unlabeled.inputs)
-    return Pool(features, state.known(), trusted, closed)
+    return Pool(features, state.known(), trusted, closed, state.baseline)
 
 
 def _learn(split: Split, state: QueryState, config: RunConfig, new: Tensor, labels: Tensor, began: float) -> QueryState:
@@ -198,6 +202,7 @@ def _learn(split: Split, state: QueryState, config: RunConfig, new: Tensor, labe
         labels=torch.cat([state.labels, labels]),
         steps=state.steps + short.training.steps + len(done.rounds) * short.selection.round_steps,
         seconds=state.seconds + time.perf_counter() - began,
+        baseline=state.baseline,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
+from tyro.conf import OmitArgPrefixes
 
 from qurate.cli import options
 from qurate.cli.options import check_output, write_output
@@ -18,43 +19,93 @@ from qurate.errors import ConfigError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE
 from qurate.runs.model_json import ABOUT_FILE, file_of, read_about
-from qurate.runs.options import DEFAULT_QUERY_STRATEGY
-from qurate.runtime.commands import learn_from, open_run
-from qurate.runtime.options import between
-from qurate.runtime.paths import is_file
+from qurate.runs.options import COLD_START_STRATEGY, DEFAULT_QUERY_STRATEGY, BackboneOptions
+from qurate.runtime.commands import NextStep, free_name, learn_from, open_run
+from qurate.runtime.options import between, option
+from qurate.runtime.paths import LABELED, UNLABELED, existing, is_file
 from qurate.runtime.progress import PhaseBars, read_progress
 
 if TYPE_CHECKING:
     from qurate.review.runs import OpenRuns
 
 
-QueryStrategyName = Annotated[
-    str, tyro.conf.arg(metavar="NAME", help=f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}.")
-]
+_ASKERS = f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}."
+_DEFAULTS = f"{DEFAULT_QUERY_STRATEGY}, and {COLD_START_STRATEGY} before any run"
+QueryStrategyName = Annotated[str, tyro.conf.arg(metavar="NAME", help=_ASKERS)]
 
 
 def suggest(
-    run: options.RunDir,
     count: options.Count,
     out: options.File,
-    asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
+    model: OmitArgPrefixes[BackboneOptions],
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None,
+    source: options.AnyFolder = None,
+    unlabeled: options.AnyFolder = None,
+    asker: Annotated[str | None, option("NAME", _DEFAULTS, help=_ASKERS)] = None,
     random_share: options.Share = 0.0,
     seed: options.Seed = 0,
     force: options.Flag = False,
 ) -> None:
-    """Say which unlabelled images to label next, and why.
+    """Say which unlabelled images to label next, and why; or which to label first, before any run.
 
     Args:
-        run: Folder of a finished run.
         count: How many images.
         out: CSV table to write: file, label (empty, for you), predicted, probability, runner_up, asker, why.
+        model: The backbone, before any run.
+        run: Folder of a finished run. Without it, --source and --unlabeled say where the images are.
+        source: Labelled source images, before any run: class folders, a list file or a CSV table.
+        unlabeled: Target images, before any run: any folder, a list or a table.
         asker: Which images to ask about; a name of the registry.
         random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
         seed: Decides everything random.
         force: Overwrite FILE if it exists.
     """
+    places = (source, unlabeled)
+    if (run is None) == (None in places) or (run is not None and places != (None, None)):
+        raise ConfigError(
+            "suggest needs RUN, the folder of a finished run; or, before any run, --source and --unlabeled together."
+        )
+    if run is not None and model:
+        raise ConfigError(
+            f"--{next(iter(model)).replace('_', '-')} is for --source and --unlabeled: a run has its own backbone."
+        )
+    asker = asker or (DEFAULT_QUERY_STRATEGY if run is not None else COLD_START_STRATEGY)
     _check_strategy(asker)
     check_output(out, "--out", force=force)
+    if run is not None:
+        _suggest_of_run(run, count, out, asker, random_share, seed)
+        return
+    assert source is not None
+    assert unlabeled is not None
+    existing(source, "--source", LABELED)
+    existing(unlabeled, "--unlabeled", UNLABELED)
+    on_stop(lambda: "Embeddings are kept in the cache. Re-run the command to continue.")
+    load_torch(f"choosing {count} images of {unlabeled} to label first")
+    import qurate
+    from qurate.runtime.tables import to_csv
+
+    with PhaseBars(Console()) as bars:
+        show = functools.partial(bars.show, "embedding")
+        table = qurate.suggest(
+            source, unlabeled, count, asker=asker, random_share=random_share, seed=seed, on_progress=show, **model
+        )
+    if table.empty:
+        raise ConfigError(f"--asker {asker} finds nothing to ask about in {unlabeled}. Choose another --asker.")
+    relative = [file if Path(file).is_absolute() else os.path.relpath(file, out.parent) for file in table["file"]]
+    write_output(out, to_csv(table.assign(file=relative)), "--out")
+    honest = int((table["asker"] == "random").sum())
+    print_line(f"{len(table)} images to label first, {honest} of them drawn at random. Table: {out}")
+    print_line(
+        "Fill in its column label; a row without a label does not count. Each class of the source needs one image: if "
+        "a class has none, add a row with a file and the class."
+    )
+    given = [word for name, value in model.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = ("--source", str(source), "--labeled", str(out), "--unlabeled", str(unlabeled), *given)
+    print_next(NextStep("adapt with these labels", ("adapt", *words, "--out", free_name("run"))))
+
+
+def _suggest_of_run(run: Path, count: int, out: Path, asker: str, random_share: float, seed: int) -> None:
+    """The table of what to label next of a finished run."""
     read_about(run)
     on_stop(lambda: "Nothing was written. Re-run the command to start again.")
     announce_loading(f"choosing {count} images of {run} to label", "pandas", "pandas")

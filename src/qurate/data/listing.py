@@ -23,7 +23,7 @@ class DataWarning(UserWarning):
     """Data that was left out or cut short; the message counts and names it."""
 
 
-HIDDEN, NO_IMAGE, REPEATED = "hidden", "not an image file", "named more than once"
+HIDDEN, NO_IMAGE, REPEATED, UNNAMED = "hidden", "not an image file", "named more than once", "no class is given"
 """Reasons for which a file is skipped that has no fault."""
 
 
@@ -37,7 +37,7 @@ class Skipped:
     @property
     def is_broken(self) -> bool:
         """Whether it is an image that cannot be used."""
-        return self.reason not in (HIDDEN, NO_IMAGE, REPEATED)
+        return self.reason not in (HIDDEN, NO_IMAGE, REPEATED, UNNAMED)
 
 
 @dataclass(frozen=True)

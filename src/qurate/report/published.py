@@ -75,6 +75,28 @@ class LaterWork:
     backbone: str
     shots: int
     mean: float
+    scenarios: int
+
+
+@dataclass(frozen=True)
+class ActiveTable:
+    """What active adaptation reports on a suite: means over all scenarios, in percent.
+
+    Args:
+        source: Where the numbers are from.
+        suite: Data they are about.
+        backbone: Network they were made with.
+        scenarios: How many scenarios a mean is of.
+        percent: Share of the target's images that people labelled; no other is labelled.
+        rows: Means by the name of the method.
+    """
+
+    source: str
+    suite: str
+    backbone: str
+    scenarios: int
+    percent: int
+    rows: dict[str, float]
 
 
 class Published:
@@ -89,6 +111,7 @@ class Published:
         key = _key(suite)
         self.tables = [one for one in published_tables() if _key(one.suite) == key and shots in (one.shots, None)]
         self.later = [one for one in later_work() if _key(one.suite) == key and shots in (one.shots, None)]
+        self.active = [one for one in active_tables() if _key(one.suite) == key]
 
     def accuracy(self, title: str, scenario: str) -> float | None:
         """Percent of a row on a scenario ('webcam:amazon' or 'W to A'); None where nothing is published."""
@@ -146,13 +169,20 @@ def published_tables() -> tuple[PublishedTable, ...]:
 
 @cache
 def later_work() -> tuple[LaterWork, ...]:
-    """Means that later methods report on the same protocol."""
-    later = _data()["later"]
+    """Means that other methods report on the same protocol."""
     return tuple(
-        LaterWork(name, row["paper"], later["suite"], later["backbone"], shots, row[str(shots)])
+        LaterWork(name, row["paper"], later["suite"], later["backbone"], shots, row[str(shots)], later["scenarios"])
+        for later in _data()["later"]
         for name, row in later["rows"].items()
         for shots in (1, 3)
+        if str(shots) in row
     )
+
+
+@cache
+def active_tables() -> tuple[ActiveTable, ...]:
+    """What active adaptation reports."""
+    return tuple(ActiveTable(**table) for table in _data()["active"])
 
 
 def _data() -> dict[str, Any]:

@@ -59,6 +59,7 @@ def query_strategy_notes(facts: Facts, results: pd.DataFrame, measure: str, numb
         *_gaps(results, len(askers)),
         *_legend(results),
         _made_with(facts, results),
+        *(_active(Published(facts.suite)) if measure == "accuracy" else []),
     ]
 
 
@@ -220,5 +221,17 @@ def _published(facts: Facts, sources: list[PublishedTable]) -> list[str]:
 def _later(published: Published) -> list[str]:
     if not published.later:
         return []
+    first = published.later[0]
     works = ", ".join(f"{work.name} {work.mean:.1f}" for work in published.later)
-    return [f"Later work, mean of the 7 scenarios with {published.later[0].backbone}, {TRAINING}: {works}."]
+    return [f"Published elsewhere, mean of the {first.scenarios} scenarios with {first.backbone}, {TRAINING}: {works}."]
+
+
+def _active(published: Published) -> list[str]:
+    """What active adaptation reports on this suite, to stand beside what people were asked here."""
+    return [
+        f"Published active adaptation ({table.source}), mean of the {table.scenarios} scenarios with {table.backbone}, "
+        f"{TRAINING}, {table.percent} % of the target labelled and nothing before: "
+        + ", ".join(f"{name} {mean:.1f}" for name, mean in table.rows.items())
+        + ". Another network and other labels: compare differences, not levels."
+        for table in published.active
+    ]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.active.strategies import nearest
+from qurate.active.pool import nearest
 from qurate.review.session import Session
 
 ALIKE = 6

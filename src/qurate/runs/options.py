@@ -29,6 +29,8 @@ BACKBONE = "timm/tf_efficientnet_lite0.in1k"
 
 DEFAULT_QUERY_STRATEGY = "density"
 """How images to label are chosen. Our choice: the best query strategy on Office-31 (docs/asking.md)."""
+COLD_START_STRATEGY = "clusters"
+"""How the first images to label are chosen, before any run. Our choice (docs/asking.md)."""
 
 
 class ModelInFolder(Protocol):

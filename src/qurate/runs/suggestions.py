@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
-from qurate.active.strategies import NamedStrategy, Pool, QueryStrategy, RandomStrategy
+from qurate.active.pool import Pool
+from qurate.active.strategies import NamedStrategy, QueryStrategy, RandomStrategy
 from qurate.data.class_names import NO_FIT
 from qurate.data.images import OnProgress
 from qurate.data.own_images import StrPath, find_images
@@ -257,7 +258,8 @@ def suggest_first(
 def _make_pool(names: Sequence[str], classes: Sequence[str], seen: Looked, trusted: Mapping[str, str]) -> Pool:
     number = {name: i for i, name in enumerate(classes)}
     labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names], dtype=torch.int64)
-    return Pool(seen.embeddings, seen.probabilities, labels)
+    by_baseline = seen.predicted.baseline
+    return Pool(seen.embeddings, seen.probabilities, labels, None, None if by_baseline is None else by_baseline.exp())
 
 
 def read_run_images(folder: Path) -> RunImages:

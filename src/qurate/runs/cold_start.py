@@ -1,0 +1,126 @@
+"""What to label first, before any run: target images that a linear model of the source is asked about."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Unpack
+
+import pandas as pd
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import functional as F
+
+from qurate.active.pool import Pool
+from qurate.active.strategies import QueryStrategy
+from qurate.data.domains import leave_out
+from qurate.data.images import ImageFiles, OnProgress
+from qurate.data.own_images import paths_of, read_labeled, read_unlabeled
+from qurate.embedding.backbone import choose_device, freeze_backbones
+from qurate.embedding.embed import embed_files
+from qurate.errors import DataError
+from qurate.networks.backbone_names import find_backbone
+from qurate.registry import nearest
+from qurate.runs.options import BACKBONE, COLD_START_STRATEGY, BackboneOptions
+from qurate.runs.suggestions import Inquiry, check_query
+from qurate.runtime.paths import StrPath
+
+_INVERSE_PENALTY = 30.0
+"""C of the linear model, on embeddings of length 1. Our choice."""
+
+
+def suggest(
+    source: StrPath,
+    unlabeled: StrPath,
+    count: int,
+    *,
+    asker: str | QueryStrategy = COLD_START_STRATEGY,
+    random_share: float = 0.0,
+    seed: int = 0,
+    cache: StrPath | None = None,
+    on_progress: OnProgress | None = None,
+    **backbone: Unpack[BackboneOptions],
+) -> pd.DataFrame:
+    """Which target images a person should label first, before any run.
+
+    A linear model of the source takes the place of the model of a run; see `predict_by_source`.
+
+    Args:
+        source: Labelled source images: class folders, a list file or a CSV table.
+        unlabeled: Target images: any folder, a list or a table.
+        count: How many to label.
+        asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or a `QueryStrategy` of your own.
+        random_share: Part of them that is drawn at random instead, between 0 and 1.
+        seed: Decides everything random.
+        cache: Folder of the embedding cache; the user's unless given.
+        on_progress: Called with the number of images that are embedded, and of all.
+        **backbone: `backbone`, `weights`, `image_size` and `pooling`, as of `qurate.adapt`.
+
+    Returns:
+        Columns file, label (empty, for the answer), predicted, probability, runner_up, asker and why; in the order of
+        asking. With answers, written as CSV to the current folder, it is the `labeled` of `qurate.adapt`.
+
+    Raises:
+        ConfigError: If an argument is not allowed.
+        DataError: If the images cannot be used.
+        BackboneError: If the backbone or its weights cannot be obtained.
+
+    Example:
+        >>> table = qurate.suggest("studio", "phone", 90)  # needs images  # doctest: +SKIP
+    """
+    check_query(count, asker, random_share, seed)
+    for name in backbone:
+        if name not in BackboneOptions.__annotations__:
+            known = BackboneOptions.__annotations__
+            raise TypeError(f"suggest() got an unexpected keyword argument {name!r}.{nearest(name, known)}")
+    first, second = read_labeled(source, "source"), read_unlabeled(unlabeled, "unlabeled")
+    if len(first.classes) < 2 or bool((first.labels < 0).any()):
+        raise DataError(
+            f"source must have two classes or more, and a class for every image, got {len(first.classes)} classes and "
+            f"{int((first.labels < 0).sum())} images without. Add classes, or leave those images out."
+        )
+    paths = [*paths_of(first), *paths_of(second)]
+    name, weights, _ = find_backbone(
+        backbone.get("backbone", BACKBONE),
+        backbone.get("weights", "auto"),
+        backbone.get("image_size"),
+        backbone.get("pooling"),
+        look=lambda: (len(paths), choose_device("auto")),
+    )
+    place = None if cache is None else Path(cache)
+    found = embed_files(paths, freeze_backbones(name, weights), cache=place, on_progress=on_progress)
+    first, second = (leave_out(domain, found.unreadable) for domain in (first, second))
+    ours, theirs = (found.of(ImageFiles(paths_of(domain))) for domain in (first, second))
+    pool = Pool(theirs, predict_by_source(ours, first.labels, theirs, len(first.classes)))
+    inquiry = Inquiry(tuple(map(str, paths_of(second))), first.classes, pool, found.unreadable)
+    return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed))
+
+
+def predict_by_source(source: Tensor, labels: Tensor, target: Tensor, n_classes: int) -> Tensor:
+    """Probabilities of the target by logistic regression on the source.
+
+    Embeddings have length 1, and each domain its mean subtracted, which removes what all images of a domain share.
+
+    Args:
+        source: Embeddings, (N, d).
+        labels: Of them, (N,) int64.
+        target: Embeddings, (M, d).
+        n_classes: K; a class without an image in the source has probability 0.
+
+    Returns:
+        (M, K).
+    """
+    train, test = (_center(embeddings).double().numpy() for embeddings in (source, target))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough model will do
+        model = LogisticRegression(C=_INVERSE_PENALTY).fit(train, labels.numpy())
+    probabilities = torch.zeros(len(target), n_classes)
+    probabilities[:, model.classes_] = torch.from_numpy(model.predict_proba(test)).float()
+    return probabilities
+
+
+def _center(embeddings: Tensor) -> Tensor:
+    unit = F.normalize(embeddings.float(), dim=1)
+    return F.normalize(unit - unit.mean(dim=0), dim=1)
