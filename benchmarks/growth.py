@@ -174,7 +174,7 @@ def measure_tables(rows: int, width: int) -> Tables:
     record = predict_record(record, predicted, None, model)
     lap("record")
     unlabeled = record.predictions
-    seen = Looked(tuple(map(Path, unlabeled["file"])), split.target_unlabeled.inputs, predicted, {})
+    seen = Looked(tuple(map(Path, unlabeled["file"])), before(split.target_unlabeled.inputs), predicted, {})
     record = replace(record, suggested=suggest_first(record.classes, seen, {}, {}))
     lap("suggestions")
     columns = (unlabeled[name] for name in ("file", "label", "probability", "known"))

@@ -106,4 +106,5 @@ def _nearest_centers(rows: Tensor, centers: Tensor, count: int) -> Tensor:
 
 def _group(labels: Tensor, count: int) -> tuple[Tensor, ...]:
     """Positions of the rows of each cluster."""
-    return labels.argsort(stable=True).split(torch.bincount(labels, minlength=count).tolist())
+    groups: tuple[Tensor, ...] = labels.argsort(stable=True).split(torch.bincount(labels, minlength=count).tolist())
+    return groups

@@ -78,9 +78,8 @@ def test_a_device_without_room_for_one_image_is_an_error_that_says_so() -> None:
 
 def test_other_errors_of_the_network_are_not_taken_for_want_of_memory() -> None:
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        _encoder(_Means(), size=4).encode(
-            _decoded(1), DecodedBatch([None], torch.ones(1, 5, 4, 3, dtype=torch.uint8), {})
-        )  # type: ignore[list-item]
+        wider = DecodedBatch(_decoded(1).files, torch.ones(1, 5, 4, 3, dtype=torch.uint8), {})
+        _encoder(_Means(), size=4).encode(_decoded(1), wider)
 
 
 def test_what_does_not_fit_into_a_short_number_is_computed_in_float32() -> None:
