@@ -77,8 +77,8 @@ def test_a_device_without_room_for_one_image_is_an_error_that_says_so() -> None:
 
 
 def test_other_errors_of_the_network_are_not_taken_for_want_of_memory() -> None:
+    wider = DecodedBatch(_decoded(1).files, torch.ones(1, 5, 4, 3, dtype=torch.uint8), {})
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        wider = DecodedBatch(_decoded(1).files, torch.ones(1, 5, 4, 3, dtype=torch.uint8), {})
         _encoder(_Means(), size=4).encode(_decoded(1), wider)
 
 
