@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +78,9 @@ def test_a_device_without_room_for_one_image_is_an_error_that_says_so() -> None:
 
 
 def test_other_errors_of_the_network_are_not_taken_for_want_of_memory() -> None:
-    wider = DecodedBatch(_decoded(1).files, torch.ones(1, 5, 4, 3, dtype=torch.uint8), {})
+    higher = replace(_decoded(1), pixels=torch.ones(1, 5, 4, 3, dtype=torch.uint8))
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        _encoder(_Means(), size=4).encode(_decoded(1), wider)
+        _encoder(_Means(), size=4).encode(_decoded(1), higher)
 
 
 def test_what_does_not_fit_into_a_short_number_is_computed_in_float32() -> None:
