@@ -7,9 +7,10 @@ from torch import nn
 
 from qurate.data.images import Transform
 from qurate.embedding import backbone as precision
-from qurate.embedding.backbone import FrozenBackbone, choose_precision, freeze_module, has_attention
+from qurate.embedding.backbone import FrozenBackbone, choose_precision, digest_weights, freeze_module, has_attention
 from qurate.errors import ConfigError
 from qurate.networks.backbones import build_backbone
+from qurate.runtime.tensors import tensor_digest
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +67,14 @@ def test_the_backbone_of_a_model_that_was_just_trained_embeds_in_evaluation_mode
     trained = build_backbone("timm/test_efficientnet", "none", None).module.train()
     module = freeze_module("timm/test_efficientnet", trained, 256, (Transform(32, 32),)).module
     assert not any(layer.training for layer in module.modules())
+
+
+def test_weights_that_change_in_any_way_have_another_digest() -> None:
+    module = torch.nn.Linear(3, 2)
+    first = digest_weights(module)
+    assert digest_weights(module) == first == tensor_digest(module.state_dict())
+    module.weight.data.numpy()[1, 2] += 1e-3  # torch does not count this as a change
+    assert digest_weights(module) != first
+    assert digest_weights(module) == tensor_digest(module.state_dict())
+    other = torch.nn.Linear(3, 2)
+    assert digest_weights(other) == tensor_digest(other.state_dict()) != digest_weights(module)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -69,11 +71,9 @@ class FrozenBackbone:
     @cached_property
     def identity(self) -> str:
         """Backbone, weights and transform, as JSON."""
-        counts = "num_batches_tracked"  # of training steps; no output depends on it
-        weights = {name: values for name, values in self.module.state_dict().items() if not name.endswith(counts)}
         return _to_json(
             backbone=self.name,
-            weights=tensor_digest(weights),
+            weights=digest_weights(self.module),
             transform=self.transform.to_dict(),
             width=self.width,
         )
@@ -121,6 +121,25 @@ class FrozenBackbones:
     def identity(self) -> str:
         """The identities of all of them, as JSON."""
         return _to_json(joined="unit length", members=[json.loads(member.identity) for member in self.members])
+
+
+_digests: WeakKeyDictionary[nn.Module, tuple[int, str]] = WeakKeyDictionary()
+"""By module: a checksum of its weights, and the digest that belongs to it."""
+
+
+def digest_weights(module: nn.Module) -> str:
+    """SHA-256 of the weights of a module; computed again only where a checksum, which is faster, has changed."""
+    counts = "num_batches_tracked"  # of training steps; no output depends on it
+    weights = {name: values for name, values in module.state_dict().items() if not name.endswith(counts)}
+    checksum = 0
+    for values in weights.values():
+        flat = values.cpu().contiguous().view(-1).view(torch.uint8)
+        checksum = zlib.crc32(flat.numpy(), checksum)  # type: ignore[arg-type]  # an array is a buffer
+    before, digest = _digests.get(module, (None, ""))
+    if checksum != before:
+        digest = tensor_digest(weights)
+        _digests[module] = checksum, digest
+    return digest
 
 
 def _to_json(**about: object) -> str:
