@@ -38,7 +38,7 @@ def suggest(
     count: options.Count,
     out: options.File,
     model: OmitArgPrefixes[BackboneOptions],
-    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None,
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
     source: options.AnyFolder = None,
     unlabeled: options.AnyFolder = None,
     asker: Annotated[str | None, option("NAME", _DEFAULTS, help=_ASKERS)] = None,
