@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 long_tail asking backbones test golden faults fuzz check docs docs-tables docs-picture format clean
+.PHONY: install browser demo office31 long_tail asking backbones methods test golden faults fuzz check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -90,6 +90,19 @@ backbones: install
 	    --methods S+T,tml,tml+balanced,tml+dqn,tml+adaptive --selectors none --seeds $(BACKBONE_SEEDS) --out backbones/$$name || exit 1; \
 	done
 	$(BIN)/python benchmarks/backbones.py $(addprefix backbones/,$(BACKBONES)) --data $(DATA)/office31 --weights $(WEIGHTS) $(BACKBONES_PAGE)
+
+# All methods, without a selector and with the default, and what people do with scikit-learn, on both development sets with one and three
+# labels per class: some hours on 2 cores. Finished cells are kept in methods/, so it can be stopped, or begun with SEEDS=0 SHOTS=3.
+SHOTS ?= 1,3
+METHOD_ROWS ?= all,fitted,S+T+sla,mme+sla,tml+sla
+methods: install
+	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --scenarios webcam:amazon --backbone $(LITE)0 --weights $(WEIGHTS) \
+	  --methods "$(METHOD_ROWS)" --selectors none,adaptive --shots $(SHOTS) --seeds $(SEEDS) --out methods/office31
+	$(BIN)/qurate benchmark --suite office_home --data $(DATA)/office_home --scenarios Clipart:Art --backbone $(LITE)0+$(LITE)2 --weights $(WEIGHTS) \
+	  --methods "$(METHOD_ROWS)" --selectors none,adaptive --shots $(SHOTS) --seeds $(SEEDS) --out methods/office_home
+	for suite in office31 office_home; do \
+	  $(BIN)/qurate report methods/$$suite --reference "TML + adaptive" --out methods/$$suite/tables || exit 1; \
+	done
 
 # The report is tested in a real browser; without one those tests are skipped.
 browser:

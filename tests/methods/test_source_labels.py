@@ -11,7 +11,7 @@ from tests.methods.problem import Recorder, accuracy, make, make_batch, mislabel
 
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SourceLabelConfig, TrainingConfig, fingerprint_fields
 from qurate.data.batches import TrainingData
-from qurate.methods import METHODS
+from qurate.registry import TRAINED
 from qurate.methods.source_labels import class_means, prototype_probabilities
 from qurate.presets import baseline_of, is_baseline, make_config
 from qurate.runtime.randomness import seeded
@@ -57,7 +57,7 @@ def test_labels_are_mixed_by_the_weight_once_there_are_prototypes() -> None:
         assert row.tolist() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_method_learns_from_adapted_labels_and_a_weight_of_zero_changes_nothing(name: str) -> None:
     batch, gradients = make_batch(), []
     for chosen in (None, SourceLabelConfig(weight=0.0), WEIGHTS):

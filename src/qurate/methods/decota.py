@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize, trust
+from qurate.networks.heads import cosines
 from qurate.runtime.validation import Below1, Rate, Share, Weight
 
 
@@ -68,7 +69,9 @@ class CoTraining(Method):
     def logits(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """What the first half says, which learns from D_t, and the second, which learns from D_s: (N, K) each."""
         classifier, half = self.network.classifier, features.shape[1] // 2
-        of_target, of_source = (classifier.cosines(features, part) for part in (slice(half), slice(half, None)))
+        weight = classifier.weight
+        of_target = cosines(features[:, :half], weight[:, :half])
+        of_source = cosines(features[:, half:], weight[:, half:])
         return classifier.scale * of_target, classifier.scale * of_source
 
     def mixture_loss(

@@ -19,7 +19,14 @@ from qurate.networks.backbones import ConcatenatedBackbones, build_backbone, set
 from qurate.runtime.compute import at_least_float32, without_autocast
 from qurate.runtime.randomness import seeded
 
-_ALL = slice(None)
+
+def cosines(features: Tensor, weight: Tensor) -> Tensor:
+    """Cosine of each feature to each class weight: (N, d), (K, d) to (N, K).
+
+    In float32 or better whatever the precision of training: a margin of 0.5 at scale 30 does not survive bfloat16.
+    """
+    with without_autocast(features.device):
+        return F.linear(F.normalize(at_least_float32(features), dim=1), F.normalize(weight, dim=1))
 
 
 class CosineClassifier(nn.Module):
@@ -41,18 +48,9 @@ class CosineClassifier(nn.Module):
         nn.init.xavier_normal_(self.weight)
         self.scale = scale
 
-    def cosines(self, features: Tensor, part: slice = _ALL) -> Tensor:
-        """Cosine of each feature to each class weight: (N, d) to (N, K).
-
-        In float32 or better whatever the precision of training: a margin of 0.5 at scale 30 does not survive bfloat16.
-
-        Args:
-            features: F(x), (N, d).
-            part: Of the d features, which to compare; all unless given.
-        """
-        with without_autocast(features.device):
-            directions = F.normalize(self.weight[:, part], dim=1)
-            return F.linear(F.normalize(at_least_float32(features[:, part]), dim=1), directions)
+    def cosines(self, features: Tensor) -> Tensor:
+        """Cosine of each feature to each class weight, (N, d) to (N, K); see `cosines`."""
+        return cosines(features, self.weight)
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, (N, d) to (N, K)."""
