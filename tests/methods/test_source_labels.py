@@ -11,9 +11,9 @@ from tests.methods.problem import Recorder, accuracy, make, make_batch, mislabel
 
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SourceLabelConfig, TrainingConfig, fingerprint_fields
 from qurate.data.batches import TrainingData
-from qurate.registry import TRAINED
 from qurate.methods.source_labels import class_means, prototype_probabilities
 from qurate.presets import baseline_of, is_baseline, make_config
+from qurate.registry import TRAINED
 from qurate.runtime.randomness import seeded
 from qurate.selection.algorithm import fit
 from qurate.training import start
