@@ -46,13 +46,12 @@ TIMES = ("seconds", "commit", "waited", "date", "time", "version")
 
 
 def machine() -> dict[str, str]:
-    """What last digits depend on: two processors with the same instructions may add in another order."""
-    found = {"torch": torch.__version__.partition("+")[0], "cpu": torch.backends.cpu.get_cpu_capability()}
+    """What last digits depend on: processors of two makers add in another order."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text(encoding="utf-8").splitlines() if about.is_file() else []
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    named = {name.strip(): value.strip() for name, value in fields.items()}
-    return found | {name: named.get(name, "unknown") for name in ("vendor_id", "cpu family", "model")}
+    vendor = next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "unknown")
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__.partition("+")[0], "cpu": capability, "vendor": vendor}
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
