@@ -1,8 +1,9 @@
 """A small part of the recording, in every run of the tests.
 
-On the machine of the recording (`machine.json`: release of torch, maker of the processor and its instructions) every digit is expected: digests
-of the weights and positives, accuracies to the last digit. Elsewhere rounding differs and grows over the steps, so only
-accuracies are compared, within 8 points for these runs of 40 steps, and the names of cells, which do not depend on it.
+On the machine of the recording (`machine.json`: release of torch, maker and instructions of the processor) every digit
+is expected: digests of the weights and positives, accuracies to the last digit. Elsewhere rounding differs and grows
+over the steps, so only accuracies are compared, within 8 points for these runs of 40 steps, and the names of cells,
+which do not depend on it.
 """
 
 from __future__ import annotations
