@@ -134,7 +134,7 @@ def digest_weights(module: nn.Module) -> str:
     checksum = 0
     for values in weights.values():
         flat = values.cpu().contiguous().view(-1).view(torch.uint8)
-        checksum = zlib.crc32(flat.numpy(), checksum)  # type: ignore[arg-type]  # an array is a buffer
+        checksum = zlib.crc32(flat.numpy(), checksum)
     before, digest = _digests.get(module, (None, ""))
     if checksum != before:
         digest = tensor_digest(weights)
