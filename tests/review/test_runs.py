@@ -268,8 +268,8 @@ def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_pa
     found = get(runs)[1]
     assert (found["state"], found["usable"]) == ("stopped", True)
     assert "the comparison is not" in found["standing"]
-    images = [*(f"--{name}={place}" for name, place in places.items()), "--missing=error"]
-    words = [f"--from={before}", *images, f"--out={run}", "--resume"]
+    images = ["--source", places["source"], *(f"--{name}={places[name]}" for name in ("labeled", "unlabeled"))]
+    words = [f"--from={before}", *images, "--missing=error", f"--out={run}", "--resume"]
     assert found["standing"].endswith(f"qurate adapt {' '.join(words)}")
     assert get(runs, "resume", {}) == (200, {"run": 0})
     assert runs._runs[0].process.words == tuple(words)
