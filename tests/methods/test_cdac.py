@@ -94,4 +94,4 @@ def test_the_classifier_is_against_the_clusters_and_the_features_are_for_them() 
 def test_it_solves_what_source_target_does_not() -> None:
     split = moved(0.6, 0.25)
     assert accuracy(split, MethodConfig.of("source_target")) < 0.88
-    assert accuracy(split, MethodConfig.of("cdac")) > 0.95
+    assert accuracy(split, MethodConfig.of("cdac")) > 0.9
