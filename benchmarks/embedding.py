@@ -4,8 +4,8 @@ The plain loop is what one writes first: PIL, one batch after the other, torch's
 torch's loader, which decodes in a process per core. Each side runs in processes of its own, because settings of the
 memory allocator last as long as a process; the sides take turns, forwards and backwards, so that whatever else the
 machine is doing meets all of them. Loading libraries and converting the network, once per backbone, are not counted;
-compiling it, hashing files and writing the cache are. With --network images are random tensors in memory, and nothing
-is counted but the forward passes.
+compiling it, hashing files and writing the cache are. With --network 32 decoded images are in memory, and nothing is
+counted but the forward passes.
 
     python benchmarks/embedding.py --backbone lite0 --images 600
     python benchmarks/embedding.py --backbone lite2 --images 300 --network
@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import safetensors.torch
 import timm
 import torch
@@ -112,13 +113,13 @@ def embed_cached(files: ImageFiles, name: str, weights: str, cache: str) -> Tens
 
 
 def pass_network(side: str, count: int, name: str, weights: str) -> Callable[[], Tensor]:
-    """What passes `count` random images through the network alone, as the side does."""
+    """What passes 32 images in memory through the network alone, `count` in all, as the side does."""
     from qurate.embedding.forward import core_workers
     from qurate.embedding.openvino import choose_engine, compile_backbone  # not in every checkout
 
     frozen = freeze_backbone(name, weights)
-    shape, generator = (32, frozen.transform.crop, frozen.transform.crop, 3), torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    crops = [frozen.transform.center(frozen.transform.read(path)) for path in choose_images(32).paths]
+    pixels = torch.from_numpy(np.stack(crops))
     if side in ("plain", "loader"):
         images = frozen.transform.normalize(pixels).contiguous()
         starts = range(0, count, PLAIN_BATCH)
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument(
         "--sides", default="torch,float32,bfloat16,plain", help=f"the first is the base: {', '.join(SIDES)}"
     )
-    parser.add_argument("--network", action="store_true", help="the network alone, on random images in memory")
+    parser.add_argument("--network", action="store_true", help="the network alone, on images in memory")
     parser.add_argument("--before", type=Path, help="src of another checkout, for the side 'before'")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--weights", help=argparse.SUPPRESS)

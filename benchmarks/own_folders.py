@@ -9,6 +9,11 @@ reaches on real images what the benchmark measures on embeddings, and how long i
     git worktree add ../before 329b735
     python benchmarks/own_folders.py --out /tmp/own --before ../before/src --rounds 2
 
+    python benchmarks/own_folders.py --out /tmp/own --unlabeled 50000
+
+With --unlabeled there are so many unlabelled files: copies of those images, each with bytes of its own behind the
+picture, so that every one is decoded and embedded. The hidden labels are those of the images themselves.
+
 With --before the sources of another checkout run the same command in turns with these, forwards and backwards, each
 from an empty cache, or with --cached from one that it has filled before; the ratio is the median over the rounds.
 """
@@ -16,7 +21,9 @@ from an empty cache, or with --cached from one that it has filled before; the ra
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -65,6 +72,18 @@ def make_folders(root: Path) -> None:
                 place.symlink_to(image)
 
 
+def make_copies(folder: Path, count: int) -> None:
+    """So many files in place of the links in a folder, no two with the same content."""
+    images = sorted(folder.iterdir())
+    content = {image: image.read_bytes() for image in images}
+    for number, image in enumerate(itertools.islice(itertools.cycle(images), count)):
+        copy = folder / f"{number // 1000:03}" / f"{number:06}-{image.name}"
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(content[image] + number.to_bytes(8, "big"))
+    for image in images:
+        image.unlink()
+
+
 def adapt(root: Path, run: Path, cache: Path, *arguments: str, sources: Path | None = None) -> tuple[float, float]:
     """Run the command, of other sources if given, and return its seconds: by the clock, and of processor time."""
     command = [sys.executable, "-m", "qurate", "adapt", "--out", str(run), "--force"]
@@ -107,20 +126,25 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="the folder src of another checkout, to run in turns with this one")
     parser.add_argument("--rounds", type=int, default=2, help="of both checkouts")
     parser.add_argument("--cached", action="store_true", help="with embeddings at hand")
+    parser.add_argument("--unlabeled", type=int, default=0, help="unlabelled files, in place of the 2,724 images")
     arguments = parser.parse_args()
     if not (DATA / "office31").is_dir() or not WEIGHTS.is_file():
         sys.exit(f"This benchmark needs {DATA / 'office31'} (or QURATE_DATA) and {WEIGHTS}.")
     root: Path = arguments.out
     empty_folder(root)
     make_folders(root)
+    if arguments.unlabeled:
+        make_copies(root / "unlabeled", arguments.unlabeled)
     seed = ("--seed", arguments.seed)
     if arguments.before is not None:
         compare_sources(root, arguments.before, arguments.rounds, *seed, cached=arguments.cached)
         return
     seconds, busy = adapt(root, root / "run", root / "cache", *seed)
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     plain = ("--method", "source_target", "--selector", "none", "--no-compare")
     adapt(root, root / "plain", root / "cache", *plain, *seed)
     print(f"adapt, embedding and comparison included: {seconds:.0f} s on {os.cpu_count()} cores, {busy:.0f} s busy")
+    print(f"its largest process took {memory:.1f} GB at most (load average {os.getloadavg()[0]:.1f})")
     for name in ("run", "plain"):
         found = qurate.load(root / name).evaluate(root / "hidden")
         print(f"{name}: accuracy on hidden labels {found.accuracy:.2%}, balanced {found.balanced_accuracy:.2%}")
