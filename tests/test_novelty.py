@@ -477,12 +477,15 @@ def test_embeddings_of_half_precision_are_scored_as_in_single(monkeypatch: pytes
     rows = means[labels] + 0.3 * torch.randn(90, 16, generator=rng(1))
     source, labeled = Labeled(rows[:30], labels[:30]), Labeled(rows[30:45], labels[30:45])
     cosines = torch.rand(45, generator=rng(2))
-    whole = ScoreFitter(source, labeled, rows[45:])
+    none = torch.randn(4, 16, generator=rng(4))
+    whole = ScoreFitter(source, labeled, rows[45:], none)
     monkeypatch.setattr("qurate.novelty._RIDGE_SLICE", 7)
     images, seen = torch.tensor([0, 4]), torch.rand(47, generator=rng(3))
     for unlabeled, near in ((rows[45:], 1e-4), (rows[45:].half(), 0.1)):
-        parts = ScoreFitter(source, labeled, unlabeled)
+        known = Labeled(rows[30:45].to(unlabeled.dtype), labels[30:45])
+        parts = ScoreFitter(source, known, unlabeled, none.to(unlabeled.dtype))
         assert parts._rows.dtype == unlabeled.dtype
         torch.testing.assert_close(parts.fit(cosines)[2], whole.fit(cosines)[2], rtol=0, atol=near)
-        expected, found = whole.score_fold(images, seen).scores, parts.score_fold(images, seen).scores
+        folds = [each.score_fold(images, seen) for each in (whole, parts)]
+        expected, found = whole.with_answers(folds[0]), parts.with_answers(folds[1])
         torch.testing.assert_close(found, expected, rtol=0, atol=near)

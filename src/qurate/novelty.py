@@ -81,7 +81,7 @@ def class_means(parts: Sequence[tuple[Tensor, Tensor]], n_classes: int) -> Tenso
 
 def nearest_cosine(rows: Tensor, others: Tensor) -> Tensor:
     """The cosine of each row to the nearest of the others, (N,); all of unit length."""
-    return torch.cat([(part.float() @ others.T).amax(dim=1) for part in rows.split(_SLICE)])
+    return torch.cat([(part.float() @ others.float().T).amax(dim=1) for part in rows.split(_SLICE)])
 
 
 def smooth(scores: Tensor, neighbors: Tensor, weight: float) -> Tensor:
@@ -303,7 +303,7 @@ class ScoreFitter:
         parts = unlabeled.split(_RIDGE_SLICE)
         self.center = torch.stack([unit(part).sum(dim=0) for part in parts]).sum(dim=0) / len(unlabeled)
         self._source, self._source_labels = unit(plain - plain.mean(dim=0)), source.labels
-        self._target, self._target_labels = self._centered(labeled.inputs), labeled.labels
+        self._target, self._target_labels = self._centered(labeled.inputs.float()), labeled.labels
         self._rows = self._centered(unlabeled)
         self._none = None if none is None or not len(none) else self._centered(none)
         self._n_classes = int(max(source.labels.max(), labeled.labels.max())) + 1

@@ -105,7 +105,6 @@ class Trainer:
             self.method.solve(data)
             return {}
         method, config, device = self.method.train(), self.config, self.fabric.device
-        data = data.to(device)
         rank, processes = (0, 1) if self.group is None else (self.group.rank, self.group.size)
         update = method.update_labeled if labeled_only else method.update
         counts = not (labeled_only and config.schedule == "progress")  # a trial is no progress of the run
@@ -117,6 +116,7 @@ class Trainer:
         ):
             if random is not None:
                 set_random_state(random, device)
+            data = data.to(device)
             batches = stream_batches(
                 data,
                 config,

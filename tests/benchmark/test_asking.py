@@ -89,6 +89,11 @@ def test_every_asker_asks_as_often_as_it_may_and_nothing_twice(split: Split, bas
     assert [row.steps for row in result.rows] == [32, 46, 46 if asker == "none" else 60]  # 16 + 4 x 4; then 6 + 4 x 2
 
 
+def test_a_method_that_is_fitted_takes_no_steps_with_answers_either(split: Split) -> None:
+    (cell,) = tiny_grid(methods=("logistic",), selectors=("none",), ask=8, ask_rounds=2, asker=("margin",)).cells()
+    assert [row.steps for row in run_query_cell(split, cell, cell.config)[0].rows] == [0, 0, 0]
+
+
 def test_the_first_row_is_the_cell_that_does_not_ask(split: Split, base: BaseRun) -> None:
     cell = cell_of("random")
     asked, _ = run_query_cell(split, cell, cell.config, base=base, commit="c")

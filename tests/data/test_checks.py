@@ -237,6 +237,24 @@ def test_images_without_class_are_a_problem(data: Path) -> None:
     assert report.problems[0].startswith("labeled has 6 images without class:")
 
 
+def test_rows_that_nobody_has_labelled_yet_are_left_out_of_the_labelled_part_alone(data: Path) -> None:
+    for part in ("source", "labeled"):
+        files = [p.relative_to(data).as_posix() for p in sorted((data / part).rglob("*.png"))]
+        rows = [f"{file}," if file.endswith(" 2.png") else f"{file},{file.split('/')[1]}" for file in files]
+        (data / f"{part}.csv").write_text("\n".join(["path,label", *rows]))
+    report = check_data(data / "source", data / "labeled.csv", data / "unlabeled")
+    assert report.ok
+    assert report.summary[1].startswith("labeled: 4 images, 2 in each of 2 classes")
+    assert report.warnings[0].startswith("labeled has 2 files to be left out: ")
+    assert "cat 2.png: no class is given" in report.warnings[0]
+    parts = read_parts(data / "source", data / "labeled.csv", data / "unlabeled")
+    assert len(parts.split.target_labeled) == 4
+    report = check_data(data / "source.csv", data / "labeled", data / "unlabeled")
+    assert report.problems[0].startswith("source has 2 images without class:")
+    with pytest.raises(DataError, match="must be labelled, but 2 of 8 are not"):
+        read_parts(data / "source.csv", data / "labeled", data / "unlabeled")
+
+
 def test_office31(office31: Path) -> None:
     webcam, dslr = (list_class_folders(office31 / name / "images") for name in ("webcam", "dslr"))
     report = check_data(webcam, _keep(webcam, slice(0, None, 5)), _keep(dslr, slice(40)))

@@ -92,7 +92,9 @@ def _reference(source: Labeled, domains: Tensor, target: Labeled, n_classes: int
     return [weight / sum(weights) for weight in weights]
 
 
-def test_learned_weights_are_those_of_plain_loops() -> None:
+@pytest.mark.parametrize("rows_at_a_time", [7, 2**14])
+def test_learned_weights_are_those_of_plain_loops(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qurate.data.sources._SLICE", rows_at_a_time)
     source, domains = _joined(_clusters(0.4, 1), _clusters(0.8, 2), _clusters(0.2, 3))
     missing = (domains == 2) & (source.labels == 0)  # the last lacks a class
     source, domains = Labeled(source.inputs[~missing], source.labels[~missing]), domains[~missing]  # type: ignore[index]

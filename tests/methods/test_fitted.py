@@ -182,6 +182,13 @@ def test_images_in_memory_are_taken_pixel_by_pixel_and_others_are_refused() -> N
         predict_probabilities(method, torch.zeros(2, 7))
 
 
+def test_weights_of_sources_are_refused() -> None:
+    split = blobs()
+    weighed = dataclasses.replace(split.source, weights=torch.arange(1.0, 41.0))
+    with pytest.raises(ConfigError, match=r"method 'logistic' draws no batches, so sources cannot have weights"):
+        fit(dataclasses.replace(split, source=weighed), config("logistic"))
+
+
 def test_one_that_was_not_fitted_says_so() -> None:
     network = build_network(NetworkConfig(features=8), n_classes=3, input_width=4, seed=0)
     method = build_method(config("knn").method, network, seed=0)

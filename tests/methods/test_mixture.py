@@ -192,6 +192,24 @@ def test_a_class_without_any_row_stays_finite() -> None:
     assert np.isfinite(mixture().fit(fewer).predict_proba(rows.unlabeled)).all()
 
 
+def test_where_no_labelled_row_counts_it_begins_with_the_prediction() -> None:
+    rows = some_rows()
+    found = mixture(source_weight=0.0, target_weight=0.0, laplacian_weight=0.0, rounds=1, assignment_steps=1).fit(rows)
+    problem = posed(source_weight=0.0, target_weight=0.0, laplacian_weight=0.0)
+    assigned = np.exp(problem.log_prior)
+    likelihood = log_likelihood(problem.rows, *update_gaussians(problem, assigned))
+    expected = update_assignments(problem, assigned, likelihood)
+    np.testing.assert_allclose(found.predict_proba(rows.unlabeled), expected, rtol=1e-4)
+
+
+def test_a_row_of_zeros_is_nobodys_nearest() -> None:
+    rows = some_rows().unlabeled
+    rows[4] = 0
+    found = neighbor_graph(rows, 3).toarray()
+    assert np.isfinite(found).all()
+    assert (found[4] > 0).sum() == 4, "itself and the three that it is compared with"
+
+
 def test_its_numbers_are_checked() -> None:
     assert dataclasses.asdict(MixtureConfig())["name"] == "mixture"
     with pytest.raises(ValueError, match=r"MixtureConfig\.laplacian_weight"):

@@ -49,6 +49,15 @@ def test_backbones_side_by_side_are_found(widths: tuple[int, ...]) -> None:
     assert [found[0].start, found[-1].stop] == [0, sum(widths)]
 
 
+def test_backbones_of_rows_in_half_precision_are_found_too() -> None:
+    rng = torch.Generator().manual_seed(0)
+    rows = join_vectors([torch.rand(20_000, width, generator=rng) for width in (40, 60)])
+    stored = unit(rows.half().float().numpy()).astype(np.float32)
+    assert find_members(stored) == [slice(0, 40), slice(40, 100)]
+    alone = torch.randn(20_000, 100, generator=rng).numpy()
+    assert find_members(unit(alone).astype(np.float32)) == [slice(0, 100)]
+
+
 def test_a_column_of_zeros_at_the_seam_belongs_to_one_of_them() -> None:
     rng = torch.Generator().manual_seed(0)
     first, second = torch.rand(30, 5, generator=rng), torch.rand(30, 6, generator=rng)
@@ -90,6 +99,14 @@ def test_pseudo_labels_are_taken_above_the_threshold_and_source_rows_that_still_
     method.regress = record  # type: ignore[method-assign, assignment]  # to look at what it is given
     method.fit(rows)
     assert len(seen) == 2
+
+
+def test_a_class_of_which_no_row_counts_any_more_stays_in_the_regression() -> None:
+    rows, target = some_rows(), np.array([0, 1, 3, 4])  # class 2 has no labelled target
+    fewer = rows._replace(target=rows.target[target], target_labels=rows.target_labels[target])
+    found = pace(source_threshold=1.0, thresholds=(0.99999,)).fit(fewer).predict_proba(rows.unlabeled)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+    assert (found[:, 2] > 0).all()
 
 
 def test_the_ensemble_is_the_mean_of_its_members() -> None:

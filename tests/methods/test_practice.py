@@ -99,6 +99,14 @@ def test_labels_spread_to_the_fixed_point() -> None:
     np.testing.assert_allclose(found, solved / solved.sum(axis=1, keepdims=True), atol=1e-4)
 
 
+def test_rows_that_no_label_reaches_and_rows_near_them_have_equal_probabilities() -> None:
+    rows = some_rows()
+    far = np.eye(6, dtype=np.float32)[[5] * 20] + np.arange(20, dtype=np.float32)[:, None] * 1e-4
+    classifier = make("label_spreading", neighbors=4).fit(rows._replace(unlabeled=far))
+    for one in (far, far + np.float32(1e-5)):
+        np.testing.assert_allclose(classifier.predict_proba(one), 1 / 3)
+
+
 def test_self_training_without_confident_labels_is_the_regression() -> None:
     rows = some_rows()
     plain = make("logistic").fit(rows).predict_proba(rows.unlabeled)

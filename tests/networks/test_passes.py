@@ -115,13 +115,14 @@ def test_a_backbone_that_cannot_is_named() -> None:
         start(split, replace(run, execution=ExecutionConfig(activation_checkpointing=True)))
 
 
-def test_no_memory_left_says_what_to_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("where", "what"), [(Trainer, "minimize"), (TrainingData, "to")])
+def test_no_memory_left_says_what_to_turn_on(where: type, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     split = blobs()
     trainer = start(split, config())
 
-    def full(self: Trainer, *_: object, **__: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
-    monkeypatch.setattr(Trainer, "minimize", full)
+    monkeypatch.setattr(where, what, full)
     with pytest.raises(TrainingError, match=r"20.00 GiB.*these: `micro_batch=24`.*bf16"):
         trainer.run(TrainingData.of(split), steps=1, seed=0)

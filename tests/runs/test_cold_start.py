@@ -12,6 +12,7 @@ from torch import Tensor
 
 import qurate
 from qurate.active.pool import Pool
+from qurate.data.listing import DataWarning
 from qurate.errors import DataError
 from qurate.runs.cold_start import predict_by_source
 from qurate.runs.result_tables import SUGGESTED
@@ -72,3 +73,12 @@ def test_what_cannot_be_asked_is_refused(place: Path) -> None:
     (place / "one.txt").write_text("".join(f"{file} a\n" for file in sorted(only.iterdir())))
     with pytest.raises(DataError, match="source must have two classes or more"):
         qurate.suggest(place / "one.txt", place / "unlabeled", 2)
+
+
+def test_a_source_of_which_one_class_can_be_read_is_refused(place: Path) -> None:
+    words = {"backbone": BACKBONE, "weights": save_weights(place / "w.safetensors"), "cache": place / "cache"}
+    only = next(one for one in sorted((place / "source").iterdir()) if one.is_dir())
+    (place / "broken.png").write_bytes(b"no image")
+    (place / "two.txt").write_text("".join(f"{file} a\n" for file in sorted(only.iterdir())) + "broken.png b\n")
+    with pytest.warns(DataWarning, match="cannot be read"), pytest.raises(DataError, match="got 1 classes"):
+        qurate.suggest(place / "two.txt", place / "unlabeled", 2, **words)  # type: ignore[arg-type]  # of two types

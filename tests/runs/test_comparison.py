@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.selection.problem import blobs, config
 
 from qurate.config import ExecutionConfig, RunConfig
+from qurate.data.samples import Labeled, Unlabeled, take
 from qurate.report.run_text import outcome
 from qurate.run_results import Gain
 from qurate.runs import comparison as crossfit
@@ -242,6 +243,24 @@ def test_where_no_process_can_be_started_folds_are_trained_here(
 
     monkeypatch.setattr(WorkerProcess, "submit", refuse)
     assert same(cross_fit(Silence(), workers=2), one_by_one)
+
+
+@pytest.mark.parametrize("many", ["source", "target_unlabeled"])
+def test_very_many_embeddings_of_any_part_are_not_copied_to_processes(
+    many: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossfit, "workers_for", lambda run, trainings: 2)
+    few = torch.arange(40)
+    source, unlabeled = SPLIT.source, SPLIT.target_unlabeled
+    small = dataclasses.replace(
+        SPLIT,
+        source=Labeled(take(source.inputs, few), source.labels[few]),
+        target_unlabeled=Unlabeled(take(unlabeled.inputs, few)),
+    )
+    monkeypatch.setattr(crossfit, "MOST_IN_MEMORY", 40)
+    assert len(CrossFit(small, RUN, FOLDS, title="S+T")._shares) == 2
+    large = dataclasses.replace(small, **{many: getattr(SPLIT, many)})
+    assert len(CrossFit(large, RUN, FOLDS, title="S+T")._shares) == 1
 
 
 def test_processes_end_with_what_started_them() -> None:

@@ -77,6 +77,15 @@ def test_a_run_goes_on_with_its_sources_and_weights(place: dict[str, Any], tmp_p
         _adapt({}, tmp_path, previous=run, labels=tmp_path / "answers.csv", source_weights=[1, 1])
 
 
+def test_weights_of_a_run_are_refused_for_another_number_of_sources(place: dict[str, Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _adapt(place, tmp_path, out=run, source_weights=[1, 2])
+    third = tmp_path / "third"
+    paint(third / "blue" / "0.png", (60, 60, 200), seed=7)
+    with pytest.raises(ConfigError, match=r"`source_weights` must be a positive number for each of the 3 sources"):
+        _adapt({**place, "source": [*place["source"], third]}, tmp_path, config=run / CONFIG_FILE)
+
+
 def test_an_interrupted_run_keeps_its_weights(
     place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

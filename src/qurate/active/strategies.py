@@ -315,9 +315,9 @@ class CommitteeStrategy(NamedStrategy):
         around = nearest(pool.features, middles, NEIGHBORS)
         p, q = pool.probabilities[middles], _second_opinion(pool, middles, around)
         disagreement = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
-        unit = F.normalize(pool.features.float(), dim=1)
-        mean = sum((unit[column] for column in around.unbind(dim=1)), torch.zeros(1)) / max(1, around.shape[1])
-        scores = disagreement * (unit[middles] * mean).sum(dim=1)
+        near = (_unit(pool, column) for column in around.unbind(dim=1))  # of very many features a part at a time
+        mean = sum(near, torch.zeros(1)) / max(1, around.shape[1])
+        scores = disagreement * (_unit(pool, middles) * mean).sum(dim=1)
         return _spread(scores, middles, around, uncertain)[:count]
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
@@ -329,6 +329,10 @@ class CommitteeStrategy(NamedStrategy):
             else f"The model and {other} take it for {classes[i]}, and are not equally sure."
             for i, j in zip(pool.probabilities[asked].argmax(dim=1).tolist(), q.argmax(dim=1).tolist(), strict=True)
         ]
+
+
+def _unit(pool: Pool, rows: Tensor) -> Tensor:
+    return F.normalize(pool.features[rows].float(), dim=1)
 
 
 def _second_opinion(pool: Pool, rows: Tensor, around: Tensor) -> Tensor:

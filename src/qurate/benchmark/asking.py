@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qurate.active.pool import Pool
 from qurate.active.strategies import QueryStrategy
-from qurate.benchmark.cell import Cell, CellResult, Pretrained, device_of, judge, shared_pretraining
+from qurate.benchmark.cell import Cell, CellResult, Pretrained, device_of, judge, shared_pretraining, steps_of
 from qurate.benchmark.folder import ASKED_AT, SAMPLE, right_at
 from qurate.benchmark.options import NOBODY
 from qurate.benchmark.results import BenchmarkError, Row
@@ -135,7 +135,7 @@ def run_base(split: Split, cell: Cell, config: RunConfig, before: Pretrained | N
         positives=done.positives,
         asked=nothing,
         labels=nothing,
-        steps=config.training.steps + len(done.rounds) * config.selection.round_steps,
+        steps=steps_of(config, len(done.rounds)),
         seconds=time.perf_counter() - began,
         baseline=None if pretrained.baseline is None else pretrained.baseline.exp(),
     )
@@ -191,7 +191,6 @@ def _learn(split: Split, state: QueryState, config: RunConfig, new: Tensor, labe
     after = answer(state.split, torch.searchsorted(state.left, new), labels.clamp(min=-1))
     previous = Previous(state.method.state_dict(), after.keep(state.positives), after.joined)
     done = fit_with_answers(after.split, config, previous)
-    short = shorten(config)
     return QueryState(
         split=after.split,
         left=state.left[after.kept],
@@ -200,7 +199,7 @@ def _learn(split: Split, state: QueryState, config: RunConfig, new: Tensor, labe
         positives=done.positives,
         asked=torch.cat([state.asked, new]),
         labels=torch.cat([state.labels, labels]),
-        steps=state.steps + short.training.steps + len(done.rounds) * short.selection.round_steps,
+        steps=state.steps + steps_of(shorten(config), len(done.rounds)),
         seconds=state.seconds + time.perf_counter() - began,
         baseline=state.baseline,
     )

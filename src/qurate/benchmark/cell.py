@@ -295,6 +295,12 @@ class Pretrained(Pretraining):
     key: str = ""
 
 
+def steps_of(config: RunConfig, rounds: int) -> int:
+    """Training steps of a run that ended after so many rounds; none where the method is fitted."""
+    steps = config.training.steps + rounds * config.selection.round_steps
+    return steps if METHODS[config.method.name].has_network else 0
+
+
 def run_cell(
     split: Split,
     cell: Cell,
@@ -343,9 +349,7 @@ def run_cell(
         baseline=baseline,
     )
     seconds = time.perf_counter() - began
-    steps = config.training.steps + len(done.rounds) * config.selection.round_steps
-    if not METHODS[config.method.name].has_network:
-        steps = 0
+    steps = steps_of(config, len(done.rounds))
     made = {"seconds": seconds, "commit": commit, "steps": steps, "device": device_of(done.method)}
     rows = tuple(_row(cell, monitor, rule, made) for rule in cell.rules)
     return CellResult(rows, _rounds(cell, monitor, len(split.target_unlabeled))), shared

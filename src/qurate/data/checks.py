@@ -132,7 +132,8 @@ def _read(part: str, given: StrPath | Listing) -> Listing:
         return given
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        return list_unlabeled(given, part) if part == "unlabeled" else list_labeled(given, part)
+        found = list_unlabeled(given, part) if part == "unlabeled" else list_labeled(given, part)
+        return found.without_unnamed() if part == "labeled" else found
 
 
 def _refusals(domains: Mapping[str, Listing], unreadable: Mapping[Path, str]) -> list[str]:

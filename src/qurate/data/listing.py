@@ -79,8 +79,22 @@ class Listing:
             raise DataError(f"{found}: {named}. Replace the files; at least one readable image is needed.")
         warnings.warn(f"{found} and are left out: {named}.", DataWarning, stacklevel=3)
         sound = [i for i, path in enumerate(self.paths) if path not in unreadable]
-        paths, labels = tuple(self.paths[i] for i in sound), tuple(self.labels[i] for i in sound)
-        return replace(self, paths=paths, labels=labels, skipped=(*self.skipped, *broken))
+        return self._keep(sound, broken)
+
+    def without_unnamed(self) -> Listing:
+        """The listing without the files whose class is not given, which nobody has labelled yet; they are `skipped`.
+
+        Where no file has a class it stays as it is: what is refused later says so.
+        """
+        named = [i for i, label in enumerate(self.labels) if label >= 0]
+        if not named or len(named) == len(self):
+            return self
+        unnamed = [Skipped(path, UNNAMED) for path, label in zip(self.paths, self.labels, strict=True) if label < 0]
+        return self._keep(named, unnamed)
+
+    def _keep(self, chosen: Sequence[int], skipped: Sequence[Skipped]) -> Listing:
+        paths, labels = tuple(self.paths[i] for i in chosen), tuple(self.labels[i] for i in chosen)
+        return replace(self, paths=paths, labels=labels, skipped=(*self.skipped, *skipped))
 
 
 def join_listings(listings: Sequence[Listing]) -> Listing:

@@ -21,7 +21,7 @@ import torch
 from qurate.data.domains import Domain, domain_of, leave_out, listing_of, match_classes
 from qurate.data.images import ImageFiles, OnProgress, Transform, try_all
 from qurate.data.list_files import list_labeled, list_sources, list_unlabeled, parse_paths, path_of
-from qurate.data.listing import UNNAMED, DataWarning, Skipped, find_new, join_listings, list_folder
+from qurate.data.listing import DataWarning, find_new, join_listings, list_folder
 from qurate.data.samples import Labeled, Split, Unlabeled
 from qurate.data.splits import split_parts
 from qurate.embedding.digests import HashedFile, digest_index, hash_files, with_copies
@@ -203,7 +203,7 @@ def read_parts(
         sources = list_sources(source)
         domains = {
             "source": domain_of(join_listings(list(sources.values()))),
-            "labeled": leave_out_unlabeled(read_labeled(labeled, "labeled")),
+            "labeled": domain_of(list_labeled(labeled, "labeled").without_unnamed()),
             "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
         }
         paths = [path for domain in domains.values() for path in paths_of(domain)]
@@ -219,15 +219,6 @@ def read_parts(
 def read_labeled(where: StrPath, argument: str) -> Domain:
     """A labelled domain from a folder of class folders, a list file or a CSV table, by what is there."""
     return domain_of(list_labeled(where, argument))
-
-
-def leave_out_unlabeled(domain: Domain) -> Domain:
-    """The domain without the images that a table names without a class, which nobody has labelled yet."""
-    named = domain.labels >= 0
-    if bool(named.all()) or not bool(named.any()):  # without any label, what is refused later says so
-        return domain
-    nameless = tuple(Skipped(paths_of(domain)[i], UNNAMED) for i in (~named).nonzero().squeeze(1).tolist())
-    return replace(domain.keep(named.nonzero().squeeze(1)), skipped=(*domain.skipped, *nameless))
 
 
 def read_unlabeled(where: StrPath, argument: str) -> Domain:

@@ -130,7 +130,16 @@ class FittedMethod(Method):
         raise NotImplementedError(f"{type(self).__name__} must define fit.")
 
     def solve(self, data: TrainingData) -> None:
-        """Fit the classifier to D_s, D_t, D_u and D_p. Paper: in place of the training of lines 1 and 20."""
+        """Fit the classifier to D_s, D_t, D_u and D_p. Paper: in place of the training of lines 1 and 20.
+
+        Raises:
+            ConfigError: If the rows of D_s have weights.
+        """
+        if data.source.weights is not None:
+            raise ConfigError(
+                f"method '{self.config.name}' draws no batches, so sources cannot have weights. Use "
+                "source_weights='images', or a method that trains a network."
+            )
         positives = take(data.unlabeled, data.positives[0])
         target = np.concatenate([unit_rows(data.target.inputs), unit_rows(positives)])
         rows = Rows(

@@ -77,10 +77,10 @@ def neighbor_graph(rows: Array, count: int) -> csr_array:
     Its eigenvalues are in [0, 1], so z'Wz is convex.
 
     Args:
-        rows: (N, d).
+        rows: (N, d) of unit length.
         count: How many nearest, by cosine.
     """
-    unit = torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    unit = torch.from_numpy(rows)
     nearest = nearest_rows(unit, unit, count, torch.arange(len(unit))).numpy()
     starts = np.repeat(np.arange(len(rows)), nearest.shape[1])
     directed = csr_array((np.ones(nearest.size), (starts, nearest.ravel())), shape=(len(rows), len(rows)))
@@ -199,7 +199,7 @@ class Mixture(FittedMethod):
         """The classifier of these rows."""
         problem, prior = self.pose(rows)
         config, assigned = self.config, np.exp(log_softmax(problem.log_prior, axis=1))
-        means, variances = update_gaussians(problem, np.zeros_like(assigned))
+        means, variances = update_gaussians(problem, assigned * (not problem.counts.any()))  # from the labelled rows
         for number in range(config.rounds):
             if number:
                 means, variances = update_gaussians(problem, assigned)

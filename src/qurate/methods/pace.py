@@ -16,8 +16,10 @@ from qurate.methods.practice import OfAllClasses
 from qurate.runtime.validation import Inside, Positive, Rate, Share, Weight
 
 Numbers = NDArray[Any]
-_FEWEST = 10
+_FEWEST, _ENOUGH = 10, 1000
 """Rows by which backbones are told apart; the squared lengths of fewer may be equal by chance."""
+_SAME = 1e-3
+"""What squared lengths may differ by: ten times the rounding of rows that are stored in half precision."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def find_members(rows: Array) -> list[slice]:
     Args:
         rows: (N, d) of unit length.
     """
-    squares = np.cumsum(rows.astype(np.float64) ** 2, axis=1)
-    same = (np.ptp(squares, axis=0) < 1e-4) & (squares[0] > 0.01) & (squares[0] < 0.99) & (len(rows) >= _FEWEST)
+    squares = np.cumsum(rows[:: -(-len(rows) // _ENOUGH)].astype(np.float64) ** 2, axis=1)
+    same = (np.ptp(squares, axis=0) < _SAME) & (squares[0] > 0.01) & (squares[0] < 0.99) & (len(rows) >= _FEWEST)
     first = same & ~np.concatenate([[False], same[:-1]])  # columns that are 0 everywhere may follow
     ends = (np.flatnonzero(first) + 1).tolist()
     return [slice(start, end) for start, end in zip([0, *ends], [*ends, rows.shape[1]], strict=True)]
@@ -164,8 +166,9 @@ class PACE(FittedMethod):
         return Member(columns, mean, classifier)
 
     def regress(self, estimator: LogisticRegression, rows: Array, labels: Numbers, weights: Numbers) -> None:
-        """Fit the regression from where it stands, by the rows that count."""
+        """Fit the regression from where it stands, by the rows that count; a class of which none counts stays in it."""
         counts = weights > 0
         number, total = int(counts.sum()), float(weights.sum())
+        counts |= ~np.isin(labels, labels[counts])
         estimator.C = self.config.inverse_regularization
         estimator.fit(rows[counts], labels[counts], weights[counts] * number / total)

@@ -211,5 +211,7 @@ class Spreading(FittedMethod):
         count = min(self.config.neighbors, len(everyone))
         estimator = LabelSpreading("knn", n_neighbors=count, alpha=self.config.clamping, max_iter=1000, tol=1e-6)
         others = OfAllClasses(estimator.fit(everyone, labels), rows.n_classes)
+        spread = estimator.label_distributions_
+        spread[spread.sum(axis=1) == 0] = 1 / spread.shape[1]  # whom no label has reached
         found = others.spread(estimator.label_distributions_[len(rows.labels) :])
         return Transduced(rows.unlabeled, found, others)

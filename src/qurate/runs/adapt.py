@@ -25,7 +25,14 @@ from qurate.runs.folder import RunFolder
 from qurate.runs.full_training import FULL_STEPS, full_training
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.options import BACKBONE, AdaptOptions, check_has_network, check_options, find_places
+from qurate.runs.options import (
+    BACKBONE,
+    AdaptOptions,
+    check_has_network,
+    check_options,
+    check_source_weights,
+    find_places,
+)
 from qurate.runs.pipeline import outcome_lines, run_pipeline
 from qurate.runs.setup import Clock, RunOutcome, RunSetup, TimeLimit
 from qurate.runtime.machine import available_cores
@@ -103,6 +110,9 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         raise ConfigError("`full_steps` is for `train='full'`, unless `preset='paper'`, which trains as it is printed.")
     if "workers" not in given and not execution.workers and choose_device(execution.device).type == "cuda":
         execution = dataclasses.replace(execution, workers=max(1, min(8, available_cores() // execution.devices)))
+    of_sources = given.get("source_weights", setup.source_weights)
+    if isinstance(of_sources, tuple) and len(places.sources) > 1:
+        check_source_weights(of_sources, len(places.sources))  # those of an earlier run, whose sources were others
     folder = RunFolder(given["out"]) if "out" in given else None
     if setup.previous is not None and folder is not None and folder.path.resolve() == setup.previous.folder.resolve():
         raise RunError(f"`out` must be another folder than `previous`: {setup.previous.folder} stays as it is.")
@@ -118,7 +128,7 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         message=kept or setup.message,
         limit=limit,
         cut_short=_was_cut_short(given, setup),
-        source_weights=given.get("source_weights", setup.source_weights),
+        source_weights=of_sources,
     )
 
 

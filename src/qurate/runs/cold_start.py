@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from qurate.active.pool import Pool
 from qurate.active.strategies import QueryStrategy
-from qurate.data.domains import leave_out
+from qurate.data.domains import Domain, leave_out
 from qurate.data.images import ImageFiles, OnProgress
 from qurate.data.own_images import paths_of, read_labeled, read_unlabeled
 from qurate.embedding.backbone import choose_device, freeze_backbones
@@ -76,11 +76,7 @@ def suggest(
             known = BackboneOptions.__annotations__
             raise TypeError(f"suggest() got an unexpected keyword argument {name!r}.{nearest(name, known)}")
     first, second = read_labeled(source, "source"), read_unlabeled(unlabeled, "unlabeled")
-    if len(first.classes) < 2 or bool((first.labels < 0).any()):
-        raise DataError(
-            f"source must have two classes or more, and a class for every image, got {len(first.classes)} classes and "
-            f"{int((first.labels < 0).sum())} images without. Add classes, or leave those images out."
-        )
+    _check_source(first)
     paths = [*paths_of(first), *paths_of(second)]
     name, weights, _ = find_backbone(
         backbone.get("backbone", BACKBONE),
@@ -92,10 +88,20 @@ def suggest(
     place = None if cache is None else Path(cache)
     found = embed_files(paths, freeze_backbones(name, weights), cache=place, on_progress=on_progress)
     first, second = (leave_out(domain, found.unreadable) for domain in (first, second))
+    _check_source(first)  # without what turned out to be unreadable
     ours, theirs = (found.of(ImageFiles(paths_of(domain))) for domain in (first, second))
     pool = Pool(theirs, predict_by_source(ours, first.labels, theirs, len(first.classes)))
     inquiry = Inquiry(tuple(map(str, paths_of(second))), first.classes, pool, found.unreadable)
     return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed))
+
+
+def _check_source(source: Domain) -> None:
+    classes, without = int((source.class_sizes() > 0).sum()), int((source.labels < 0).sum())
+    if classes < 2 or without:
+        raise DataError(
+            f"source must have two classes or more, and a class for every image, got {classes} classes and {without} "
+            "images without. Add classes, or leave those images out."
+        )
 
 
 def predict_by_source(source: Tensor, labels: Tensor, target: Tensor, n_classes: int) -> Tensor:

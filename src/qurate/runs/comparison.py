@@ -107,7 +107,7 @@ class CrossFit:
         self._each = config.total_steps
         trainings = len(self._missing) + beside
         if workers is None:  # each process would have a copy of very many embeddings
-            many = len(split.target_unlabeled) > MOST_IN_MEMORY
+            many = max(len(part) for part in split.parts.values()) > MOST_IN_MEMORY
             workers = 1 if many else workers_for(config, trainings)
         workers = min(workers, trainings)
         self._shares = share_folds(self._missing, workers, busy=beside)

@@ -60,10 +60,10 @@ def measure_improvement(
     inputs, unlabeled = split.target_labeled.inputs, split.target_unlabeled.inputs
     assert isinstance(inputs, Tensor), "embeddings"
     assert isinstance(unlabeled, Tensor), "embeddings"
-    by_baseline = [
-        None if baseline is None else log_probabilities(baseline, torch.cat([unlabeled, inputs[fold]]))
-        for fold in folds
-    ]
+    by_baseline: list[Tensor] = []
+    if baseline is not None:
+        of_unlabeled = log_probabilities(baseline, unlabeled)
+        by_baseline = [torch.cat([of_unlabeled, log_probabilities(baseline, inputs[fold])]) for fold in folds]
     title = "check against the run before"
     with CrossFit(split, shorten(setup.config), folds, title=title, baselines=by_baseline) as training:
         found = Fold.join(training.finish(run.reporter))

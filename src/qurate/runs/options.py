@@ -249,7 +249,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("labeled", "unlabeled"):
         existing(getattr(places, name), f"`{name}`", _PATHS[name])
     if "source_weights" in given:
-        _check_source_weights(given["source_weights"], len(places.sources))
+        check_source_weights(given["source_weights"], len(places.sources))
     if "labels" in given:
         labels = Path(given["labels"])
         if not is_file(labels):
@@ -267,8 +267,12 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _check_source_weights(weights: object, sources: int) -> None:
-    """Weights are for several sources, one for each."""
+def check_source_weights(weights: object, sources: int) -> None:
+    """Check that weights are for several sources, one for each.
+
+    Raises:
+        ConfigError: If they are not.
+    """
     if sources < 2:
         raise ConfigError("`source_weights` is for several sources, and one is given. Leave it out.")
     if isinstance(weights, tuple) and (len(weights) != sources or min(weights) <= 0):
