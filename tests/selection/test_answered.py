@@ -140,6 +140,14 @@ def test_the_data_of_before_the_answers() -> None:
     assert truth.tolist() == [*true_labels(split.target_unlabeled)[ASKED].tolist(), *[-1] * 72]
 
 
+def test_very_many_images_stay_in_half_precision_before_the_answers() -> None:
+    data = TrainingData.of(answered(blobs()).split)
+    assert isinstance(data.unlabeled, Tensor)
+    former, _ = before_answers(replace(data, unlabeled=data.unlabeled.half()), len(ASKED))
+    assert isinstance(former.unlabeled, Tensor)
+    assert former.unlabeled.dtype == torch.float16
+
+
 def weights_of(method: Method) -> dict[str, Tensor]:
     return {name: values.clone() for name, values in method.state_dict().items()}
 

@@ -189,10 +189,13 @@ def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Ten
         The data, and the class of each sample of its D_u, -1 where it is not known, (N_u,) int64.
     """
     target, n = data.target, len(data.target) - answered
+    asked = take(target.inputs, torch.arange(n, len(target)))
+    if isinstance(asked, Tensor) and isinstance(data.unlabeled, Tensor):
+        asked = asked.to(data.unlabeled.dtype)  # very many stay float16
     former = replace(
         data,
         target=Labeled(take(target.inputs, torch.arange(n)), target.labels[:n]),
-        unlabeled=join(take(target.inputs, torch.arange(n, len(target))), data.unlabeled),
+        unlabeled=join(asked, data.unlabeled),
     )
     return former, torch.cat([target.labels[n:].cpu(), torch.full((len(data.unlabeled),), -1)])
 
