@@ -122,6 +122,7 @@ def plain_config(method: str = "tml", selector: str = "none", **numbers: Any) ->
         "adamatch": {"interpolate": False, "strong_dropout": 0.0, "confidence": 0.0, "momentum": 1 - 1e-12},
         "cdac": {"cluster_weight": 0.0, "strong_dropout": 0.0},  # pairs are those of a batch
         "decota": {"mix_weight": 0.0},
+        "mcl": {"transport_weight": 0.0, "contrast_weight": 0.0, "strong_dropout": 0.0, "momentum": 1 - 1e-12},
     }
     chosen = replace(config.method, **without.get(method, {}))
     return replace(config, method=chosen, training=replace(config.training, frozen_norms=True))

@@ -173,6 +173,23 @@ def decisions_named(text: str) -> set[str]:
     return found
 
 
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.*)", FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in plain}
+
+
+def test_every_link_leads_to_a_heading_that_is_there() -> None:
+    links = 0
+    for page in (*PAGES, REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md"):
+        for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text()):
+            there = (page.parent / target).resolve() if target else page
+            assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+            links += 1
+    assert links > 50
+
+
 def test_every_decision_that_is_named_has_its_row() -> None:
     rows_of = re.findall(r"^\| (B?\d+) \|", PAPER.split("## Decisions")[1], re.MULTILINE)
     assert len(rows_of) == len(set(rows_of)) > 50

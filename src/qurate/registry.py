@@ -111,6 +111,12 @@ METHODS = Registry(
     _method("adamatch", "AdaMatch", "predictions of a weak view, aligned and above a threshold", "adamatch:AdaMatch"),
     _method("cdac", "CDAC", "adversarial clusters of samples that are alike", "cdac:AdaptiveClustering"),
     _method("decota", "DECOTA", "two classifiers teach each other on mixtures", "decota:CoTraining"),
+    _method(
+        "mcl",
+        "MCL",
+        "consistency with the source (by transport), of classes and of samples",
+        "mcl:MultiLevelConsistency",
+    ),
     _fitted("knn", "k-NN", "nothing: the nearest labelled images vote", "practice:Neighbors"),
     _fitted("logistic", "LR", "nothing: logistic regression on both domains", "practice:Logistic"),
     _fitted(

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.config import MethodConfig
+from qurate.methods.base import pseudo_label_loss
 from qurate.methods.cdac import (
     clustering_loss,
     consistency_loss,
-    pseudo_label_loss,
     rank_similarity,
     sigmoid_ramp,
 )

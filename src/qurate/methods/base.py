@@ -126,6 +126,12 @@ def trust(probabilities: Tensor, threshold: Tensor | float) -> tuple[Tensor, Ten
     return labels, (highest >= threshold).to(probabilities.dtype)
 
 
+def pseudo_label_loss(plain: Tensor, strong: Tensor, threshold: float) -> Tensor:
+    """L_pl = mean_i [max p_i >= threshold] cross-entropy(strong_i, argmax p_i), of logits (N, K) and (N, K)."""
+    labels, trusted = trust(F.softmax(plain, dim=1), threshold)
+    return (trusted * F.cross_entropy(strong, labels, reduction="none")).mean()
+
+
 def warmup(progress: float, rate: float) -> float:
     """Reversal strength 2 / (1 + exp(-rate * progress)) - 1, from 0 towards 1 (Ganin and Lempitsky, 2015)."""
     return 2 / (1 + math.exp(-rate * progress)) - 1

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from qurate.config import MethodConfig
 from qurate.data.batches import Batch
-from qurate.methods.base import Method, Minimize, strong_view, trust
+from qurate.methods.base import Method, Minimize, pseudo_label_loss, strong_view
 from qurate.networks.adversarial import reverse_gradient
 from qurate.runtime.validation import Below1, Inside, Positive, Share, Weight
 
@@ -94,12 +94,6 @@ def clustering_loss(first: Tensor, second: Tensor, similar: Tensor) -> Tensor:
     same = F.softmax(first, dim=1) @ F.softmax(second, dim=1).T
     small = _SMALLEST_PROBABILITY
     return -(similar * (same + small).log() + (1 - similar) * (1 - same + small).log()).mean()
-
-
-def pseudo_label_loss(plain: Tensor, strong: Tensor, threshold: float) -> Tensor:
-    """L_pl = mean_i [max p_i >= threshold] cross-entropy(strong_i, argmax p_i), of logits (N, K) and (N, K)."""
-    labels, trusted = trust(F.softmax(plain, dim=1), threshold)
-    return (trusted * F.cross_entropy(strong, labels, reduction="none")).mean()
 
 
 def consistency_loss(first: Tensor, second: Tensor) -> Tensor:

@@ -85,12 +85,13 @@ def class_means(features: Tensor, predicted: Tensor, labeled: Tensor, labels: Te
     Returns:
         (K, d); zero for a class without either.
     """
-    means, counts = _means(features, predicted, n_classes)
-    of_labeled, _ = _means(labeled, labels.to(labeled.device), n_classes)
+    means, counts = means_and_counts(features, predicted, n_classes)
+    of_labeled, _ = means_and_counts(labeled, labels.to(labeled.device), n_classes)
     return torch.where(counts.unsqueeze(1) > 0, means, of_labeled)
 
 
-def _means(rows: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+def means_and_counts(rows: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Mean row of each class, (K, d), zero for a class without rows; and how many it has, (K,)."""
     sums = rows.new_zeros(n_classes, rows.shape[1]).index_add_(0, labels, rows)
     counts = labels.bincount(minlength=n_classes)
     return sums / counts.clamp_min(1).unsqueeze(1), counts
