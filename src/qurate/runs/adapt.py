@@ -25,7 +25,14 @@ from qurate.runs.folder import RunFolder
 from qurate.runs.full_training import FULL_STEPS, full_training
 from qurate.runs.image_sources import Places, start_folder
 from qurate.runs.model import AdaptedModel, load
-from qurate.runs.options import BACKBONE, AdaptOptions, check_has_network, check_options, find_places
+from qurate.runs.options import (
+    BACKBONE,
+    AdaptOptions,
+    check_has_network,
+    check_options,
+    check_source_model,
+    find_places,
+)
 from qurate.runs.pipeline import outcome_lines, run_pipeline
 from qurate.runs.setup import Clock, RunOutcome, RunSetup, TimeLimit
 from qurate.runtime.machine import available_cores
@@ -48,7 +55,8 @@ def adapt(
             with a weight (`source_weights`).
         labeled: Labelled target images, likewise, of the same classes.
         unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table. All three may be left out
-            beside `previous` or the config.json of a run, whose images are then taken.
+            beside `previous` or the config.json of a run, whose images are then taken; `source` also beside
+            `from_model`, a saved model whose class statistics stand for it.
         **options: See `qurate.AdaptOptions`, and `qurate adapt --help`, which shows the same with their defaults. The
             most used: `out`, the run folder (nothing is written without it), `method`, `selector`, `backbone`,
             `steps`, `rounds`, `seed`, `compare`, `resume`, `force`, `previous`, `labels`, `config`.
@@ -76,14 +84,18 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         named = {"backbone" if name in _OF_BACKBONE else name for name in given}
         limit = TimeLimit(given["time_limit"], named & {"backbone", "compare", "steps", "rounds"}, clock)
     places = find_places(given)
+    model: AdaptedModel | None = None
     if "previous" in given:
         previous = read_previous(given["previous"])
         setup = RunSetup(**previous.understand(given), places=places, previous=previous)
+        model = None if places.from_model is None else previous.model
     elif "config" in given:
-        setup = _from_config(given, places)
+        model = _read_source_model(places)
+        setup = _from_config(given, places, model)
     else:
         names = ("method", "selector", "preset", "steps", "rounds", "seed")
-        backbone, weights, message = _find_backbone(given, {}, places, "auto")
+        model = _read_source_model(places)
+        backbone, weights, message = _find_backbone(given, {}, places, "auto", model)
         train = given.get("train", "head")
         as_printed = given.get("preset") == "paper"
         network = trained_network(train if as_printed else "head", backbone, weights)
@@ -119,7 +131,16 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         limit=limit,
         cut_short=_was_cut_short(given, setup),
         source_weights=given.get("source_weights", setup.source_weights),
+        source_model=model,
     )
+
+
+def _read_source_model(places: Places) -> AdaptedModel | None:
+    """The saved model that stands for the source, if any."""
+    if places.from_model is None:
+        return None
+    check_source_model(places.from_model)
+    return load(places.from_model)
 
 
 def _was_cut_short(given: Mapping[str, Any], setup: RunSetup) -> bool:
@@ -151,7 +172,7 @@ def recall_choice(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return {**chosen, **rest, "backbone": backbone, "weights": settings["weights"]}, message
 
 
-def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
+def _from_config(given: Mapping[str, Any], places: Places, model: AdaptedModel | None) -> RunSetup:
     """The run of a config, or of a file, whose numbers options may change.
 
     The config.json of a run also says its backbone and whether it was compared.
@@ -161,8 +182,13 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     config = source if isinstance(source, RunConfig) else RunConfig.from_file(source)
     check_has_network(config.method.name)
     trains_backbone = config.network.backbone != "none"
+    if model is not None and (trains_backbone or isinstance(stored.get("full"), dict)):
+        raise ConfigError(
+            "`from_model` cannot be given beside a `config` that trains all layers: these are trained on images, and "
+            "of the source there are none. Give `source`, or another config."
+        )
     known = {"backbone": config.network.backbone, "weights": config.network.weights} if trains_backbone else stored
-    backbone, weights, message = _find_backbone(given, known, places, config.execution.device)
+    backbone, weights, message = _find_backbone(given, known, places, config.execution.device, model)
     network = config.network
     if trains_backbone:
         network = dataclasses.replace(network, backbone=backbone, weights=weights)
@@ -189,8 +215,12 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     )
 
 
-def _find_backbone(given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str) -> Any:
-    """Name and weights as given, else as known, and what was chosen and why."""
+def _find_backbone(
+    given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str, model: AdaptedModel | None
+) -> tuple[str, str, str]:
+    """Name and weights as given, else as known, and what was chosen and why; those of a saved model are its own."""
+    if model is not None:
+        return model.config.backbone, str(model.origin.get("weights", "none")), ""
     network = {"backbone": BACKBONE, "weights": "auto", **_pick({**known, **given}, "backbone", "weights")}
     folders = (*places.sources, places.labeled, places.unlabeled)
     return find_backbone(
