@@ -223,6 +223,7 @@ class RunRecord:
         flagged: Images that fit none of the classes; None where that was not looked for.
         suggested: What to label next, the most useful first, as `qurate suggest` writes it; empty where there is none.
         label_issues: Labels that models contradict which had not learned them, the worst first; columns `LABEL_ISSUES`.
+        drawn: Embeddings that were drawn from class statistics in place of source images, of which there are none then.
     """
 
     title: str
@@ -244,3 +245,4 @@ class RunRecord:
     flagged: FlaggedImages | None = None
     suggested: pd.DataFrame = field(default_factory=pd.DataFrame)
     label_issues: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=LABEL_ISSUES))
+    drawn: int = 0

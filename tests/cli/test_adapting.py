@@ -58,6 +58,37 @@ def test_suggest_answer_and_go_on(
     assert "--out must be another folder than --from" in capsys.readouterr().err
 
 
+def test_a_new_target_without_the_source_and_then_its_answers(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other, better = (str(tmp_path / name) for name in ("run", "other", "better"))
+    assert command(place, monkeypatch, *ADAPT, "--no-compare", "--out", run) == 0
+    target = ("--labeled", "PLACE/labeled", "--unlabeled", "PLACE/unlabeled")
+    few = ("--steps", "15", "--rounds", "2", "--selector", "balanced", "--device", "cpu")
+    capsys.readouterr()
+    assert command(place, monkeypatch, "adapt", "--from-model", run, *target, *few, "--out", other) == 0
+    out = capsys.readouterr().out
+    said = f"No source images were used: 18 embeddings were drawn from the class statistics of the model in {run}."
+    for words in (said, "Target: 9 labelled images (3 per class), 15 unlabelled.", "On 9 labelled target images"):
+        assert words in out
+    assert "Source: " not in out
+    assert said in (Path(other) / "report.html").read_text(encoding="utf-8")
+    assert command(place, monkeypatch, "adapt", "--from", other, "--out", better) == 2
+    assert f"{other}/labels.csv: there is no such file" in capsys.readouterr().err
+    file = pd.read_csv(f"{other}/predictions.csv")["file"][0]
+    answer = {"file": file, "answer": "label", "label": "blue", "predicted": "blue", "asked": "random"}
+    AnswerLog(Path(other) / "labels.csv").add([answer])
+    assert command(place, monkeypatch, "adapt", "--from", other, "--out", better) == 0
+    out = capsys.readouterr().out
+    assert (
+        f"No source images were used: 18 embeddings were drawn from the class statistics of the model in {other}."
+        in out
+    )
+    assert "People answered about 1 image: 1 got a class and joined the labelled images." in out
+    assert command(place, monkeypatch, "adapt", "--from-model", run, "--from", other, *target, "--out", "new") == 2
+    assert "--from-model cannot be given beside --from" in capsys.readouterr().err
+
+
 def test_before_any_run_suggest_gives_the_first_images_to_label_and_adapt_takes_its_table(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

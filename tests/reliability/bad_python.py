@@ -32,6 +32,7 @@ def _adapt_rows() -> list[BadInput]:
 
     bad: dict[str, tuple[Any, ...]] = {
         "source": (None, 5, "", "nope", ["source", 5], ["source", "nope"], [], "a\0b", b"source"),
+        "from_model": (5, "", "nope", "a\0b", "run"),
         "labeled": (None, "nope"),
         "unlabeled": (None, "nope", 1.5),
         "method": (None, 5, "tlm", ["tml"]),

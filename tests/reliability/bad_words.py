@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from tests.own_images import BACKBONE
-from tests.reliability.damage import copied, every, evil_pickle, linked, poisoned, written
+from tests.reliability.damage import (
+    Damage,
+    copied,
+    every,
+    evil_pickle,
+    flipped,
+    linked,
+    moved,
+    nothing,
+    poisoned,
+    said,
+    written,
+)
 from tests.reliability.rows import BadInput
 from tests.reliability.world import ADAPT, GRID, NETWORK, PLACES, QUICK
 
@@ -105,6 +117,54 @@ def _number_rows() -> list[BadInput]:
         )
     ]
     rows += [BadInput(f"demo: --seed {n}", f"demo --out new --seed {n}", ("--seed", n)) for n in ("-1", _HUGE)]
+    return rows
+
+
+_FROM_MODEL = "adapt --from-model run --labeled labeled --unlabeled unlabeled --device cpu --out new"
+
+
+def _model_rows() -> list[BadInput]:
+    """A saved model in place of the source."""
+    beside = {
+        "--source source": "--source",
+        "--from run": "--from",
+        "--backbone timm/test_vit": "--backbone",
+        "--weights w.safetensors": "--weights",
+        "--image-size 64": "--image-size",
+        "--pooling mean": "--pooling",
+        "--source-weights learned": "--source-weights",
+        "--train full": "--train full",
+        "--minutes 5": "--minutes",
+        "--config whole.json": "--config",
+    }
+    rows = [
+        BadInput(f"adapt: --from-model beside {words}", f"{_FROM_MODEL} {words}", ("--from-model", says))
+        for words, says in beside.items()
+    ]
+    given: dict[str, tuple[str, tuple[str, ...], Damage]] = {
+        "nowhere": ("nowhere", ("nowhere", "finished run"), nothing),
+        "a file": ("note.txt", ("note.txt", "finished run"), nothing),
+        "images": ("source", ("source", "finished run"), nothing),
+        "unfinished": ("begun", ("begun", "unfinished run"), nothing),
+        "empty": ("''", ("--from-model", "empty"), nothing),
+        "of an earlier version": (
+            "run",
+            ("--from-model", "statistics", "earlier version"),
+            said("run/model.json", source_statistics=None),
+        ),
+        "with statistics of another kind": (
+            "run",
+            ("run/model.json", "source_statistics"),
+            said("run/model.json", source_statistics={"images": "many"}),
+        ),
+        "damaged": ("run", ("run/model.safetensors", "damaged"), flipped("run/model.safetensors")),
+        "of other classes": ("run", ("only 'labeled' has 'violet'",), moved("labeled/blue", "labeled/violet")),
+    }
+    line = _FROM_MODEL.replace("--from-model run", "--from-model {}")
+    rows += [
+        BadInput(f"adapt: --from-model is {what}", line.format(to), says, damage)
+        for what, (to, says, damage) in given.items()
+    ]
     return rows
 
 
@@ -231,4 +291,12 @@ def _fresh_rows() -> list[BadInput]:
     ]
 
 
-WORD_ROWS = (*_parser_rows(), *_number_rows(), *_word_rows(), *_out_rows(), *_claim_rows(), *_fresh_rows())
+WORD_ROWS = (
+    *_parser_rows(),
+    *_number_rows(),
+    *_model_rows(),
+    *_word_rows(),
+    *_out_rows(),
+    *_claim_rows(),
+    *_fresh_rows(),
+)

@@ -147,6 +147,15 @@ def copied(path: str, to: str) -> Damage:
     return do
 
 
+def moved(path: str, to: str) -> Damage:
+    """A file or folder under another name."""
+
+    def do() -> None:
+        shutil.move(path, to)
+
+    return do
+
+
 def linked(path: str, to: str) -> Damage:
     """A symbolic link, to something that is there or not."""
 

@@ -271,6 +271,10 @@ def test_a_run_that_stopped_says_the_command_that_continues_it(runs: Any, tmp_pa
     images = ["--source", places["source"], *(f"--{name}={places[name]}" for name in ("labeled", "unlabeled"))]
     words = [f"--from={before}", *images, "--missing=error", f"--out={run}", "--resume"]
     assert found["standing"].endswith(f"qurate adapt {' '.join(words)}")
+    of_model = {name: str(tmp_path) for name in ("from_model", "labeled", "unlabeled")}
+    (run / "config.json").write_text(json.dumps({**kept, "places": of_model, "labels": labels}))
+    assert get(runs)[1]["standing"].endswith(f"qurate adapt {' '.join([words[0], *words[3:]])}"), "no source is named"
+    (run / "config.json").write_text(json.dumps({**kept, "labels": labels}))
     assert get(runs, "resume", {}) == (200, {"run": 0})
     assert runs._runs[0].process.words == tuple(words)
 

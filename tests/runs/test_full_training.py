@@ -15,8 +15,10 @@ from tests.runs.test_adapt import Listener
 
 import qurate
 from qurate.config import NetworkConfig, RunConfig
-from qurate.data.own_images import read_parts
-from qurate.data.samples import Split
+from qurate.data.class_statistics import class_statistics
+from qurate.data.images import ImageFiles
+from qurate.data.own_images import read_labeled, read_parts
+from qurate.data.samples import Labeled, Split
 from qurate.embedding.backbone import freeze_backbone
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.errors import ConfigError
@@ -74,6 +76,17 @@ def test_the_better_of_both_is_kept_and_said(
     written = pd.read_csv(out / "predictions.csv").set_index("file").loc[told.index]
     assert list(told["label"]) == list(written["label"])
     assert told["probability"].to_numpy() == pytest.approx(written["probability"].to_numpy(), abs=1e-3)
+    source = read_labeled(place["source"], "source")
+    assert isinstance(source.inputs, ImageFiles)
+    embedded = embed_files(list(source.inputs.paths), model.frozen, cached=False).of(source.inputs)
+    wanted, known = class_statistics(Labeled(embedded, source.labels), 3), model.source_statistics
+    assert wanted is not None
+    assert known is not None  # of what the backbone in the model gives, which may be trained
+    torch.testing.assert_close(known.means, wanted.means, rtol=1e-3, atol=1e-3)
+    target = {name: place[name] for name in ("labeled", "unlabeled")}
+    few = {"steps": 4, "rounds": 1, "selector": "balanced", "progress": False, "compare": False}
+    after = run_adaptation({**target, **few, "from_model": out, "cache": tmp_path / "cache"}).model
+    assert torch.equal(*(each.network.backbone.state_dict()["conv1.0.weight"] for each in (model, after)))
 
 
 def test_a_run_repeats_by_its_config_and_resumes(place: dict[str, Any], weights: str, tmp_path: Path) -> None:

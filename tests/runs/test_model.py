@@ -20,6 +20,7 @@ from tests.own_images import BACKBONE, paint
 
 import qurate
 from qurate.config import NetworkConfig
+from qurate.data.class_statistics import ClassStatistics
 from qurate.errors import ConfigError, DataError
 from qurate.networks.heads import build_network
 from qurate.novelty import HeldOutScores, Novelty
@@ -322,6 +323,28 @@ def test_the_comparison_is_kept_with_the_model_or_why_there_is_none(saved: Path)
     change(saved, comparison=None, no_comparison="It was switched off.")
     assert qurate.load(saved).comparison is None
     assert qurate.load(saved).no_comparison == "It was switched off."
+
+
+def test_the_statistics_of_the_source_are_kept_with_the_model(saved: Path) -> None:
+    model = qurate.load(saved)
+    assert model.source_statistics is None
+    width = model.network.width
+    known = ClassStatistics(torch.tensor([4, 0, 2]), torch.arange(3.0 * width).view(3, width), torch.ones(width))
+    replace(model, source_statistics=known).save(saved)
+    found = qurate.load(saved).source_statistics
+    assert found is not None
+    for name, values in known.tensors.items():
+        assert torch.equal(found.tensors[name], values)
+    replace(model, source_statistics=replace(known, variance=-known.variance)).save(saved)
+    with pytest.raises(ModelError, match=r"model.safetensors: damaged \(a variance of the source is negative\)"):
+        qurate.load(saved)
+    for damage in (5, {}, {"images": 1.5}):
+        change(saved, source_statistics=damage)
+        with pytest.raises(ModelError, match="source_statistics must be a table"):
+            qurate.load(saved)
+    change(saved, source_statistics=None)
+    with pytest.raises(ModelError, match="source_counts"):
+        qurate.load(saved)
 
 
 def test_a_model_of_an_earlier_version_is_refused(saved: Path) -> None:

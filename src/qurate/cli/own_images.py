@@ -38,6 +38,7 @@ from qurate.runs.options import (
     BackboneOptions,
     HardwareOptions,
     ImageOptions,
+    ModelOptions,
     OutputOptions,
     TrainingOptions,
     check_options,
@@ -91,6 +92,7 @@ _MINUTES = (
 
 def adapt(
     images: OmitArgPrefixes[ImageOptions],
+    start: OmitArgPrefixes[ModelOptions],
     answers: OmitArgPrefixes[AnswerOptions],
     model: OmitArgPrefixes[BackboneOptions],
     training: OmitArgPrefixes[TrainingOptions] = flags_off(TrainingOptions),  # noqa: B008  # tyro copies
@@ -100,7 +102,7 @@ def adapt(
 ) -> None:
     """Adapt an image classifier to your own images, and see whether it helped."""
     began = time.monotonic()
-    given: dict[str, Any] = {**images, **answers, **model, **training, **hardware, **output}
+    given: dict[str, Any] = {**images, **start, **answers, **model, **training, **hardware, **output}
     off = flags_off(AdaptOptions)  # a flag that is not there was not given, and leaves a config as it is
     given = {name: value for name, value in given.items() if value is not False or name not in off}
     if "out" not in given:

@@ -137,7 +137,7 @@ class Parts:
         few = f"{int(shots.min())}" if shots.min() == shots.max() else f"{int(shots.min())} to {int(shots.max())}"
         return [
             f"{split.n_classes} classes: {list_some(split.classes, 5)}.",
-            f"Source: {len(split.source)} labelled images.",
+            *([f"Source: {len(split.source)} labelled images."] if len(split.source) else []),
             f"Target: {len(split.target_labeled)} labelled images ({few} per class), "
             f"{len(split.target_unlabeled)} unlabelled.",
             *self.notes,
@@ -178,7 +178,7 @@ class Parts:
 
 
 def read_parts(
-    source: StrPath | Sequence[StrPath],
+    source: StrPath | Sequence[StrPath] | Domain,
     labeled: StrPath,
     unlabeled: StrPath,
     *,
@@ -188,7 +188,8 @@ def read_parts(
     """Read the parts of a run. Files are hashed, but no image is decoded: `Parts.without` leaves out what breaks later.
 
     Args:
-        source: Labelled source: class folders, a list file (one `path class` per line) or a CSV table; or several.
+        source: Labelled source: class folders, a list file (one `path class` per line) or a CSV table; or several; or
+            a domain that was read before, as one without images has no place.
         labeled: Labelled target, likewise, of the same classes.
         unlabeled: Unlabelled target: any folder, nested or flat, a list or a table. Images that are also in `labeled`,
             by content, are left out.
@@ -200,9 +201,9 @@ def read_parts(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # the notes say it
-        sources = list_sources(source)
+        sources = {} if isinstance(source, Domain) else list_sources(source)
         domains = {
-            "source": domain_of(join_listings(list(sources.values()))),
+            "source": source if isinstance(source, Domain) else domain_of(join_listings(list(sources.values()))),
             "labeled": domain_of(list_labeled(labeled, "labeled").without_unnamed()),
             "unlabeled": read_unlabeled(unlabeled, "unlabeled"),
         }
@@ -210,10 +211,15 @@ def read_parts(
         contents, unreadable = hash_files(paths, digest_index(cache))
         domains = {name: leave_out(domain, unreadable) for name, domain in domains.items()}
     parts = match_parts(domains, contents, missing)
-    if len(sources) == 1:
+    if len(sources) < 2:
         return parts
     source_of = {path: number for number, listing in enumerate(sources.values()) for path in listing.paths}
     return replace(parts, sources=tuple(sources), source_of=source_of)
+
+
+def without_images(name: str, classes: Sequence[str]) -> Domain:
+    """A source of which only the classes are known."""
+    return Domain(name, ImageFiles(()), torch.empty(0, dtype=torch.int64), tuple(classes))
 
 
 def read_labeled(where: StrPath, argument: str) -> Domain:
@@ -295,7 +301,9 @@ def match_parts(domains: Mapping[str, Domain], contents: Mapping[Path, HashedFil
         notes.append(f"unlabeled: {images} also in labeled, by content, and left out of training.")
     unlabeled = everything.keep(torch.tensor(kept))
     notes += _copies((source, labeled), unlabeled, contents)
-    split = split_parts(source, labeled, unlabeled)
+    split = split_parts(source if len(source) else labeled, labeled, unlabeled)
+    if not len(source):
+        split = replace(split, source=Labeled(source.inputs, source.labels))
     return Parts(domains, contents, missing, split, tuple(notes))
 
 

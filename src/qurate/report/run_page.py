@@ -126,6 +126,7 @@ def gather_record(
         config=to_dict(config),
         notes=notes,
         no_comparison=no_comparison,
+        drawn=0 if len(files.source) else len(split.source),
     )
 
 
@@ -172,7 +173,7 @@ def _picture(
         return points.iloc[:0].reindex(columns=[*points, *PLACES])
     shown = files if isinstance(split.source.inputs, ImageFiles) else split  # its files may be stored arrays
     chosen = choose_points(points, seed)  # no more is computed
-    ends = list(itertools.accumulate(len(part) for part in _inputs(split)))
+    ends = list(itertools.accumulate(len(part) for part in _inputs(files)))  # a drawn source has no files
     rows = [chosen[(start <= chosen) & (chosen < end)] - start for start, end in itertools.pairwise([0, *ends])]
     first = torch.cat([before(part)[which].cpu() for part, which in zip(_inputs(shown), rows, strict=True)])
     parts = [take(part, which) for part, which in zip(_inputs(split), rows, strict=True)]

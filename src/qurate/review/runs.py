@@ -182,8 +182,9 @@ class OpenRun:
         out = [f"--out={self.folder}", "--resume"]
         if before is None:
             return [f"--config={kept.kept_config}", *out]
-        others = (f"--{name}={value}" for name, value in places._asdict().items() if name != "source")
-        return [f"--from={before}", "--source", *map(str, places.sources), *others, *out]
+        source = ["--source", *map(str, places.sources)] if places.sources else []  # none where a model stands for it
+        others = (f"--{name}={getattr(places, name)}" for name in ("labeled", "unlabeled", "missing"))
+        return [f"--from={before}", *source, *others, *out]
 
     def _model_time(self) -> int | None:
         """When the model was written; the comparison of a run writes it again."""

@@ -30,6 +30,7 @@ from qurate.runs.options import (
     AdaptOptions,
     check_has_network,
     check_options,
+    check_source_model,
     check_source_weights,
     find_places,
 )
@@ -55,7 +56,8 @@ def adapt(
             with a weight (`source_weights`).
         labeled: Labelled target images, likewise, of the same classes.
         unlabeled: Unlabelled target images: any folder, nested or flat, a list or a table. All three may be left out
-            beside `previous` or the config.json of a run, whose images are then taken.
+            beside `previous` or the config.json of a run, whose images are then taken; `source` also beside
+            `from_model`, a saved model whose class statistics stand for it.
         **options: See `qurate.AdaptOptions`, and `qurate adapt --help`, which shows the same with their defaults. The
             most used: `out`, the run folder (nothing is written without it), `method`, `selector`, `backbone`,
             `steps`, `rounds`, `seed`, `compare`, `resume`, `force`, `previous`, `labels`, `config`.
@@ -83,14 +85,18 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         named = {"backbone" if name in _OF_BACKBONE else name for name in given}
         limit = TimeLimit(given["time_limit"], named & {"backbone", "compare", "steps", "rounds"}, clock)
     places = find_places(given)
+    model: AdaptedModel | None = None
     if "previous" in given:
         previous = read_previous(given["previous"])
         setup = RunSetup(**previous.understand(given), places=places, previous=previous)
+        model = None if places.from_model is None else previous.model
     elif "config" in given:
-        setup = _from_config(given, places)
+        model = _read_source_model(places)
+        setup = _from_config(given, places, model)
     else:
         names = ("method", "selector", "preset", "steps", "rounds", "seed")
-        backbone, weights, message = _find_backbone(given, {}, places, "auto")
+        model = _read_source_model(places)
+        backbone, weights, message = _find_backbone(given, {}, places, "auto", model)
         train = given.get("train", "head")
         as_printed = given.get("preset") == "paper"
         network = trained_network(train if as_printed else "head", backbone, weights)
@@ -129,7 +135,16 @@ def resolve(given: Mapping[str, Any], clock: Clock = time.monotonic) -> RunSetup
         limit=limit,
         cut_short=_was_cut_short(given, setup),
         source_weights=of_sources,
+        source_model=model,
     )
+
+
+def _read_source_model(places: Places) -> AdaptedModel | None:
+    """The saved model that stands for the source, if any."""
+    if places.from_model is None:
+        return None
+    check_source_model(places.from_model)
+    return load(places.from_model)
 
 
 def _was_cut_short(given: Mapping[str, Any], setup: RunSetup) -> bool:
@@ -161,7 +176,7 @@ def recall_choice(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return {**chosen, **rest, "backbone": backbone, "weights": settings["weights"]}, message
 
 
-def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
+def _from_config(given: Mapping[str, Any], places: Places, model: AdaptedModel | None) -> RunSetup:
     """The run of a config, or of a file, whose numbers options may change.
 
     The config.json of a run also says its backbone and whether it was compared.
@@ -171,8 +186,13 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     config = source if isinstance(source, RunConfig) else RunConfig.from_file(source)
     check_has_network(config.method.name)
     trains_backbone = config.network.backbone != "none"
+    if model is not None and (trains_backbone or isinstance(stored.get("full"), dict)):
+        raise ConfigError(
+            "`from_model` cannot be given beside a `config` that trains all layers: these are trained on images, and "
+            "of the source there are none. Give `source`, or another config."
+        )
     known = {"backbone": config.network.backbone, "weights": config.network.weights} if trains_backbone else stored
-    backbone, weights, message = _find_backbone(given, known, places, config.execution.device)
+    backbone, weights, message = _find_backbone(given, known, places, config.execution.device, model)
     network = config.network
     if trains_backbone:
         network = dataclasses.replace(network, backbone=backbone, weights=weights)
@@ -199,8 +219,12 @@ def _from_config(given: Mapping[str, Any], places: Places) -> RunSetup:
     )
 
 
-def _find_backbone(given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str) -> Any:
-    """Name and weights as given, else as known, and what was chosen and why."""
+def _find_backbone(
+    given: Mapping[str, Any], known: Mapping[str, Any], places: Places, device: str, model: AdaptedModel | None
+) -> tuple[str, str, str]:
+    """Name and weights as given, else as known, and what was chosen and why; those of a saved model are its own."""
+    if model is not None:
+        return model.config.backbone, str(model.origin.get("weights", "none")), ""
     network = {"backbone": BACKBONE, "weights": "auto", **_pick({**known, **given}, "backbone", "weights")}
     folders = (*places.sources, places.labeled, places.unlabeled)
     return find_backbone(

@@ -28,6 +28,8 @@ def make_card(record: RunRecord, about: dict[str, Any], run: Path) -> str:
         f"| {_cell(row['label'])} | {row['source']} | {row['labeled']} | {row['predictions']} |"
         for row in class_rows(record)
     ]
+    of_statistics = "class statistics of one domain, in a saved model and without images of it,"
+    origin = of_statistics if record.drawn else "labelled images of one domain"
     trained = "all layers trained" if about.get("trained") == "full" else "layers after it trained"
     lines = [
         "---",
@@ -37,7 +39,7 @@ def make_card(record: RunRecord, about: dict[str, Any], run: Path) -> str:
         CARD_MARK,
         f"# {_cell(record.title)}",
         "",
-        f"An image classifier of {len(record.classes)} classes, adapted from labelled images of one domain to another "
+        f"An image classifier of {len(record.classes)} classes, adapted from {origin} to another "
         f"with {len(record.labeled):,} labelled and {len(record.predictions):,} unlabelled images. Backbone: "
         f"`{about['network']['backbone']}`, {trained}; qurate {about.get('qurate', '')}.",
         "",

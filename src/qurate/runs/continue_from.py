@@ -30,7 +30,7 @@ from qurate.networks.backbone_names import find_weights
 from qurate.networks.heads import Network
 from qurate.run_results import Corrections, RunAnswers
 from qurate.runs.files import CONFIG_FILE, POSITIVES_FILE, PREDICTIONS_FILE
-from qurate.runs.image_sources import read_settings_of, start_folder
+from qurate.runs.image_sources import is_without_source, read_settings_of, start_folder
 from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
@@ -122,7 +122,8 @@ class PreviousRun:
         backbone, weights = self.settings.get("backbone"), given.get("weights") or self.settings.get("weights")
         if not isinstance(backbone, str) or not isinstance(weights, str):
             raise RunError(f"{self.folder / CONFIG_FILE}: damaged (it does not name the backbone and its weights).")
-        weights = find_weights(backbone, weights)
+        if not is_without_source(self.settings):  # else the model brings them
+            weights = find_weights(backbone, weights)
         if config.network.backbone != "none":
             config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=weights))
         full = self.settings.get("full")

@@ -15,15 +15,26 @@ from qurate.runtime.paths import StrPath, is_file, is_folder, shorten
 from qurate.runtime.tables import is_text
 
 PARTS = ("source", "labeled", "unlabeled")
+FROM_MODEL = "from_model"
+"""The option that takes the place of the source, and its key in config.json."""
 
 
 class Places(NamedTuple):
-    """Where the images of a run are, and what is done with a class that one side lacks."""
+    """Where the images of a run are, and what is done with a class that one side lacks.
+
+    Args:
+        source: One or several source domains; none where a saved model stands for them.
+        labeled: The labelled target.
+        unlabeled: The unlabelled target.
+        missing: What is done with a class that one side lacks.
+        from_model: A saved model whose class statistics stand for the source.
+    """
 
     source: StrPath | tuple[StrPath, ...]
     labeled: StrPath
     unlabeled: StrPath
     missing: Literal["error", "drop"]
+    from_model: StrPath | None = None
 
     @property
     def sources(self) -> tuple[StrPath, ...]:
@@ -32,9 +43,9 @@ class Places(NamedTuple):
 
     def stored(self) -> dict[str, str | list[str]]:
         """As config.json keeps them: those that are valid text, as names of files need not be."""
-        named = {name: os.fspath(value) for name, value in self._asdict().items() if name != "source"}
+        named = {name: os.fspath(value) for name, value in self._asdict().items() if value and name != "source"}
         found: dict[str, str | list[str]] = {name: value for name, value in named.items() if is_text(value)}
-        if all(is_text(os.fspath(place)) for place in self.sources):
+        if self.sources and all(is_text(os.fspath(place)) for place in self.sources):
             places = [os.fspath(place) for place in self.sources]
             found = {"source": places if len(places) > 1 else places[0], **found}
         return found
@@ -76,6 +87,12 @@ def read_settings_of(run: StrPath) -> dict[str, Any]:
     return read_settings(path)
 
 
+def is_without_source(settings: Mapping[str, Any]) -> bool:
+    """Whether a saved model stood for the source of a run, by its config.json."""
+    places = settings.get("places")
+    return isinstance(places, dict) and FROM_MODEL in places
+
+
 def choose_places(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Places:
     """Where the images are: by the options of `adapt`, else where the config.json of an earlier run had them."""
     stored = (settings or {}).get("places")
@@ -85,24 +102,29 @@ def choose_places(settings: Mapping[str, Any] | None, given: Mapping[str, Any]) 
     if isinstance(several, list) and several and all(isinstance(place, str) and place for place in several):
         known["source"] = tuple(several)
     if settings is not None and (base := start_folder(settings)) != Path():
-        known |= {name: _below(base, known[name]) for name in PARTS if name in known}
-    if absent := [name for name in PARTS if given.get(name) is None and name not in known]:
+        known |= {name: _below(base, known[name]) for name in (*PARTS, FROM_MODEL) if name in known}
+    replaced = FROM_MODEL if given.get("source") is not None else "source" if given.get(FROM_MODEL) is not None else ""
+    known.pop(replaced, None)
+    is_modelled = given.get(FROM_MODEL) is not None or FROM_MODEL in known
+    parts = (FROM_MODEL if is_modelled else "source", *PARTS[1:])
+    if absent := [name for name in parts if given.get(name) is None and name not in known]:
         is_run = settings is not None and "qurate" in settings
         why = " The settings of the earlier run do not say where its images are." if is_run else ""
         raise DataError(f"{', '.join(f'`{name}`' for name in absent)} must be given.{why}")
-    for name in PARTS:
+    for name in parts:
         before = known[name] if given.get(name) is None else ()
         for place in (before,) if isinstance(before, str) else before:
             if not (is_file(Path(place)) or is_folder(Path(place))):
+                what = "its model" if name == FROM_MODEL else "these images"
                 raise DataError(
-                    f"`{name}` must be given: the earlier run had these images at {shorten(place)}, where nothing is "
-                    "now."
+                    f"`{name}` must be given: the earlier run had {what} at {shorten(place)}, where nothing is now."
                 )
-    source, labeled, unlabeled = (known[name] if given.get(name) is None else given[name] for name in PARTS)
+    first, labeled, unlabeled = (known[name] if given.get(name) is None else given[name] for name in parts)
+    source, from_model = ((), first) if is_modelled else (first, None)
     if isinstance(source, tuple) and len(source) == 1:
         source = source[0]
     stays: Literal["error", "drop"] = "drop" if known.get("missing") == "drop" else "error"
-    return Places(source, labeled, unlabeled, given.get("missing", stays))
+    return Places(source, labeled, unlabeled, given.get("missing", stays), from_model)
 
 
 def _below(base: Path, places: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -20,12 +20,13 @@ from qurate.calibration import Calibration, accept_at_precision
 from qurate.combined import CombinedModel, Prediction
 from qurate.config import NetworkConfig
 from qurate.data.class_names import NO_CLASS, NO_FIT
+from qurate.data.class_statistics import ClassStatistics
 from qurate.data.domains import domain_of, leave_out
 from qurate.data.images import ImageFiles, Images, Interpolation, OnProgress, Transform, images_in_memory
 from qurate.data.list_files import list_frame
 from qurate.data.own_images import StrPath, find_images, read_labeled
 from qurate.data.samples import UNKNOWN, DataError
-from qurate.embedding.backbone import freeze_module
+from qurate.embedding.backbone import Frozen, freeze_module
 from qurate.embedding.embed import Embeddings, embed_files
 from qurate.errors import ConfigError
 from qurate.evaluation import Metrics, auroc_right, auroc_unknown, calibration_error, certainty, measure
@@ -141,21 +142,30 @@ def load_tensors(network: nn.Module, path: Path, checksum: str) -> None:
 
 
 class _Whole(nn.Module):
-    """All tensors of a model: the network, S+T's head and what the score `known` is made of, where there are any.
+    """All tensors of a model: the network, S+T's head, the score `known` and the source's statistics, as far as it has.
 
     Args:
         network: From images to logits.
         baseline: Bottleneck and classifier of S+T; None where there is none.
         novelty: Its tensors by name; none where it is not measured.
+        source: Its statistics, likewise.
     """
 
-    def __init__(self, network: Network, baseline: Network | None, novelty: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        baseline: Network | None,
+        novelty: Mapping[str, Tensor],
+        source: Mapping[str, Tensor],
+    ) -> None:
         super().__init__()
         self.backbone, self.bottleneck, self.classifier = network.backbone, network.bottleneck, network.classifier
         if baseline is not None:
             self.baseline = nn.ModuleDict({"bottleneck": baseline.bottleneck, "classifier": baseline.classifier})
         for name, values in novelty.items():
             self.register_buffer(f"novelty_{name}", values)
+        for name, values in source.items():
+            self.register_buffer(f"source_{name}", values)
 
 
 def novelty_tensors(novelty: Novelty | None) -> dict[str, Tensor]:
@@ -206,6 +216,15 @@ def make_novelty(numbers: Mapping[str, float], tensors: Mapping[str, Tensor]) ->
     folds = tuple(HeldOutScores(tensors["images"][place], tensors["scores"][place]) for place in places)
     held_out = tensors["held_out"].sort().values
     return Novelty(tensors["center"], tensors["weight"], held_out=held_out, folds=folds, **numbers)
+
+
+def read_statistics(stored: Any, n_classes: int, width: int) -> ClassStatistics | None:
+    """Empty statistics of the source, of the shapes that belong to what model.json says; None where there are none."""
+    if stored is None:
+        return None
+    if not isinstance(stored, dict) or type(stored.get("images")) is not int:
+        raise ValueError(f"source_statistics must be a table with images, a whole number, got {shorten(repr(stored))}")
+    return ClassStatistics.empty(n_classes, width)
 
 
 def check_size(config: NetworkConfig, n_classes: int, path: Path) -> None:
@@ -259,6 +278,8 @@ class AdaptedModel:
         comparison: With plain training (S+T): its `verdict` ('helps', 'unclear' or 'harms') and its `gain` in accuracy,
             with `estimate`, `low` and `high`; None where they were not compared.
         no_comparison: Why not, as a sentence; empty where they were.
+        source_statistics: Counts, means and spread of the source's embeddings, from which `adapt` with `from_model`
+            draws a source; None where the model has none.
 
     Example:
         >>> model = qurate.load("run")  # needs images  # doctest: +SKIP
@@ -276,6 +297,7 @@ class AdaptedModel:
     novelty: Novelty | None = None
     comparison: BaselineComparison | None = None
     no_comparison: str = ""
+    source_statistics: ClassStatistics | None = None
 
     def __repr__(self) -> str:
         trained = "all layers trained" if self.origin.get("trained") == "full" else "head trained"
@@ -520,7 +542,8 @@ class AdaptedModel:
         write_atomically(path / ABOUT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
     def _tensors(self) -> dict[str, Tensor]:
-        return _Whole(self.network, self.baseline, novelty_tensors(self.novelty)).state_dict()
+        statistics = {} if self.source_statistics is None else self.source_statistics.tensors
+        return _Whole(self.network, self.baseline, novelty_tensors(self.novelty), statistics).state_dict()
 
     def predict_embedded(self, embeddings: Tensor) -> Prediction:
         """What the model says of images by their embeddings.
@@ -544,6 +567,7 @@ class AdaptedModel:
     def about(self) -> dict[str, Any]:
         """How to use the model, with or without qurate."""
         prepared, novelty = [transform.to_dict() for transform in self.transforms], self.novelty
+        statistics = self.source_statistics
         score = novelty and {
             "bias": novelty.bias,
             "threshold": novelty.threshold if math.isfinite(novelty.threshold) else None,
@@ -560,6 +584,7 @@ class AdaptedModel:
             "calibration": asdict(self.calibration),
             "baseline": self.baseline is not None,
             "novelty": score,
+            "source_statistics": None if statistics is None else {"images": int(statistics.counts.sum())},
             "comparison": None if self.comparison is None else self.comparison.stored(),
             "no_comparison": self.no_comparison,
             "how to use": [
@@ -572,12 +597,17 @@ class AdaptedModel:
             ],
         }
 
+    @property
+    def frozen(self) -> Frozen:
+        """Its backbone, for embedding."""
+        network = self.network.eval()
+        return freeze_module(self.config.backbone, network.backbone, network.width, self.transforms)
+
     def _embed(self, files: Sequence[Path], on_progress: OnProgress | None) -> Embeddings:
-        backbone = self.network.eval().backbone
-        frozen = freeze_module(self.config.backbone, backbone, self.network.width, self.transforms)
+        frozen = self.frozen
         shared = self.origin.get("trained") == "head"  # else the backbone is one that no other run will have
         found = embed_files(files, frozen, cache=self.cache, cached=shared, on_progress=on_progress)
-        backbone.to("cpu")
+        self.network.backbone.to("cpu")
         return found
 
 
@@ -611,6 +641,7 @@ def load(folder: StrPath) -> AdaptedModel:
         beside = {"n_classes": len(classes), "input_width": network.width, "seed": 0}
         baseline = build_network(head, **beside) if has_baseline else None
         numbers, tensors = read_novelty(about["novelty"], network.width)
+        statistics = read_statistics(about.get("source_statistics"), len(classes), network.width)
         compared = about["comparison"]
         comparison = None if compared is None else BaselineComparison.of(compared)
         if not isinstance(why_not := about["no_comparison"], str):
@@ -619,8 +650,12 @@ def load(folder: StrPath) -> AdaptedModel:
         raise
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{path / ABOUT_FILE}: does not describe a model of qurate ({error}).") from error
-    whole = _Whole(network, baseline, tensors)
+    whole = _Whole(network, baseline, tensors, {} if statistics is None else statistics.tensors)
     load_tensors(whole, file_of(path, WEIGHTS_FILE), about["sha256"])
+    if statistics is not None:
+        statistics = ClassStatistics(**{name: whole.get_buffer(f"source_{name}") for name in statistics.tensors})
+        if problem := statistics.problem:
+            raise ModelError(f"{file_of(path, WEIGHTS_FILE)}: damaged ({problem}). Copy it again, or adapt again.")
     found = {name: whole.get_buffer(f"novelty_{name}") for name in tensors}
     origin = {
         name: about[name] for name in about if name in ("qurate", "trained", "weights", "backbone_sha256", "kept")
@@ -636,4 +671,5 @@ def load(folder: StrPath) -> AdaptedModel:
         novelty=make_novelty(numbers, found),
         comparison=comparison,
         no_comparison=why_not,
+        source_statistics=statistics,
     )

@@ -17,7 +17,8 @@ from qurate.config import Device, Precision, RunConfig, TrainingConfig, read_set
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.presets import Preset
 from qurate.registry import DEFAULT_SELECTOR, FITTED, SELECTORS, TRAINED, nearest, resolve_pair
-from qurate.runs.image_sources import Places, choose_places, read_settings_of
+from qurate.runs.image_sources import Places, choose_places, is_without_source, read_settings_of
+from qurate.runs.model_json import read_about
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
 from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, is_folder, shorten
@@ -53,11 +54,20 @@ class ImageOptions(TypedDict, total=False):
     """Unlabelled target images: any folder, nested or flat, a list or a table."""
 
 
+class ModelOptions(TypedDict, total=False):
+    """A saved model in place of the source."""
+
+    from_model: Annotated[StrPath | None, option("MODEL", constructor=Path)]
+    """In place of --source: a new run without source images, from the class statistics that a finished run stores with
+    its model. Its backbone is taken. (--from learns from answers instead.)"""
+
+
 class AnswerOptions(TypedDict, total=False):
     """Learning from what people answered about a finished run."""
 
     previous: Annotated[StrPath | ModelInFolder | None, option("RUN", name="from", constructor=Path)]
-    """A finished run to learn on from, with its images and settings, in a third of its steps; it is left as it is."""
+    """A finished run whose answers to learn from, with its images and settings, in a third of its steps; it is left as
+    it is. (--from-model begins a new run.)"""
     labels: Annotated[StrPath | None, option("FILE")]
     """Answers: labels.csv of qurate open, a filled-in table of qurate suggest, or Label Studio's export as JSON;
     beside those in the earlier run."""
@@ -161,7 +171,9 @@ class OutputOptions(TypedDict, total=False):
     """Replace a run in the run folder, when the new one is finished."""
 
 
-class AdaptOptions(AnswerOptions, BackboneOptions, TrainingOptions, HardwareOptions, OutputOptions, total=False):
+class AdaptOptions(
+    ModelOptions, AnswerOptions, BackboneOptions, TrainingOptions, HardwareOptions, OutputOptions, total=False
+):
     """Keywords of `qurate.adapt` beside the images; each has the name of a flag of `qurate adapt`."""
 
     cache: StrPath | None
@@ -173,12 +185,15 @@ class AdaptOptions(AnswerOptions, BackboneOptions, TrainingOptions, HardwareOpti
     """Show progress: bars in a terminal and in a notebook, elsewhere a line for each phase. Yes unless given."""
 
 
+MODEL = "the folder of a finished run or of a saved model"
+"""What --from-model may be."""
 _PATHS = {
     "source": LABELED,
     "labeled": LABELED,
     "unlabeled": UNLABELED,
     "labels": "a file of answers",
     "prepare": "a folder",
+    "from_model": MODEL,
     "out": "a run folder",
     "cache": "a folder",
 }
@@ -188,7 +203,8 @@ _BESIDE_PREVIOUS = (
     *("method", "selector", "preset", "config", "train", "steps", "rounds", "seed"),
     *("backbone", "image_size", "pooling", "source_weights"),
 )
-_BESIDE_TIME_LIMIT = ("config", "previous", "devices", "num_nodes", "full_steps", "prepare")
+_BESIDE_MODEL = ("source", "backbone", "weights", "image_size", "pooling", "source_weights")
+_BESIDE_TIME_LIMIT = ("from_model", "config", "previous", "devices", "num_nodes", "full_steps", "prepare")
 
 
 def check_has_network(method: str) -> None:
@@ -246,6 +262,8 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     places = find_places(given)
     for place in places.sources:
         existing(place, "`source`", LABELED)
+    if places.from_model is not None and "previous" not in given:
+        check_source_model(places.from_model)
     for name in ("labeled", "unlabeled"):
         existing(getattr(places, name), f"`{name}`", _PATHS[name])
     if "source_weights" in given:
@@ -300,6 +318,8 @@ def _check_combination(given: Mapping[str, Any]) -> None:
             f"`config` must be a RunConfig or a file of settings, got {type(config).__name__}. `qurate.make_config` "
             "makes one."
         )
+    if "from_model" in given:
+        _check_beside_model(given)
     if "previous" in given and (other := _listed(given, _BESIDE_PREVIOUS)):
         raise ConfigError(
             f"{other} cannot be given beside `previous`: a run that learns from answers has the settings of the one "
@@ -316,6 +336,40 @@ def _check_combination(given: Mapping[str, Any]) -> None:
     is_head = given.get("train") == "head" or not {"train", "config", "previous"} & given.keys()
     if "prepare" in given and is_head:
         raise ConfigError("`prepare` is for `train='full'`: the head is trained on embeddings, which are kept anyway.")
+
+
+def _check_beside_model(given: Mapping[str, Any]) -> None:
+    """What has no place beside a saved model that stands for the source."""
+    if "previous" in given:
+        raise ConfigError(
+            "`from_model` cannot be given beside `previous`: that learns from answers about a run, with its images and "
+            "its model. Leave one of them out."
+        )
+    if other := _listed(given, _BESIDE_MODEL):
+        raise ConfigError(
+            f"{other} cannot be given beside `from_model`: the model takes the place of the source, and its backbone "
+            "is taken as it is. Leave one of them out."
+        )
+    if given.get("train") == "full":
+        raise ConfigError(
+            "`train='full'` cannot be given beside `from_model`: all layers are trained on images, and of the source "
+            "there are none. Leave one of them out."
+        )
+
+
+def check_source_model(model: StrPath) -> None:
+    """Check that a saved model can stand for the source, by its model.json.
+
+    Raises:
+        ModelError: If there is no saved model.
+        ConfigError: If it has no statistics of its source.
+    """
+    if not isinstance(read_about(model).get("source_statistics"), dict):
+        raise ConfigError(
+            f"`from_model`: {shorten(model)} was saved without the statistics of its source, by an earlier version of "
+            "qurate or after `preset='paper'` with `train='full'`. Adapt it again from its source images, or give "
+            "`source`."
+        )
 
 
 def _check_time_limit(given: Mapping[str, Any]) -> None:
@@ -337,7 +391,10 @@ def find_places(given: Mapping[str, Any]) -> Places:
     """Where the images are: as given, else where the previous run, or the run of a config.json, had them."""
     settings, config = None, given.get("config")
     if "previous" in given:
-        settings = read_settings_of(run_folder(given["previous"]))
+        run = run_folder(given["previous"])
+        settings = read_settings_of(run)
+        if is_without_source(settings) and "source" not in given:
+            given = {**given, "from_model": run}  # which has the statistics that it was given
     elif config is not None and not isinstance(config, RunConfig):
         settings = read_settings(config)
     return choose_places(settings, given)

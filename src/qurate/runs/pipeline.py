@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from qurate.calibration import Calibration, fit_combination
 from qurate.combined import CombinedModel
 from qurate.config import RunConfig, to_dict
+from qurate.data.class_statistics import DRAW_STREAM, ClassStatistics, class_statistics
+from qurate.data.domains import Domain
 from qurate.data.images import check_pixels, try_all
-from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared
+from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared, without_images
 from qurate.data.samples import Inputs, Split
 from qurate.data.sources import weigh_sources
 from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, freeze_module, transforms_of
@@ -74,8 +76,11 @@ from qurate.runs.predictions import (
 from qurate.runs.setup import Run, RunOutcome, RunSetup
 from qurate.runs.suggestions import suggest_first
 from qurate.runs.workload import TimeLeft, workload_of
+from qurate.runtime.paths import shorten
 from qurate.runtime.progress import Reporter
+from qurate.runtime.randomness import generator
 from qurate.runtime.tables import is_text
+from qurate.runtime.tensors import tensor_digest
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers
 from qurate.selection.crossfit import Fold, HeldOut, leave_out, score_novelty
@@ -111,8 +116,9 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     if setup.message:
         reporter.say(setup.message)
     reporter.say("Reading the images ...")
-    places, folder = setup.places, setup.folder
-    parts = read_parts(places.source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
+    places, folder, model = setup.places, setup.folder, setup.source_model
+    source = places.source if model is None else source_of_model(model, setup.previous)
+    parts = read_parts(source, places.labeled, places.unlabeled, missing=places.missing, cache=setup.cache)
     for line in (*parts.lines(), *describe_shares(setup.config)):
         reporter.say(line)
     parts = take_answers(parts, setup.answers)
@@ -122,7 +128,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         _apply_answers(setup, parts)  # what cannot be used is refused before anything is timed
         budget = Budget(setup, parts, reporter)
         setup = budget.choose()
-    frozen = freeze_backbones(setup.backbone, setup.weights)
+    frozen = freeze_backbones(setup.backbone, setup.weights) if model is None else model.frozen
     check_before_work(setup, parts, frozen, reporter)
     if budget is None:
         sound, split = load_inputs(setup, parts, frozen, show_whole(setup, parts, reporter))
@@ -132,6 +138,9 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     sound, split, sources = weigh_sources(sound, split, setup.source_weights)
     for line in sound.notes[len(sound.notes) - len(sources) :]:
         reporter.say(line)
+    if model is not None:
+        sound, split = draw_from_model(setup, model, sound, split)
+        reporter.say(sound.notes[-1])
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen, sources), sound.table()):
         if folder is not None:
@@ -153,6 +162,23 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         if folder is not None and done.model.no_comparison != STILL_TO_COME:
             folder.forget()
     return done
+
+
+def source_of_model(model: AdaptedModel, previous: PreviousRun | None) -> Domain:
+    """The source that class statistics of a model stand for: its classes, but for those that answers have added."""
+    added = () if previous is None else previous.added
+    name = "" if model.folder is None else model.folder.absolute().name
+    return without_images(f"model {name}", [each for each in model.classes if each not in added])
+
+
+def draw_from_model(setup: RunSetup, model: AdaptedModel, parts: Parts, split: Split) -> tuple[Parts, Split]:
+    """Parts and split with a source that is drawn from the class statistics of a model, and a note that says so."""
+    drawn = statistics_of(model).of(model.classes, split.classes).draw(generator(setup.config.seed, DRAW_STREAM))
+    note = (
+        f"No source images were used: {len(drawn):,} embeddings were drawn from the class statistics of the model in "
+        f"{shorten(model.folder)}."
+    )
+    return dataclasses.replace(parts, notes=(*parts.notes, note)), dataclasses.replace(split, source=drawn)
 
 
 def show_whole(setup: RunSetup, parts: Parts, reporter: Reporter) -> Reporter:
@@ -198,7 +224,8 @@ def check_before_work(setup: RunSetup, parts: Parts, frozen: Frozen, reporter: R
     if folder is None:
         return
     known = make_settings(setup, parts, frozen)
-    for name in ("data", "labeled_data", "added_classes", "corrected_labels"):  # an image may turn out to be unreadable
+    # an image may turn out to be unreadable
+    for name in ("data", "labeled_data", "added_classes", "corrected_labels", "source_statistics"):
         known.pop(name, None)
     folder.check(known)
     before, now = folder.processes_before(), setup.config.execution.processes
@@ -235,7 +262,20 @@ def make_settings(
         **({"corrected_labels": fingerprint_corrections(parts)} if parts.corrected else {}),
         **({"source_weights": setup.source_weights} if parts.sources else {}),
         **({"sources": list(sources)} if sources else {}),
+        **({} if setup.source_model is None else {"source_statistics": _statistics_in(setup.source_model, parts)}),
     }
+
+
+def _statistics_in(model: AdaptedModel, parts: Parts) -> dict[str, Any]:
+    """What config.json says of the class statistics that stand for the source: no images, so many embeddings drawn."""
+    used = statistics_of(model).of(model.classes, parts.split.classes)
+    return {"source_images": 0, "drawn": int(used.drawn.sum()), "sha256": tensor_digest(used.tensors)}
+
+
+def statistics_of(model: AdaptedModel) -> ClassStatistics:
+    """The class statistics of a model that has them, as `check_source_model` has made sure."""
+    assert model.source_statistics is not None
+    return model.source_statistics
 
 
 def _held_out_from(setup: RunSetup, parts: Parts) -> str | None:
@@ -548,7 +588,7 @@ def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
         return record
     data = run.data
     shown = data.files if run.setup.train == "full" else data.split
-    parts = shown.source, shown.target_labeled
+    parts = shown.source, shown.target_labeled  # the source may be drawn, and then names no files
     embeddings, labels = (
         torch.cat([embed_before(run, part.inputs).cpu() for part in parts]),
         torch.cat([part.labels.cpu() for part in parts]),
@@ -560,6 +600,7 @@ def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
             ("source", record.source["file"].tolist(), slice(first)),
             ("labeled", record.labeled["file"].tolist(), slice(first, None)),
         )
+        if files
     ]
     return dataclasses.replace(record, label_issues=rank_label_issues(tables))
 
@@ -669,11 +710,16 @@ def make_model(
         "backbone_sha256": _fingerprint(run.of_baseline.frozen),
     } | ({} if run.full is None else {"kept": run.full.sentence})
     config = dataclasses.replace(setup.config.network, backbone=frozen.name, weights="none")
+    classes, known = run.data.split.classes, setup.source_model
+    if known is None:
+        statistics = class_statistics(run.data.split.source, len(classes))
+    else:
+        statistics = statistics_of(known).of(known.classes, classes)
     folder = None if setup.folder is None else setup.folder.path
     return AdaptedModel(
         network.eval(),
         config,
-        run.data.split.classes,
+        classes,
         origin,
         setup.cache,
         model.calibration,
@@ -682,6 +728,7 @@ def make_model(
         model.novelty,
         comparison,
         no_comparison,
+        statistics,
     )
 
 

@@ -66,6 +66,7 @@ class RunSetup:
         limit: How long the run may take; backbone, comparison, steps and rounds are then chosen by `runs.budget`.
         cut_short: Whether a time limit, not a person, decided that there is no comparison.
         source_weights: How much each of several sources counts.
+        source_model: A saved model whose class statistics stand for the source, if any.
     """
 
     config: RunConfig
@@ -84,6 +85,7 @@ class RunSetup:
     limit: TimeLimit | None = None
     cut_short: bool = False
     source_weights: SourceWeights = "images"
+    source_model: AdaptedModel | None = None
 
     @property
     def continued(self) -> PreviousRun | None:
