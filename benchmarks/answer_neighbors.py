@@ -5,6 +5,7 @@ as it is, and with those of the n nearest unlabelled images of each answer that 
 probability above a threshold. They remain in D_u, to be predicted like the others. They join, with that class,
 
 - before: D_t, once, by the probabilities of the model that was asked;
+- anywhere: the same, but as many of all images that this model is sure of, drawn at random: the control;
 - rounds: D_p, in each round beside what the selector trusts, by the probabilities of that round.
 
 Paper: Sun et al., "Local context-aware active domain adaptation", 2023, which lets neighbours of answers and of those
@@ -84,6 +85,14 @@ class JoiningSelector:
         return others.joined_with(replace(round.positives_at(indices), labels=labels))
 
 
+def draw_confident(probabilities: Tensor, threshold: float, count: int, seed: int) -> Tensor:
+    """As many images as the model is sure of, wherever they are: positions and classes, (2, count)."""
+    highest, classes = probabilities.max(dim=1)
+    sure = (highest > threshold).nonzero().squeeze(1)
+    drawn = sure[torch.randperm(len(sure), generator=torch.Generator().manual_seed(seed))[:count]]
+    return torch.stack([drawn, classes[drawn]])
+
+
 def join_before(split: Split, indices: Tensor, labels: Tensor) -> Split:
     """The split with these images of D_u in D_t as well."""
     target, more = split.target_labeled, take(split.target_unlabeled.inputs, indices)
@@ -117,8 +126,10 @@ def measure(scenario: str, seed: int, ways: list[str], data: Path) -> Iterator[d
     for way in ways:
         when, n, threshold = way.split("/")
         around = Neighborhood(nearest_rows(rows[asked], rows[after.kept], int(n)), answers)
-        if when == "before":
+        if when != "rounds":
             joined = around.join(probabilities[after.kept], float(threshold))
+            if when == "anywhere":
+                joined = draw_confident(probabilities[after.kept], float(threshold), joined.shape[1], seed)
             done = fit_with_answers(join_before(after.split, *joined), config, previous)
         else:
             selector = JoiningSelector(config, around, float(threshold))
