@@ -111,7 +111,7 @@ def test_folds_that_another_process_trains_beside_change_nothing(
 ) -> None:
     begun: list[int] = []
 
-    def count(config: RunConfig, trainings: int) -> int:
+    def count(config: RunConfig, trainings: int, most_rows: int) -> int:
         begun.append(trainings)
         return 2
 

@@ -249,8 +249,8 @@ def test_where_no_process_can_be_started_folds_are_trained_here(
 def test_very_many_embeddings_of_any_part_are_not_copied_to_processes(
     many: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crossfit, "workers_for", lambda run, trainings: 2)
-    few = torch.arange(40)
+    monkeypatch.setattr(crossfit, "available_cores", lambda: 2)
+    few, run = torch.arange(40), many_steps(RUN)
     source, unlabeled = SPLIT.source, SPLIT.target_unlabeled
     small = dataclasses.replace(
         SPLIT,
@@ -258,9 +258,9 @@ def test_very_many_embeddings_of_any_part_are_not_copied_to_processes(
         target_unlabeled=Unlabeled(take(unlabeled.inputs, few)),
     )
     monkeypatch.setattr(crossfit, "MOST_IN_MEMORY", 40)
-    assert len(CrossFit(small, RUN, FOLDS, title="S+T")._shares) == 2
+    assert len(CrossFit(small, run, FOLDS, title="S+T")._shares) == 2
     large = dataclasses.replace(small, **{many: getattr(SPLIT, many)})
-    assert len(CrossFit(large, RUN, FOLDS, title="S+T")._shares) == 1
+    assert len(CrossFit(large, run, FOLDS, title="S+T")._shares) == 1
 
 
 def test_processes_end_with_what_started_them() -> None:
@@ -299,26 +299,21 @@ def all_layers(run: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("change", "folds", "workers"),
+    ("change", "folds", "rows", "workers"),
     [
-        (many_steps, 3, 3),
-        (many_steps, 9, 4),
-        (many_steps, 0, 1),
-        (lambda run: run, 3, 1),  # over before a process has begun
-        (
-            lambda run: dataclasses.replace(
-                many_steps(run), network=dataclasses.replace(run.network, backbone="digits")
-            ),
-            3,
-            1,
-        ),
+        (many_steps, 3, 100, 3),
+        (many_steps, 9, 100, 4),
+        (many_steps, 0, 100, 1),
+        (many_steps, 3, 100_001, 1),  # each process would have a copy of them
+        (lambda run: run, 3, 100, 1),  # over before a process has begun
+        (all_layers, 3, 100, 1),
     ],
 )
 def test_as_many_at_a_time_as_there_are_cores(
-    change: Callable[[RunConfig], RunConfig], folds: int, workers: int, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[RunConfig], RunConfig], folds: int, rows: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crossfit, "available_cores", lambda: 4)
-    assert workers_for(change(RUN), folds) == workers
+    assert workers_for(change(RUN), folds, rows) == workers
 
 
 def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[Fold, ...], tmp_path: Path) -> None:

@@ -106,9 +106,8 @@ class CrossFit:
         self._missing = [number for number in range(len(folds)) if number not in self._found]
         self._each = config.total_steps
         trainings = len(self._missing) + beside
-        if workers is None:  # each process would have a copy of very many embeddings
-            many = max(len(part) for part in split.parts.values()) > MOST_IN_MEMORY
-            workers = 1 if many else workers_for(config, trainings)
+        if workers is None:
+            workers = workers_for(config, trainings, max(len(part) for part in split.parts.values()))
         workers = min(workers, trainings)
         self._shares = share_folds(self._missing, workers, busy=beside)
         self._processes = ExitStack()
@@ -185,11 +184,17 @@ def share_folds(folds: Sequence[int], workers: int, *, busy: bool) -> list[list[
     return shares
 
 
-def workers_for(config: RunConfig, trainings: int) -> int:
-    """How many networks to train at the same time: one for each core, where only the head is trained, on a CPU."""
-    small = trainings * config.total_steps < WORTH_A_PROCESS
+def workers_for(config: RunConfig, trainings: int, most_rows: int) -> int:
+    """How many networks to train at the same time: one for each core, where only the head is trained, on a CPU.
+
+    Args:
+        config: The run.
+        trainings: How many there are.
+        most_rows: Rows of the largest part. Each process would have a copy of very many embeddings, so it is one.
+    """
+    small, many = trainings * config.total_steps < WORTH_A_PROCESS, most_rows > MOST_IN_MEMORY
     several = config.execution.processes > 1  # they are busy together
-    if small or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
+    if small or many or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
         return 1
     return max(1, min(trainings, available_cores() // max(1, config.execution.threads)))
 

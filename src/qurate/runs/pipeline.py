@@ -185,9 +185,9 @@ def show_whole(setup: RunSetup, parts: Parts, reporter: Reporter) -> Reporter:
     """A reporter that is shown the time left of the whole run, where that can be told: where the head is trained."""
     if setup.train == "full" or setup.full is not None:
         return reporter
-    images, labels = len(image_paths(parts.split)), parts.split.target_labeled.labels
+    sizes, labels = [len(part) for part in parts.split.parts.values()], parts.split.target_labeled.labels
     compare = setup.compare and setup.continued is None
-    return TimeLeft(reporter, workload_of(setup.steps_taken, labels, images, compare=compare))
+    return TimeLeft(reporter, workload_of(setup.steps_taken, labels, sizes, compare=compare))
 
 
 def load_in_time(
