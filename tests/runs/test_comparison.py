@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import multiprocessing
@@ -178,6 +179,27 @@ def test_other_processes_train_while_this_one_does_something_else(one_by_one: tu
         assert same(training.finish(ear), one_by_one)
     assert ear.shown[0][1] >= 80, "the steps of a fold were made before"
     assert not worker.is_alive()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_folds_that_were_trained_beside_are_kept_when_the_training_stops(
+    one_by_one: tuple[Fold, ...], stopped: bool
+) -> None:
+    kept: dict[int, Fold] = {}
+    training = CrossFit(SPLIT, RUN, FOLDS, title="S+T", workers=2, beside=True, on_fold=kept.__setitem__)
+    with contextlib.suppress(KeyboardInterrupt), training:
+        while not any(future.done() for future in training._running):
+            time.sleep(0.05)
+        if stopped:
+            raise KeyboardInterrupt
+        training.collect()
+        assert 0 in kept
+    assert 0 in kept
+    assert not multiprocessing.active_children()
+    resumed = CrossFit(SPLIT, RUN, FOLDS, title="S+T", workers=1, done=kept)
+    assert 0 not in resumed._missing
+    with resumed:
+        assert same(resumed.finish(Silence()), one_by_one)
 
 
 @given(st.integers(0, 9), st.integers(1, 5), st.booleans())

@@ -73,8 +73,8 @@ _PAUSE = 0.5
 class CrossFit:
     """Trains a model without each fold's images; the result does not depend on how many are trained at once.
 
-    Within its block other processes train their share of the folds while this one does something else; `finish` trains
-    what is left, here.
+    Within its block other processes train their share of the folds while this one does something else; `collect` keeps
+    what they have done, as the end of the block does, and `finish` trains what is left, here.
 
     Args:
         split: D_s, D_t, D_u.
@@ -128,8 +128,11 @@ class CrossFit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End them, whatever they do."""
-        self._processes.close()
+        """Keep what they have trained, and end them, whatever they do."""
+        try:
+            self.collect()
+        finally:
+            self._processes.close()
 
     def finish(self, reporter: Reporter) -> tuple[Fold, ...]:
         """All folds; shows the progress of what is left."""
@@ -138,7 +141,7 @@ class CrossFit:
                 self._fit_here(number, _OnStep(partial(self._count_step, reporter)))
         while self._running:
             wait(self._running, timeout=_PAUSE, return_when=FIRST_COMPLETED)
-            self._collect()
+            self.collect()
             self._show(reporter)
         for number in self._missing:
             if number not in self._found:
@@ -154,7 +157,7 @@ class CrossFit:
         if self._on_fold is not None:
             self._on_fold(number, fold)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Keep what the other processes have trained; what they could not is left for this one, which raises why."""
         for future in [future for future in self._running if future.done()]:
             _, number = self._running.pop(future)
@@ -163,7 +166,7 @@ class CrossFit:
 
     def _count_step(self, reporter: Reporter) -> None:
         self._steps_here += 1
-        self._collect()
+        self.collect()
         self._show(reporter)
 
     def _show(self, reporter: Reporter) -> None:

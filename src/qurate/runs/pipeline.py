@@ -150,6 +150,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         baseline = find_baseline(run, plan)
         with begin_comparison(run, plan, baseline) as folds:
             result = fit_run(run, baseline)
+            folds.collect()
             run, result = continue_with_all_layers(run, result, baseline)
             done = write_results(run, result, baseline, plan, why_not)
             if not plan.folds:
