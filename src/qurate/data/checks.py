@@ -194,18 +194,21 @@ def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
 def _class_problems(domains: Mapping[str, Listing], by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
     counts = {part: _class_counts(by_part[part]) for part in ("source", "labeled") if part in domains}
     for part, sizes in counts.items():
-        if nameless := [picture.path for picture in by_part[part] if picture.label is None]:
+        if by_part[part] and not domains[part].classes:
+            yield f"{part} must have labels, but no image has a class. Fill in the column label."
+        elif nameless := [picture.path for picture in by_part[part] if picture.label is None]:
             yield f"{part} has {_count(nameless)} without class: {list_some(nameless, 3)}. Label or remove them."
         if empty := [name for name in domains[part].classes if not sizes[name]]:
             yield f"{part} has classes without a readable image: {list_some(empty)}. Add images or remove the classes."
         if part == "source" and len(sizes) < 2:
             yield f"source must have at least two classes, got {list_some(sizes) or 'none'}. Is it the right folder?"
-    if len(counts) == 2:
+    if len(counts) == 2 and all(domains[part].classes for part in counts):
         for part, other in (("source", "labeled"), ("labeled", "source")):
             if names := [name for name in domains[part].classes if name not in domains[other].classes]:
                 likely = _same_but_for_spelling(names, domains[other].classes)
                 hint = f" Spelled differently there: {likely}." if likely else ""
-                yield f"Only {part} has {list_some(names)}.{hint} Rename the classes alike, or remove those."
+                label = "Label an image of each in labeled, rename" if part == "source" and not likely else "Rename"
+                yield f"Only {part} has {list_some(names)}.{hint} {label} the classes alike, or remove those."
 
 
 def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:
