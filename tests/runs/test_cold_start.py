@@ -71,7 +71,11 @@ def test_what_cannot_be_asked_is_refused(place: Path) -> None:
         qurate.suggest(place / "source", place / "unlabeled", 2, weight="none")  # type: ignore[call-arg]
     only = next(one for one in sorted((place / "source").iterdir()) if one.is_dir())
     (place / "one.txt").write_text("".join(f"{file} a\n" for file in sorted(only.iterdir())))
-    with pytest.raises(DataError, match="source must have two classes or more"):
+    with pytest.raises(DataError, match="source must have at least two classes, got 'a'"):
+        qurate.suggest(place / "one.txt", place / "unlabeled", 2)
+    first, *others = sorted(only.iterdir())
+    (place / "one.txt").write_text(f"{first} -1\n" + "".join(f"{file} a\n" for file in others))
+    with pytest.raises(DataError, match=rf"a class for every image, but 1 of {len(others) + 1} have none"):
         qurate.suggest(place / "one.txt", place / "unlabeled", 2)
 
 
@@ -80,5 +84,5 @@ def test_a_source_of_which_one_class_can_be_read_is_refused(place: Path) -> None
     only = next(one for one in sorted((place / "source").iterdir()) if one.is_dir())
     (place / "broken.png").write_bytes(b"no image")
     (place / "two.txt").write_text("".join(f"{file} a\n" for file in sorted(only.iterdir())) + "broken.png b\n")
-    with pytest.warns(DataWarning, match="cannot be read"), pytest.raises(DataError, match="got 1 classes"):
+    with pytest.warns(DataWarning, match="cannot be read"), pytest.raises(DataError, match="got 'a'"):
         qurate.suggest(place / "two.txt", place / "unlabeled", 2, **words)  # type: ignore[arg-type]  # of two types

@@ -25,7 +25,7 @@ from qurate.networks.backbone_names import find_backbone
 from qurate.registry import nearest
 from qurate.runs.options import BACKBONE, COLD_START_STRATEGY, BackboneOptions
 from qurate.runs.suggestions import Inquiry, check_query
-from qurate.runtime.paths import StrPath
+from qurate.runtime.paths import StrPath, list_some
 
 _INVERSE_PENALTY = 30.0
 """C of the linear model, on embeddings of length 1. Our choice."""
@@ -96,12 +96,14 @@ def suggest(
 
 
 def _check_source(source: Domain) -> None:
-    classes, without = int((source.class_sizes() > 0).sum()), int((source.labels < 0).sum())
-    if classes < 2 or without:
+    if without := int((source.labels < 0).sum()):
         raise DataError(
-            f"source must have two classes or more, and a class for every image, got {classes} classes and {without} "
-            "images without. Add classes, or leave those images out."
+            f"source must have a class for every image, but {without} of {len(source)} have none. Label them, or leave "
+            "them out."
         )
+    classes = [name for name, size in zip(source.classes, source.class_sizes().tolist(), strict=True) if size]
+    if len(classes) < 2:
+        raise DataError(f"source must have at least two classes, got {list_some(classes)}. Is it the right folder?")
 
 
 def predict_by_source(source: Tensor, labels: Tensor, target: Tensor, n_classes: int) -> Tensor:
