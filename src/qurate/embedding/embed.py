@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ from qurate.embedding.forward import (
 from qurate.embedding.openvino import Engine, OpenVINOError, choose_engine, compile_backbone, read_network, refuse
 from qurate.networks.backbone_names import Pooling, find_backbone
 from qurate.networks.backbones import join_vectors
-from qurate.runtime.compute import torch_threads
+from qurate.runtime.compute import fits_half, torch_threads
 from qurate.runtime.paths import is_file
 
 MOST_IN_MEMORY = 100_000
@@ -186,29 +187,40 @@ class Embeddings:
         return len({file.digest for path, file in self.files.items() if path not in self.unreadable})
 
     def of(self, images: ImageFiles) -> Tensor:
-        """Rows of readable files, (N, width): float32 in memory, or of very many float16 in a file that is mapped."""
+        """Rows of readable files, (N, width): float32 in memory, or of very many float16 in a file that is mapped.
+
+        Where a number is too large for float16 they are float32 in such a file.
+        """
         keys = [self.files[path].digest for path in images.paths]
         if len(keys) <= MOST_IN_MEMORY:
             return self._take(keys)
-        rows = self._map(len(keys), sum(store.width for store in self.stores))
+        try:
+            return self._copy(keys, np.float16)
+        except OverflowError:
+            return self._copy(keys, np.float32)
+
+    def _copy(self, keys: Sequence[bytes], kind: type[np.floating[Any]]) -> Tensor:
+        rows = self._map(len(keys), kind)
         for start in range(0, len(keys), _PART):
-            rows[start : start + _PART] = self._take(keys[start : start + _PART])
+            some = self._take(keys[start : start + _PART])
+            if rows.dtype == torch.float16 and not fits_half(some):
+                raise OverflowError("a number is too large for half precision")
+            rows[start : start + _PART] = some
         return rows
 
     def _take(self, keys: Sequence[bytes]) -> Tensor:
         rows = [store.take(keys) for store in self.stores]
         return rows[0] if len(rows) == 1 else join_vectors(rows)
 
-    def _map(self, count: int, width: int) -> Tensor:
-        """Empty rows (count, width) float16 in a file without a name, which goes with them; in memory if need be."""
-        folder = self.stores[0].folder
+    def _map(self, count: int, kind: type[np.floating[Any]]) -> Tensor:
+        """Empty rows (count, width) in a file without a name, which goes with them; in memory if it cannot be mapped."""
+        folder, shape = self.stores[0].folder, (count, sum(store.width for store in self.stores))
         with suppress(OSError):  # nobody may write there
-            if (
-                folder is not None and shutil.disk_usage(folder).free > 4 * count * width
-            ):  # a full disk ends the process
+            needed = math.prod(shape) * np.dtype(kind).itemsize
+            if folder is not None and shutil.disk_usage(folder).free > 2 * needed:  # a full disk ends the process
                 with tempfile.TemporaryFile(dir=folder) as file:
-                    return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=(count, width)))
-        return torch.empty(count, width, dtype=torch.float16)
+                    return torch.from_numpy(np.memmap(file, kind, "w+", shape=shape))
+        return torch.from_numpy(np.empty(shape, kind))
 
 
 def embed_files(
