@@ -213,7 +213,7 @@ class Embeddings:
         return rows[0] if len(rows) == 1 else join_vectors(rows)
 
     def _map(self, count: int, kind: type[np.floating[Any]]) -> Tensor:
-        """Empty rows (count, width) in a file without a name, which goes with them; in memory if it cannot be mapped."""
+        """Empty rows (count, width) in a file without a name that goes with them; in memory if it cannot be mapped."""
         folder, shape = self.stores[0].folder, (count, sum(store.width for store in self.stores))
         with suppress(OSError):  # nobody may write there
             needed = math.prod(shape) * np.dtype(kind).itemsize

@@ -197,7 +197,9 @@ def workers_for(config: RunConfig, trainings: int, most_rows: int) -> int:
     """
     small, many = trainings * config.total_steps < WORTH_A_PROCESS, most_rows > MOST_IN_MEMORY
     several = config.execution.processes > 1  # they are busy together
-    if small or many or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
+    if small or many or several or config.network.backbone != "none":
+        return 1
+    if choose_device(config.execution.device).type != "cpu":
         return 1
     return max(1, min(trainings, available_cores() // max(1, config.execution.threads)))
 
