@@ -34,6 +34,15 @@ def test_a_shift_of_the_whole_domain_does_not_matter() -> None:
     assert torch.equal(predict_by_source(source * 5, labels, target * 2, 3).argmax(dim=1), probabilities.argmax(dim=1))
 
 
+def test_very_many_target_images_are_predicted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, labels = groups(torch.zeros(8), 0)
+    target, _ = groups(torch.full((8,), 0.5), 1)
+    whole = predict_by_source(source, labels, target, 3)
+    for module in ("qurate.runs.cold_start", "qurate.novelty"):
+        monkeypatch.setattr(f"{module}.MOST_IN_MEMORY", 7)
+    torch.testing.assert_close(predict_by_source(source, labels, target, 3), whole, rtol=0, atol=1e-4)
+
+
 def test_a_class_without_an_image_in_the_source_has_no_probability() -> None:
     source, labels = groups(torch.zeros(8), 0)
     probabilities = predict_by_source(source, labels + (labels > 0), source, 5)

@@ -6,12 +6,13 @@ import warnings
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
-from torch.nn import functional as F
 
 from qurate.active.pool import Pool
 from qurate.active.strategies import QueryStrategy
@@ -19,9 +20,10 @@ from qurate.data.domains import Domain, leave_out
 from qurate.data.images import ImageFiles, OnProgress
 from qurate.data.own_images import paths_of, read_labeled, read_unlabeled
 from qurate.embedding.backbone import choose_device, freeze_backbones
-from qurate.embedding.embed import embed_files
+from qurate.embedding.embed import MOST_IN_MEMORY, embed_files
 from qurate.errors import DataError
 from qurate.networks.backbone_names import find_backbone
+from qurate.novelty import mean_direction, unit
 from qurate.registry import nearest
 from qurate.runs.options import BACKBONE, COLD_START_STRATEGY, BackboneOptions
 from qurate.runs.suggestions import Inquiry, check_query
@@ -120,15 +122,15 @@ def predict_by_source(source: Tensor, labels: Tensor, target: Tensor, n_classes:
     Returns:
         (M, K).
     """
-    train, test = (_center(embeddings).double().numpy() for embeddings in (source, target))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a rough model will do
-        model = LogisticRegression(C=_INVERSE_PENALTY).fit(train, labels.numpy())
-    probabilities = torch.zeros(len(target), n_classes)
-    probabilities[:, model.classes_] = torch.from_numpy(model.predict_proba(test)).float()
+        model = LogisticRegression(C=_INVERSE_PENALTY).fit(_center(source, mean_direction(source)), labels.numpy())
+    probabilities, middle = torch.zeros(len(target), n_classes), mean_direction(target)
+    for part, found in zip(target.split(MOST_IN_MEMORY), probabilities.split(MOST_IN_MEMORY), strict=True):
+        found[:, model.classes_] = torch.from_numpy(model.predict_proba(_center(part, middle))).float()
     return probabilities
 
 
-def _center(embeddings: Tensor) -> Tensor:
-    unit = F.normalize(embeddings.float(), dim=1)
-    return F.normalize(unit - unit.mean(dim=0), dim=1)
+def _center(embeddings: Tensor, middle: Tensor) -> NDArray[np.float64]:
+    centered: NDArray[np.float64] = unit(unit(embeddings) - middle).double().numpy()
+    return centered

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.calibration import fit_temperature
+from qurate.embedding.embed import MOST_IN_MEMORY
 from qurate.errors import RunError
 from qurate.run_results import LABEL_ISSUES
 from qurate.runs.files import ISSUES_FILE
 from qurate.runs.result_tables import read_run_table
+from qurate.runtime.randomness import generator
 
 RIDGE = 0.1
 """Weight of the penalty, as a share of the mean eigenvalue. Our choice: of 0.01 to 1, the best of two folders."""
@@ -22,6 +24,15 @@ MOST_LISTED = 200
 """Rows of label_issues.csv. Our choice: more than a person looks at at once; the next run lists the next."""
 _SHARPEST = 100.0
 """Predictions lie between 0 and 1, about; they are multiplied by at most this."""
+
+
+def draw_judged(images: int, seed: int) -> tuple[Tensor, list[str]]:
+    """The source images whose labels are judged, as positions: all, or of very many some; and a note that says so."""
+    if images <= MOST_IN_MEMORY:
+        return torch.arange(images), []
+    drawn = torch.randperm(images, generator=generator(seed, 32))[:MOST_IN_MEMORY].sort().values
+    some = f"{len(drawn):,} of the {images:,} source images, drawn at random"
+    return drawn, [f"Labels that may be wrong were looked for among {some}."]
 
 
 def leave_one_out(embeddings: Tensor, labels: Tensor, n_classes: int) -> Tensor:

@@ -61,7 +61,7 @@ from qurate.runs.continue_from import (
 from qurate.runs.files import CURVES_FOLDER, ISSUES_FILE, REPORT_FILE
 from qurate.runs.full_training import train_all_layers
 from qurate.runs.improvement import measure_improvement
-from qurate.runs.label_issues import label_issue_table, leave_one_out, rank_label_issues
+from qurate.runs.label_issues import draw_judged, label_issue_table, leave_one_out, rank_label_issues
 from qurate.runs.model import AdaptedModel, Looked
 from qurate.runs.predictions import (
     calibrate,
@@ -589,21 +589,21 @@ def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
         return record
     data = run.data
     shown = data.files if run.setup.train == "full" else data.split
-    parts = shown.source, shown.target_labeled  # the source may be drawn, and then names no files
-    embeddings, labels = (
-        torch.cat([embed_before(run, part.inputs).cpu() for part in parts]),
-        torch.cat([part.labels.cpu() for part in parts]),
-    )
-    log_probs, first = leave_one_out(embeddings, labels, data.split.n_classes), len(parts[0])
+    source, labeled = shown.source, shown.target_labeled
+    of_source, note = draw_judged(len(source), run.setup.config.seed)
+    embeddings = [embed_before(run, part.inputs).cpu() for part in (source, labeled)]
+    labels = torch.cat([source.labels.cpu()[of_source], labeled.labels.cpu()])
+    log_probs = leave_one_out(torch.cat([embeddings[0][of_source], embeddings[1]]), labels, data.split.n_classes)
+    files = record.source["file"].tolist()  # none where the source is drawn
     tables = [
         label_issue_table(files, part, labels[rows], log_probs[rows], record.classes, checked_labels(run))
         for part, files, rows in (
-            ("source", record.source["file"].tolist(), slice(first)),
-            ("labeled", record.labeled["file"].tolist(), slice(first, None)),
+            ("source", [files[i] for i in of_source.tolist()] if files else [], slice(len(of_source))),
+            ("labeled", record.labeled["file"].tolist(), slice(len(of_source), None)),
         )
         if files
     ]
-    return dataclasses.replace(record, label_issues=rank_label_issues(tables))
+    return dataclasses.replace(record, label_issues=rank_label_issues(tables), notes=(*record.notes, *note))
 
 
 def doubt_held_out(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
