@@ -366,9 +366,9 @@ def check_source_model(model: StrPath) -> None:
     """
     if not isinstance(read_about(model).get("source_statistics"), dict):
         raise ConfigError(
-            f"`from_model`: {shorten(model)} was saved without the statistics of its source, by an earlier version of "
-            "qurate or after `preset='paper'` with `train='full'`. Adapt it again from its source images, or give "
-            "`source`."
+            f"`from_model`: {shorten(model)} was saved without the statistics of its source: on purpose, by an earlier "
+            "version of qurate, or after `preset='paper'` with `train='full'`. Ask for a model that has them, adapt it "
+            "again from its source images, or give `source`."
         )
 
 
