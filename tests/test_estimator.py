@@ -277,7 +277,7 @@ def test_each_source_number_is_a_domain_with_a_weight() -> None:
     assert list(one.source_weights_.values()) == [1.0]
     images = SSDAClassifier("mme", **BARE).fit(features, y, several)
     assert images.source_weights_[7] == pytest.approx(len(of_bad) / len(source))
-    assert np.array_equal(images.predict_proba(features), one.predict_proba(features)), "poured together"
+    assert np.array_equal(images.predict_proba(features), one.predict_proba(features)), "joined"
     learned = SSDAClassifier("mme", **BARE, source_weights="learned").fit(features, swapped, several)
     assert learned.source_weights_[7] < 0.1, "its labels contradict the target's"
     first = int(sample_domain[source[0]])

@@ -32,7 +32,7 @@ def learn_weights(source: Labeled, domains: Tensor, target: Labeled, n_classes: 
     Each domain has a classifier by its own class means, p_m(k | x) = softmax of SCALE * cos(x, mean of class k in m),
     on embeddings of unit length centred on their domain. The weights maximise the likelihood of the labels of D_t under
     the mixture sum_m w_m p_m(y | x), by expectation maximisation from equal weights. Labels of D_t are not among those
-    that the means are made of, so no domain can fit them by heart.
+    that the means are made of, so no domain can memorise them.
 
     Args:
         source: D_s, embeddings (N, d).
@@ -79,7 +79,7 @@ def _centered(inputs: Tensor, middle: Tensor) -> Tensor:
 def weigh_domains(source: Labeled, domains: Tensor, weights: Tensor) -> Labeled:
     """D_s of which each batch holds a share of each domain by its weight, within a domain all alike.
 
-    Weights in proportion to the images of the domains leave D_s as it is: all domains poured together.
+    Weights in proportion to the images of the domains leave D_s as it is: all domains joined.
     """
     sizes = torch.bincount(domains, minlength=len(weights)).double()
     each = weights.double() / sizes
