@@ -11,10 +11,9 @@ from qurate.run_results import RunRecord
 from qurate.runs.files import BASELINE_FOLDER, CARD_MARK, EXPORT_FILE, REPORT_FILE
 from qurate.runtime.commands import NextStep, predict_with
 
-
 _STATISTICS = (
-    "The model holds class statistics of the embeddings of its source, from which `qurate adapt --from-model` adapts it "
-    "to other images; the mean of a class with one source image is the embedding of that image."
+    "The model holds class statistics of the embeddings of its source, from which `qurate adapt --from-model` begins; "
+    "the mean of a class with one source image is the embedding of that image."
 )
 
 
