@@ -20,7 +20,7 @@ from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE
 from qurate.runs.model_json import ABOUT_FILE, file_of, read_about
 from qurate.runs.options import COLD_START_STRATEGY, DEFAULT_QUERY_STRATEGY, BackboneOptions
-from qurate.runtime.commands import NextStep, free_name, learn_from, open_run
+from qurate.runtime.commands import NextStep, free_name, learn_from, open_run, option_words
 from qurate.runtime.options import between, option
 from qurate.runtime.paths import LABELED, UNLABELED, existing, is_file
 from qurate.runtime.progress import PhaseBars, read_progress
@@ -99,8 +99,7 @@ def suggest(
         "Fill in its column label; a row without a label does not count. Each class of the source needs one image: if "
         "a class has none, add a row with a file and the class."
     )
-    given = [word for name, value in model.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words = ("--source", str(source), "--labeled", str(out), "--unlabeled", str(unlabeled), *given)
+    words = option_words({"source": source, "labeled": out, "unlabeled": unlabeled, **model})
     print_next(NextStep("adapt with these labels", ("adapt", *words, "--out", free_name("run"))))
 
 

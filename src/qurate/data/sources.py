@@ -100,8 +100,10 @@ def choose_weights(
     return torch.bincount(domains).double() / len(domains), "by images"
 
 
-def weigh_sources(parts: Parts, split: Split, asked: SourceWeights) -> tuple[Parts, Split, list[dict[str, Any]]]:
-    """Parts and split with the weights of several sources, and what config.json says of each; one source stays.
+def weigh_sources(
+    parts: Parts, split: Split, asked: SourceWeights
+) -> tuple[Parts, Split, list[dict[str, Any]], list[str]]:
+    """Parts and split with the weights of several sources, what config.json says of each, and notes; one source stays.
 
     Args:
         parts: Of image files.
@@ -113,7 +115,7 @@ def weigh_sources(parts: Parts, split: Split, asked: SourceWeights) -> tuple[Par
         DataError: If a source has no image left.
     """
     if not parts.sources:
-        return parts, split, []
+        return parts, split, [], []
     domains, by_name = parts.source_domains, parts.source_labels
     if empty := [name for name, labels in by_name.items() if not labels]:
         raise DataError(f"source: '{empty[0]}' has no image of the classes of the run. Leave it out, or add images.")
@@ -129,4 +131,4 @@ def weigh_sources(parts: Parts, split: Split, asked: SourceWeights) -> tuple[Par
     ]
     weighed = replace(split, source=weigh_domains(split.source, domains, weights))
     files = replace(parts.split, source=replace(parts.split.source, weights=weighed.source.weights))
-    return replace(parts, split=files, notes=(*parts.notes, *notes)), weighed, about
+    return replace(parts, split=files), weighed, about, notes

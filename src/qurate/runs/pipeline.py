@@ -135,12 +135,12 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     else:
         setup, frozen, sound, split = load_in_time(setup, parts, frozen, reporter, budget)
     setup = choose_start(setup, sound)
-    sound, split, sources = weigh_sources(sound, split, setup.source_weights)
-    for line in sound.notes[len(sound.notes) - len(sources) :]:
-        reporter.say(line)
+    sound, split, sources, notes = weigh_sources(sound, split, setup.source_weights)
     if model is not None:
-        sound, split = draw_from_model(setup, model, sound, split)
-        reporter.say(sound.notes[-1])
+        split, notes = draw_from_model(setup, model, split)
+    for line in notes:
+        reporter.say(line)
+    sound = dataclasses.replace(sound, notes=(*sound.notes, *notes))
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen, sources), sound.table()):
         if folder is not None:
@@ -172,14 +172,14 @@ def source_of_model(model: AdaptedModel, previous: PreviousRun | None) -> Domain
     return without_images(f"model {name}", [each for each in model.classes if each not in added])
 
 
-def draw_from_model(setup: RunSetup, model: AdaptedModel, parts: Parts, split: Split) -> tuple[Parts, Split]:
-    """Parts and split with a source that is drawn from the class statistics of a model, and a note that says so."""
+def draw_from_model(setup: RunSetup, model: AdaptedModel, split: Split) -> tuple[Split, list[str]]:
+    """The split with a source that is drawn from the class statistics of a model, and a note that says so."""
     drawn = statistics_of(model).of(model.classes, split.classes).draw(generator(setup.config.seed, DRAW_STREAM))
     note = (
         f"No source images were used: {len(drawn):,} embeddings were drawn from the class statistics of the model in "
         f"{shorten(model.folder)}."
     )
-    return dataclasses.replace(parts, notes=(*parts.notes, note)), dataclasses.replace(split, source=drawn)
+    return dataclasses.replace(split, source=drawn), [note]
 
 
 def show_whole(setup: RunSetup, parts: Parts, reporter: Reporter) -> Reporter:
