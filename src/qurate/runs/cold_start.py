@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -16,9 +17,11 @@ from torch import Tensor
 
 from qurate.active.pool import Pool
 from qurate.active.strategies import QueryStrategy
-from qurate.data.domains import Domain, leave_out
+from qurate.data.domains import Domain, domain_of, leave_out
 from qurate.data.images import ImageFiles, OnProgress
-from qurate.data.own_images import paths_of, read_labeled, read_unlabeled
+from qurate.data.list_files import list_sources
+from qurate.data.listing import join_listings
+from qurate.data.own_images import paths_of, read_unlabeled
 from qurate.embedding.backbone import choose_device, freeze_backbones
 from qurate.embedding.embed import MOST_IN_MEMORY, embed_files
 from qurate.errors import DataError
@@ -34,7 +37,7 @@ _INVERSE_PENALTY = 30.0
 
 
 def suggest(
-    source: StrPath,
+    source: StrPath | Sequence[StrPath],
     unlabeled: StrPath,
     count: int,
     *,
@@ -50,7 +53,7 @@ def suggest(
     A linear model of the source takes the place of the model of a run; see `predict_by_source`.
 
     Args:
-        source: Labelled source images: class folders, a list file or a CSV table.
+        source: Labelled source images: class folders, a list file or a CSV table; or several of them.
         unlabeled: Target images: any folder, a list or a table.
         count: How many to label.
         asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or a `QueryStrategy` of your own.
@@ -77,7 +80,8 @@ def suggest(
         if name not in BackboneOptions.__annotations__:
             known = BackboneOptions.__annotations__
             raise TypeError(f"suggest() got an unexpected keyword argument {name!r}.{nearest(name, known)}")
-    first, second = read_labeled(source, "source"), read_unlabeled(unlabeled, "unlabeled")
+    first = domain_of(join_listings(list(list_sources(source).values())))
+    second = read_unlabeled(unlabeled, "unlabeled")
     _check_source(first)
     paths = [*paths_of(first), *paths_of(second)]
     name, weights, _ = find_backbone(
