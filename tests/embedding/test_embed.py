@@ -568,7 +568,7 @@ def test_very_many_embeddings_that_half_precision_does_not_hold_stay_as_they_are
     take = EmbeddingCache.take
 
     def take_large(store: EmbeddingCache, keys: Sequence[bytes]) -> Tensor:
-        return take(store, keys) * torch.tensor([1e6 if key == last else 1.0 for key in keys])[:, None]
+        return take(store, keys) * torch.tensor([1e9 if key == last else 1.0 for key in keys])[:, None]
 
     monkeypatch.setattr(EmbeddingCache, "take", take_large)
     rows = found.of(files)

@@ -267,11 +267,9 @@ def embed_files(
     if cached and required and is_file(root):
         raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
     target = choose_device(device) if cluster is None else choose_cluster_tasks(cluster, device)
+    on_ray = isinstance(target, ClusterTasks)
     files, unreadable = hash_files(paths, digest_index(root))
-    wanted: dict[bytes, HashedFile] = {}
-    for path in paths:
-        if path in files:
-            wanted.setdefault(files[path].digest, files[path])
+    wanted, folder = _each_content(paths, files), root if cached else None
     stores: list[EmbeddingCache] = []
     made, began, members = 0, time.perf_counter(), frozen.members
 
@@ -282,18 +280,16 @@ def embed_files(
     for member in members:
         kind = target.device if isinstance(target, ClusterTasks) else target.type
         precision = choose_precision(member.module, kind)
-        on_ray = isinstance(target, ClusterTasks)
         engine = choose_engine(member, kind, precision, "torch" if on_ray else engine_default)
         while True:
-            stores.append(_open_cache(root if cached else None, member, precision, engine, required))
+            stores.append(_open_cache(folder, member, precision, engine, required))
             size, start = _embedder(member, target, precision, batch_size)
             work = _EmbeddingWork(stores[-1], wanted, size, report)
             missing = work.missing()
             if strict:
                 _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
             if engine == "openvino":
-                folder, first = root if cached else None, missing[:COMPARED]
-                start = partial(_in_openvino, start, member, precision, first, folder, on_ray)
+                start = partial(_in_openvino, start, member, precision, missing[:COMPARED], folder, on_ray)
             try:
                 work.complete(start)
                 break
@@ -317,9 +313,18 @@ def find_missing(
     kind = choose_device(device).type
     precision = choose_precision(frozen.module, kind)
     store = _open_cache(root, frozen, precision, choose_engine(frozen, kind, precision), required=False)
-    by_digest = {files[path].digest: path for path in reversed(paths) if path in files}
-    missing = store.missing(list(by_digest))
-    return [path for digest, path in reversed(by_digest.items()) if digest in missing]
+    wanted = _each_content(paths, files)
+    missing = store.missing(list(wanted))
+    return [file.path for digest, file in wanted.items() if digest in missing]
+
+
+def _each_content(paths: Sequence[Path], files: Mapping[Path, HashedFile]) -> dict[bytes, HashedFile]:
+    """The first file of each content, by its digest, of those that could be hashed."""
+    found: dict[bytes, HashedFile] = {}
+    for path in paths:
+        if path in files:
+            found.setdefault(files[path].digest, files[path])
+    return found
 
 
 def _open_cache(
