@@ -83,9 +83,9 @@ def test_what_cannot_be_asked_is_refused(place: Path) -> None:
     with pytest.raises(DataError, match="source must have at least two classes, got 'a'"):
         qurate.suggest(place / "one.txt", place / "unlabeled", 2)
     first, *others = sorted(only.iterdir())
-    (place / "one.txt").write_text(f"{first} -1\n" + "".join(f"{file} a\n" for file in others))
+    (place / "some.csv").write_text(f"path,label\n{first},\n" + "".join(f"{file},a\n" for file in others))
     with pytest.raises(DataError, match=rf"a class for every image, but 1 of {len(others) + 1} have none"):
-        qurate.suggest(place / "one.txt", place / "unlabeled", 2)
+        qurate.suggest(place / "some.csv", place / "unlabeled", 2)
 
 
 def test_a_source_of_which_one_class_can_be_read_is_refused(place: Path) -> None:
