@@ -575,9 +575,11 @@ def test_very_many_embeddings_that_half_precision_does_not_hold_stay_as_they_are
     assert rows.dtype == torch.float32
     assert torch.equal(rows[-1:], take_large(found.stores[0], [last]))
     assert torch.equal(rows[:1], found.of(ImageFiles(files.paths[:1]))), "those before are not rounded either"
-    joined = join(torch.zeros(3, rows.shape[1], dtype=torch.float16), rows)
-    assert torch.equal(joined[3:], rows)
-    assert join(torch.zeros(3, rows.shape[1], dtype=torch.float16), rows[:1]).dtype == torch.float16
+    for second, kind in ((rows, torch.float32), (rows[:1], torch.float16)):
+        joined = join(torch.zeros(3, rows.shape[1], dtype=torch.float16), second)
+        assert isinstance(joined, Tensor)
+        assert joined.dtype == kind
+        assert torch.equal(joined[3:], second.to(kind))
 
 
 def test_very_many_embeddings_are_half_precision_in_a_file_that_is_mapped(
