@@ -1,9 +1,9 @@
-"""Several sources into one target: each alone, all poured together, with equal and with learned weights.
+"""Several sources into one target: each alone, all joined, with equal and with learned weights.
 
     python benchmarks/several_sources.py --data ../shared/data
 
 Office-31: Webcam and DSLR to Amazon, embedded by Lite0. Digits: typeset in sans-serif, serif and inverted Computer
-Modern to handwritten. 'Poured' is what one folder of all images gives, 'learned' what `--source-weights learned` does.
+Modern to handwritten. 'Joined' is what one folder of all images gives, 'learned' what `--source-weights learned` does.
 The last columns are the learned weights.
 """
 
@@ -62,15 +62,15 @@ def flat(part: Labeled) -> Labeled:
 def arms(split: Split, sources: dict[str, Labeled]) -> Iterator[tuple[str, Labeled, str]]:
     """Name, source and learned weights of each row."""
     inputs = [part.inputs for part in sources.values() if isinstance(part.inputs, Tensor)]
-    poured = Labeled(torch.cat(inputs), torch.cat([part.labels for part in sources.values()]))
+    joined = Labeled(torch.cat(inputs), torch.cat([part.labels for part in sources.values()]))
     domains = torch.cat([torch.full((len(part.labels),), number) for number, part in enumerate(sources.values())])
     for name, part in sources.items():
         yield name, part, ""
-    yield "poured", poured, ""
-    yield "equal", weigh_domains(poured, domains, torch.ones(len(sources))), ""
-    learned, _ = choose_weights("learned", flat(poured), domains, flat(split.target_labeled), split.n_classes)
+    yield "joined", joined, ""
+    yield "equal", weigh_domains(joined, domains, torch.ones(len(sources))), ""
+    learned, _ = choose_weights("learned", flat(joined), domains, flat(split.target_labeled), split.n_classes)
     said = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(sources, learned.tolist(), strict=True))
-    yield "learned", weigh_domains(poured, domains, learned), said
+    yield "learned", weigh_domains(joined, domains, learned), said
 
 
 def config_of(kind: str, row: str, seed: int) -> RunConfig:

@@ -277,14 +277,17 @@ def test_each_source_number_is_a_domain_with_a_weight() -> None:
     assert list(one.source_weights_.values()) == [1.0]
     images = SSDAClassifier("mme", **BARE).fit(features, y, several)
     assert images.source_weights_[7] == pytest.approx(len(of_bad) / len(source))
-    assert np.array_equal(images.predict_proba(features), one.predict_proba(features)), "poured together"
+    assert np.array_equal(images.predict_proba(features), one.predict_proba(features)), "joined"
     learned = SSDAClassifier("mme", **BARE, source_weights="learned").fit(features, swapped, several)
     assert learned.source_weights_[7] < 0.1, "its labels contradict the target's"
     first = int(sample_domain[source[0]])
     given = SSDAClassifier("mme", **BARE, source_weights={first: 1.0, 7: 3.0}).fit(features, y, several)
     assert given.source_weights_ == {first: 0.25, 7: 0.75}
     assert not np.array_equal(given.predict_proba(features), one.predict_proba(features))
-    refused: list[Any] = [{first: 1.0}, {first: 1.0, 7: 0.0}, "best"]
+    refused: list[Any] = [{first: 1.0, 7: 0.0}, "best", None, np.array([1.0, 2.0])]
     for wrong in refused:
-        with pytest.raises(ConfigError, match="source_weights must"):
-            SSDAClassifier("mme", **BARE, source_weights=wrong).fit(features, y, several)
+        for of_rows in (several, None):
+            with pytest.raises(ConfigError, match="source_weights must be 'learned', 'images' or a table"):
+                SSDAClassifier("mme", **BARE, source_weights=wrong).fit(features, y, of_rows)
+    with pytest.raises(ConfigError, match="source_weights must have a number for each source domain"):
+        SSDAClassifier("mme", **BARE, source_weights={first: 1.0}).fit(features, y, several)

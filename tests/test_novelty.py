@@ -22,12 +22,14 @@ from qurate.novelty import (
     ScoreFitter,
     class_means,
     conformal_p_values,
+    domain_means,
     fit_novelty,
     fit_ridge,
     flag,
     highest_known_share,
     known_of_scores,
     known_share,
+    mean_direction,
     nearest_cosine,
     smooth,
     standardize,
@@ -62,7 +64,7 @@ def test_a_class_mean_is_the_mean_over_domains_of_the_domains_mean() -> None:
         (normal(6, 4).float(), torch.tensor([0, 0, 0, 1, 1, 2])),
         (normal(3, 4, seed=1).float(), torch.tensor([0, 2, 2])),
     ]
-    found = class_means(parts, 4).numpy()
+    found = class_means([domain_means(*part, 4) for part in parts]).numpy()
     for k in range(4):
         total = np.zeros(4)
         for rows, labels in parts:
@@ -480,6 +482,7 @@ def test_embeddings_of_half_precision_are_scored_as_in_single(monkeypatch: pytes
     none = torch.randn(4, 16, generator=rng(4))
     whole = ScoreFitter(source, labeled, rows[45:], none)
     monkeypatch.setattr("qurate.novelty._RIDGE_SLICE", 7)
+    monkeypatch.setattr("qurate.novelty.MOST_IN_MEMORY", 8)
     images, seen = torch.tensor([0, 4]), torch.rand(47, generator=rng(3))
     for unlabeled, near in ((rows[45:], 1e-4), (rows[45:].half(), 0.1)):
         known = Labeled(rows[30:45].to(unlabeled.dtype), labels[30:45])
@@ -489,3 +492,15 @@ def test_embeddings_of_half_precision_are_scored_as_in_single(monkeypatch: pytes
         folds = [each.score_fold(images, seen) for each in (whole, parts)]
         expected, found = whole.with_answers(folds[0]), parts.with_answers(folds[1])
         torch.testing.assert_close(found, expected, rtol=0, atol=near)
+
+
+def test_means_of_very_many_are_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = torch.randn(50, 8, generator=rng()), torch.arange(50) % 3
+    middle = mean_direction(rows)
+    torch.testing.assert_close(middle, unit(rows).mean(dim=0), rtol=0, atol=0)
+    means = domain_means(rows, labels, 4, middle)
+    assert torch.equal(means, domain_means(unit(unit(rows) - middle), labels, 4))
+    assert not means[3].any()
+    monkeypatch.setattr("qurate.novelty.MOST_IN_MEMORY", 7)
+    torch.testing.assert_close(mean_direction(rows), middle, rtol=0, atol=1e-6)
+    torch.testing.assert_close(domain_means(rows, labels, 4, middle), means, rtol=0, atol=1e-6)

@@ -332,6 +332,28 @@ def test_positives_come_with_their_inputs_and_labels(share: float | None) -> Non
         assert len(batch.unlabeled) == 0
 
 
+@pytest.mark.parametrize("share", [None, 0.25])
+@pytest.mark.parametrize(("labeled", "unlabeled"), [(torch.float16, torch.float32), (torch.float32, torch.float16)])
+def test_either_target_part_may_be_in_half_precision(
+    labeled: torch.dtype, unlabeled: torch.dtype, share: float | None
+) -> None:
+    split, config = blobs(), TrainingConfig(batch_source=4, batch_target=8, positive_share=share)
+    target, inputs = split.target_labeled, split.target_unlabeled.inputs
+    assert isinstance(target.inputs, Tensor)
+    assert isinstance(inputs, Tensor)
+
+    def batches(first: Tensor, second: Tensor, steps: int) -> list[Tensor]:
+        data = TrainingData(split.source, Labeled(first, target.labels), second)
+        chosen = data.with_positives(torch.tensor([9, 3, 7]), torch.tensor([2, 0, 1]))
+        return [batch.target for batch in stream_batches(chosen, config, steps=steps, seed=5)]
+
+    for steps in (1, 6):  # fewer rows than there are of both parts, and more
+        found = batches(target.inputs.to(labeled), inputs.to(unlabeled), steps)
+        expected = batches(target.inputs.half().float(), inputs.half().float(), steps)
+        assert all(batch.dtype == torch.float32 for batch in found)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_a_batch_says_how_large_its_sets_are_and_positives_count_as_target() -> None:
     split, config = blobs(), TrainingConfig(batch_source=4, batch_target=8)
     data = TrainingData.of(split)

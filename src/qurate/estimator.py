@@ -135,6 +135,7 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             sample_domain: Not negative for source, negative for target, (n,); rows of one number are one domain. None:
                 unlabelled rows are the target.
         """
+        self._check_source_weights()
         rows, labels = validate_data(self, X, y, dtype=np.float32)
         known = ~_is_unlabeled(labels)
         check_classification_targets(labels[known])
@@ -213,22 +214,31 @@ class SSDAClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         weights = None if sample_weight is None else column_or_1d(sample_weight)[known]
         return float(accuracy_score(labels[known], predicted[known], sample_weight=weights))
 
+    def _check_source_weights(self) -> None:
+        """Refuse what is none of the allowed, also where there is one source domain."""
+        asked = self.source_weights
+        if isinstance(asked, Mapping):
+            is_allowed = not find_problem(tuple(asked.values()), tuple[Rate, ...])
+        else:
+            is_allowed = isinstance(asked, str) and asked in ("learned", "images")
+        if not is_allowed:
+            raise ConfigError(
+                "SSDAClassifier: source_weights must be 'learned', 'images' or a table of positive numbers by "
+                f"sample_domain, got {show(asked)}."
+            )
+
     def _weigh_sources(self, split: Split, numbers: NDArray[Any]) -> Split:
         """The split with a weight for each source domain; sets `source_weights_`."""
         names, positions = np.unique(numbers, return_inverse=True)
         domains, asked = torch.from_numpy(positions), self.source_weights
         chosen: SourceWeights
         if isinstance(asked, Mapping):
-            if not set(names.tolist()) <= set(asked) or find_problem(tuple(asked.values()), tuple[Rate, ...]):
+            if not set(names.tolist()) <= set(asked):
                 raise ConfigError(
-                    "SSDAClassifier: source_weights must have a positive number for each source domain, "
+                    "SSDAClassifier: source_weights must have a number for each source domain, "
                     f"{list_some(names.tolist())}, got {show(asked)}."
                 )
             chosen = tuple(float(asked[name]) for name in names.tolist())
-        elif asked not in ("learned", "images"):
-            raise ConfigError(
-                f"SSDAClassifier: source_weights must be 'learned', 'images' or a table of numbers, got {show(asked)}."
-            )
         else:
             chosen = asked
         if len(names) == 1:

@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.data.samples import Labeled
+from qurate.embedding.embed import MOST_IN_MEMORY
 from qurate.neighbors import nearest_rows
 
 NEIGHBORS = 5
@@ -64,19 +65,34 @@ def standardize(values: Tensor, reference: Tensor) -> Tensor:
     return (values - reference.mean()) / spread.clamp(min=1e-12)
 
 
-def class_means(parts: Sequence[tuple[Tensor, Tensor]], n_classes: int) -> Tensor:
+def mean_direction(embeddings: Tensor) -> Tensor:
+    """The mean of the rows, each made of length 1, (N, d) to (d,); in slices of very many."""
+    sums = [unit(part).sum(dim=0) for part in embeddings.split(MOST_IN_MEMORY)]
+    return torch.stack(sums).sum(dim=0) / len(embeddings)
+
+
+def domain_means(rows: Tensor, labels: Tensor, n_classes: int, middle: Tensor | None = None) -> Tensor:
+    """The mean of each class of a domain, (K, d); 0 for a class that it lacks.
+
+    Args:
+        rows: Embeddings, (N, d).
+        labels: (N,) int64.
+        n_classes: K.
+        middle: What to centre them on, (d,), in slices of very many; they are centred already unless given.
+    """
+    sums = torch.zeros(n_classes, rows.shape[1])
+    for part, classes in zip(rows.split(MOST_IN_MEMORY), labels.split(MOST_IN_MEMORY), strict=True):
+        sums.index_add_(0, classes, part if middle is None else unit(unit(part) - middle))
+    return sums / torch.bincount(labels, minlength=n_classes).clamp(min=1).unsqueeze(1)
+
+
+def class_means(domains: Sequence[Tensor]) -> Tensor:
     """The mean direction of each class: the mean over domains of the domain's class mean, (K, d) of unit length.
 
     Args:
-        parts: Embeddings (N, d) and labels (N,) of each domain; a class may be absent from some.
-        n_classes: K.
+        domains: `domain_means` of each, (K, d).
     """
-    total = torch.zeros(n_classes, parts[0][0].shape[1])
-    for rows, labels in parts:
-        counts = torch.bincount(labels, minlength=n_classes)
-        sums = torch.zeros_like(total).index_add(0, labels, rows)
-        total += sums / counts.clamp(min=1).unsqueeze(1)
-    return unit(total)
+    return unit(torch.stack(list(domains)).sum(dim=0))
 
 
 def nearest_cosine(rows: Tensor, others: Tensor) -> Tensor:
@@ -299,14 +315,12 @@ class ScoreFitter:
     def __init__(self, source: Labeled, labeled: Labeled, unlabeled: Tensor, none: Tensor | None = None) -> None:
         assert isinstance(source.inputs, Tensor), "embeddings"
         assert isinstance(labeled.inputs, Tensor), "embeddings"
-        plain = unit(source.inputs)
-        parts = unlabeled.split(_RIDGE_SLICE)
-        self.center = torch.stack([unit(part).sum(dim=0) for part in parts]).sum(dim=0) / len(unlabeled)
-        self._source, self._source_labels = unit(plain - plain.mean(dim=0)), source.labels
+        self.center, middle = mean_direction(unlabeled), mean_direction(source.inputs)
+        self._n_classes = int(max(source.labels.max(), labeled.labels.max())) + 1
+        self._source_means = domain_means(source.inputs, source.labels, self._n_classes, middle)
         self._target, self._target_labels = self._centered(labeled.inputs.float()), labeled.labels
         self._rows = self._centered(unlabeled)
         self._none = None if none is None or not len(none) else self._centered(none)
-        self._n_classes = int(max(source.labels.max(), labeled.labels.max())) + 1
         self._neighbors = nearest_rows(self._rows, self._rows, NEIGHBORS, torch.arange(len(self._rows)))
 
     def fit(self, cosines: Tensor) -> tuple[Tensor, float, Tensor]:
@@ -350,8 +364,8 @@ class ScoreFitter:
 
     def _to_classes(self, images: Tensor) -> Tensor:
         rows, kept = self._as_unlabeled(images)
-        target = self._target[kept], self._target_labels[kept]
-        return nearest_cosine(rows, class_means([(self._source, self._source_labels), target], self._n_classes))
+        target = domain_means(self._target[kept], self._target_labels[kept], self._n_classes)
+        return nearest_cosine(rows, class_means([self._source_means, target]))
 
     def _to_none(self, images: Tensor) -> Tensor:
         assert self._none is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -94,16 +95,17 @@ def test_before_any_run_suggest_gives_the_first_images_to_label_and_adapt_takes_
 ) -> None:
     monkeypatch.chdir(place)
     first, run = tmp_path / "first.csv", str(tmp_path / "run")
-    places = ("--source", "source", "--unlabeled", "unlabeled")
+    names = sorted(one.name for one in (place / "source").iterdir() if one.is_dir())
+    shutil.copytree(place / "source" / names[0], place / "more" / names[0])
+    places = ("--source", "source", "more", "--unlabeled", "unlabeled")
     model = ("--backbone", BACKBONE, "--weights", "w.safetensors")
     assert command(place, monkeypatch, "suggest", *places, "--count", "9", "--out", str(first), *model) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "9 images to label first, 0 of them drawn at random." in said
     assert "if a class has none, add a row with a file and the class." in said
-    assert f"adapt --source source --labeled {first} --unlabeled unlabeled --backbone {BACKBONE}" in said
+    assert f"adapt --source source more --labeled {first} --unlabeled unlabeled --backbone {BACKBONE}" in said
     table = pd.read_csv(first, dtype=str, keep_default_na=False)
     assert all((tmp_path / file).is_file() for file in table["file"])  # from the folder of the table, as adapt reads it
-    names = sorted(one.name for one in (place / "source").iterdir() if one.is_dir())
     table["label"] = [*names, *names, "", "", ""]
     table.to_csv(first, index=False)
     words = ["adapt", *places, "--labeled", str(first), *model, "--steps", "4", "--rounds", "1", "--no-compare"]
@@ -122,6 +124,8 @@ def test_before_any_run_suggest_gives_the_first_images_to_label_and_adapt_takes_
         (("run", "--source", "source", "--unlabeled", "unlabeled"), "suggest needs RUN, the folder of a finished run"),
         (("run", "--backbone", "fast"), "--backbone is for --source and --unlabeled: a run has its own backbone."),
         (("--source", "nowhere", "--unlabeled", "unlabeled"), "--source must be"),
+        (("--source", "source", "nowhere", "--unlabeled", "unlabeled"), "--source must be"),
+        (("--source", "source", "source", "--unlabeled", "unlabeled"), "is given twice"),
     ],
 )
 def test_suggest_is_about_a_run_or_about_images_before_any(

@@ -115,7 +115,7 @@ def _no_part(data: Path) -> None:
     ("spoil", "problem"),
     [
         (_rename_a_class, "Only source has 'dog'. Spelled differently there: 'dog' as 'Dog_'. Rename"),
-        (_remove_a_class, "Only source has 'dog'. Rename"),
+        (_remove_a_class, "Only source has 'dog'. Label an image of each in labeled, rename the classes"),
         (_empty_a_class, "labeled has classes without a readable image: 'dog'. Add"),
         (_one_class, "source must have at least two classes, got 'cat'."),
         (_empty_part, "unlabeled: "),
@@ -234,7 +234,9 @@ def test_images_without_class_are_a_problem(data: Path) -> None:
     rows = [f"{p.relative_to(data).as_posix()}," for p in sorted((data / "labeled").rglob("*.png"))]
     (data / "labeled.csv").write_text("\n".join(["path,label", *rows]))
     report = check_data(data / "source", data / "labeled.csv", data / "unlabeled")
-    assert report.problems[0].startswith("labeled has 6 images without class:")
+    assert report.problems == ("labeled must have labels, but no image has a class. Fill in the column label.",)
+    with pytest.raises(DataError, match=r"'labeled' must have labels, but no image has a class\. Fill in the column"):
+        read_parts(data / "source", data / "labeled.csv", data / "unlabeled", missing="drop")
 
 
 def test_rows_that_nobody_has_labelled_yet_are_left_out_of_the_labelled_part_alone(data: Path) -> None:

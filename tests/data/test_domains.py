@@ -172,6 +172,13 @@ def test_a_class_on_one_side_only_is_an_error() -> None:
         match_classes(source, target)
     assert "only 's' has 'b' (1 classes, 1 samples)" in str(caught.value)
     assert "only 't' has 'z' (1 classes, 2 samples)" in str(caught.value)
+    assert str(caught.value).endswith("samples). Rename the classes alike.")
+
+
+def test_classes_of_the_source_alone_are_to_be_labelled() -> None:
+    source, target = _domain("s", [0, 1, 2], ("a", "b", "c")), _domain("t", [0, 1], ("a", "b"))
+    with pytest.raises(DataError, match=r"Label an image of each in 't', or rename .*, or pass `missing='drop'`"):
+        match_classes(source, target)
 
 
 def test_dropping_a_class_counts_its_samples() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,8 @@ def test_the_check_names_each_source(tmp_path: Path) -> None:
     assert report.ok
     assert "Source 'source': 18 images, 6 in each of 3 classes." in report.lines()
     assert "Source 'more': 8 images, 4 in each of 2 classes, none of 'été'." in report.lines()
+    shutil.rmtree(tmp_path / "more" / "blue")
+    report = check_data([place["source"], tmp_path / "more"], place["labeled"], place["unlabeled"])
+    assert "Source 'more': 4 images, all in one class, none of 'blue', 'été'." in report.lines()
+    report = check_data([place["source"], place["source"]], place["labeled"], place["unlabeled"])
+    assert report.problems == (f"source: '{place['source']}' is given twice. Name each source once.",)

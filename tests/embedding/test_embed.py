@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from qurate.data.images import ImageFiles, Transform, UnreadableImageError, read_image
-from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled
+from qurate.data.samples import Labeled, SealedLabels, Split, Unlabeled, join
 from qurate.embedding import backbone as frozen
 from qurate.embedding import digests as contents
 from qurate.embedding import embed as embedding_work
@@ -555,6 +556,30 @@ def test_a_split_knows_the_words_and_weights_of_the_command_line(
     with pytest.raises(AskedError) as caught:
         embed_split(_split(files), **given)
     assert caught.value.args == expected
+
+
+def test_very_many_embeddings_that_half_precision_does_not_hold_stay_as_they_are(
+    files: ImageFiles, weights: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = embed_files(list(files.paths), freeze_backbone(TINY, weights), cache=cache)
+    monkeypatch.setattr("qurate.embedding.embed.MOST_IN_MEMORY", len(files) - 1)
+    monkeypatch.setattr("qurate.embedding.embed._PART", 2)
+    last = found.files[files.paths[-1]].digest
+    take = EmbeddingCache.take
+
+    def take_large(store: EmbeddingCache, keys: Sequence[bytes]) -> Tensor:
+        return take(store, keys) * torch.tensor([1e9 if key == last else 1.0 for key in keys])[:, None]
+
+    monkeypatch.setattr(EmbeddingCache, "take", take_large)
+    rows = found.of(files)
+    assert rows.dtype == torch.float32
+    assert torch.equal(rows[-1:], take_large(found.stores[0], [last]))
+    assert torch.equal(rows[:1], found.of(ImageFiles(files.paths[:1]))), "those before are not rounded either"
+    for second, kind in ((rows, torch.float32), (rows[:1], torch.float16)):
+        joined = join(torch.zeros(3, rows.shape[1], dtype=torch.float16), second)
+        assert isinstance(joined, Tensor)
+        assert joined.dtype == kind
+        assert torch.equal(joined[3:], second.to(kind))
 
 
 def test_very_many_embeddings_are_half_precision_in_a_file_that_is_mapped(

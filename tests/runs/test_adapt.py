@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from qurate.embedding import backbone as frozen
 from qurate.errors import ConfigError
 from qurate.networks.backbone_names import find_weights
 from qurate.networks.backbones import build_backbone
-from qurate.runs import comparison
+from qurate.runs import comparison, pipeline
 from qurate.runs.adapt import find_answers, run_adaptation, trained_network
 from qurate.runs.model_json import ModelError
 from qurate.runs.options import BACKBONE as DEFAULT_BACKBONE
@@ -111,7 +112,7 @@ def test_folds_that_another_process_trains_beside_change_nothing(
 ) -> None:
     begun: list[int] = []
 
-    def count(config: RunConfig, trainings: int) -> int:
+    def count(config: RunConfig, trainings: int, most_rows: int) -> int:
         begun.append(trainings)
         return 2
 
@@ -122,6 +123,33 @@ def test_folds_that_another_process_trains_beside_change_nothing(
     assert read_csv(tmp_path / "beside" / "predictions.csv").equals(read_csv(tmp_path / "alone" / "predictions.csv"))
     first, second = (read_csv(tmp_path / name / "metrics.csv") for name in ("alone", "beside"))
     assert first[first["what"] != "seconds"].equals(second[second["what"] != "seconds"])
+
+
+def test_folds_that_were_done_when_the_training_was_stopped_are_not_trained_again(
+    place: dict[str, Path], adapt: Adapt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[comparison.CrossFit] = []
+    begin, fit_run = pipeline.begin_comparison, pipeline.fit_run
+
+    def note(*given: Any) -> comparison.CrossFit:
+        begun.append(begin(*given))
+        return begun[-1]
+
+    def stop(*given: Any) -> None:
+        while not any(future.done() for future in begun[0]._running):
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "workers_for", lambda config, trainings, most_rows: 2)
+    monkeypatch.setattr(pipeline, "begin_comparison", note)
+    monkeypatch.setattr(pipeline, "fit_run", stop)
+    options = {"config": small_config("adaptive"), "compare": True, "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        adapt(place, **options)
+    monkeypatch.setattr(pipeline, "fit_run", fit_run)
+    adapt(place, **options, resume=True)
+    assert begun[0]._missing == [0, 1, 2]
+    assert 0 not in begun[1]._missing
 
 
 def test_a_saved_model_predicts_as_it_did(place: dict[str, Path], adapt: Adapt, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(budget, "WIDTHS", {LARGE: 96, USUAL: 96, TINY: 96, OTHER: 64})
     monkeypatch.setattr(budget, "PROBE_IMAGES", 16)
     monkeypatch.setattr(budget, "PROCESS_SECONDS", 0.0)
-    monkeypatch.setattr(workload, "workers_for", lambda config, folds: 1)
+    monkeypatch.setattr(workload, "workers_for", lambda config, folds, rows: 1)
     monkeypatch.setattr(workload, "WRITING_STEPS", 400.0)
     monkeypatch.setattr(workload, "WRITING_STEPS_PER_IMAGE", 0.0)
     monkeypatch.setattr(workload, "WRITING_AGAIN", 1.0)
@@ -123,6 +123,19 @@ def test_a_limit_that_nothing_fits_is_refused_with_one_that_does(given: dict[str
     with pytest.raises(ConfigError, match=r"`time_limit` is too short: .*@24, 500 steps.* Give 1.2 minutes"):
         plan_of(given, 30, Simulation())
     assert plan_of(given, 72, Simulation())[0] == USUAL  # the trial's images are in the cache by now
+
+
+def test_processes_take_time_to_start_also_where_all_folds_end_beside_the_training(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "workers_for", lambda config, folds, rows: 4)
+    chosen = budget_of(given, 1000, Simulation())
+    chosen.choose()
+    compared, alone = (RunPlan(BackboneChoice(USUAL, "auto"), compare, 500, 4) for compare in (True, False))
+    before = chosen.estimate(compared).comparison
+    monkeypatch.setattr(budget, "PROCESS_SECONDS", 5.0)
+    assert chosen.estimate(compared).comparison == pytest.approx(before + 10)
+    assert chosen.estimate(alone).comparison == 0
 
 
 def test_embeddings_in_the_cache_cost_nothing(given: dict[str, Any]) -> None:

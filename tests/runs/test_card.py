@@ -47,6 +47,12 @@ def test_it_has_the_verdict_the_classes_and_how_to_use_it(
     assert "- Resize to 9 x 9 pixels." in card
 
 
+def test_it_says_that_statistics_of_the_source_go_with_the_model(tmp_path: Path) -> None:
+    run, said = finished_run(tmp_path, ("a", "b")), "class with one source image is the embedding of that image."
+    assert said not in make_card(run, ABOUT | {"source_statistics": None}, tmp_path)
+    assert said in make_card(run, ABOUT | {"source_statistics": {"images": 8}}, tmp_path)
+
+
 def test_a_readme_of_a_person_is_kept(tmp_path: Path) -> None:
     path = tmp_path / CARD_FILE
     assert is_our_card(path)

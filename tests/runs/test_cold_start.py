@@ -34,6 +34,15 @@ def test_a_shift_of_the_whole_domain_does_not_matter() -> None:
     assert torch.equal(predict_by_source(source * 5, labels, target * 2, 3).argmax(dim=1), probabilities.argmax(dim=1))
 
 
+def test_very_many_target_images_are_predicted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, labels = groups(torch.zeros(8), 0)
+    target, _ = groups(torch.full((8,), 0.5), 1)
+    whole = predict_by_source(source, labels, target, 3)
+    for module in ("qurate.runs.cold_start", "qurate.novelty"):
+        monkeypatch.setattr(f"{module}.MOST_IN_MEMORY", 7)
+    torch.testing.assert_close(predict_by_source(source, labels, target, 3), whole, rtol=0, atol=1e-4)
+
+
 def test_a_class_without_an_image_in_the_source_has_no_probability() -> None:
     source, labels = groups(torch.zeros(8), 0)
     probabilities = predict_by_source(source, labels + (labels > 0), source, 5)
@@ -71,8 +80,12 @@ def test_what_cannot_be_asked_is_refused(place: Path) -> None:
         qurate.suggest(place / "source", place / "unlabeled", 2, weight="none")  # type: ignore[call-arg]
     only = next(one for one in sorted((place / "source").iterdir()) if one.is_dir())
     (place / "one.txt").write_text("".join(f"{file} a\n" for file in sorted(only.iterdir())))
-    with pytest.raises(DataError, match="source must have two classes or more"):
+    with pytest.raises(DataError, match="source must have at least two classes, got 'a'"):
         qurate.suggest(place / "one.txt", place / "unlabeled", 2)
+    first, *others = sorted(only.iterdir())
+    (place / "some.csv").write_text(f"path,label\n{first},\n" + "".join(f"{file},a\n" for file in others))
+    with pytest.raises(DataError, match=rf"a class for every image, but 1 of {len(others) + 1} have none"):
+        qurate.suggest(place / "some.csv", place / "unlabeled", 2)
 
 
 def test_a_source_of_which_one_class_can_be_read_is_refused(place: Path) -> None:
@@ -80,5 +93,5 @@ def test_a_source_of_which_one_class_can_be_read_is_refused(place: Path) -> None
     only = next(one for one in sorted((place / "source").iterdir()) if one.is_dir())
     (place / "broken.png").write_bytes(b"no image")
     (place / "two.txt").write_text("".join(f"{file} a\n" for file in sorted(only.iterdir())) + "broken.png b\n")
-    with pytest.warns(DataWarning, match="cannot be read"), pytest.raises(DataError, match="got 1 classes"):
+    with pytest.warns(DataWarning, match="cannot be read"), pytest.raises(DataError, match="got 'a'"):
         qurate.suggest(place / "two.txt", place / "unlabeled", 2, **words)  # type: ignore[arg-type]  # of two types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import multiprocessing
@@ -180,6 +181,27 @@ def test_other_processes_train_while_this_one_does_something_else(one_by_one: tu
     assert not worker.is_alive()
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_folds_that_were_trained_beside_are_kept_when_the_training_stops(
+    one_by_one: tuple[Fold, ...], stopped: bool
+) -> None:
+    kept: dict[int, Fold] = {}
+    training = CrossFit(SPLIT, RUN, FOLDS, title="S+T", workers=2, beside=True, on_fold=kept.__setitem__)
+    with contextlib.suppress(KeyboardInterrupt), training:
+        while not any(future.done() for future in training._running):
+            time.sleep(0.05)
+        if stopped:
+            raise KeyboardInterrupt
+        training.collect()
+        assert 0 in kept
+    assert 0 in kept
+    assert not multiprocessing.active_children()
+    resumed = CrossFit(SPLIT, RUN, FOLDS, title="S+T", workers=1, done=kept)
+    assert 0 not in resumed._missing
+    with resumed:
+        assert same(resumed.finish(Silence()), one_by_one)
+
+
 @given(st.integers(0, 9), st.integers(1, 5), st.booleans())
 def test_folds_are_shared_such_that_all_processes_end_together(folds: int, workers: int, busy: bool) -> None:
     shares = share_folds(range(folds), workers, busy=busy)
@@ -249,8 +271,8 @@ def test_where_no_process_can_be_started_folds_are_trained_here(
 def test_very_many_embeddings_of_any_part_are_not_copied_to_processes(
     many: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crossfit, "workers_for", lambda run, trainings: 2)
-    few = torch.arange(40)
+    monkeypatch.setattr(crossfit, "available_cores", lambda: 2)
+    few, run = torch.arange(40), many_steps(RUN)
     source, unlabeled = SPLIT.source, SPLIT.target_unlabeled
     small = dataclasses.replace(
         SPLIT,
@@ -258,9 +280,9 @@ def test_very_many_embeddings_of_any_part_are_not_copied_to_processes(
         target_unlabeled=Unlabeled(take(unlabeled.inputs, few)),
     )
     monkeypatch.setattr(crossfit, "MOST_IN_MEMORY", 40)
-    assert len(CrossFit(small, RUN, FOLDS, title="S+T")._shares) == 2
+    assert len(CrossFit(small, run, FOLDS, title="S+T")._shares) == 2
     large = dataclasses.replace(small, **{many: getattr(SPLIT, many)})
-    assert len(CrossFit(large, RUN, FOLDS, title="S+T")._shares) == 1
+    assert len(CrossFit(large, run, FOLDS, title="S+T")._shares) == 1
 
 
 def test_processes_end_with_what_started_them() -> None:
@@ -299,26 +321,21 @@ def all_layers(run: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("change", "folds", "workers"),
+    ("change", "folds", "rows", "workers"),
     [
-        (many_steps, 3, 3),
-        (many_steps, 9, 4),
-        (many_steps, 0, 1),
-        (lambda run: run, 3, 1),  # over before a process has begun
-        (
-            lambda run: dataclasses.replace(
-                many_steps(run), network=dataclasses.replace(run.network, backbone="digits")
-            ),
-            3,
-            1,
-        ),
+        (many_steps, 3, 100, 3),
+        (many_steps, 9, 100, 4),
+        (many_steps, 0, 100, 1),
+        (many_steps, 3, 100_001, 1),  # each process would have a copy of them
+        (lambda run: run, 3, 100, 1),  # over before a process has begun
+        (all_layers, 3, 100, 1),
     ],
 )
 def test_as_many_at_a_time_as_there_are_cores(
-    change: Callable[[RunConfig], RunConfig], folds: int, workers: int, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[RunConfig], RunConfig], folds: int, rows: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crossfit, "available_cores", lambda: 4)
-    assert workers_for(change(RUN), folds) == workers
+    assert workers_for(change(RUN), folds, rows) == workers
 
 
 def test_folds_in_a_file_are_those_that_were_put_there(one_by_one: tuple[Fold, ...], tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_model_without_statistics_is_refused_in_a_sentence(place: Path) -> Non
     about = json.loads((place / "model" / "model.json").read_text())
     del about["source_statistics"]
     (place / "model" / "model.json").write_text(json.dumps(about))
-    with pytest.raises(ConfigError, match=r"saved without the statistics of its source, by an earlier version"):
+    with pytest.raises(ConfigError, match=r"saved without the statistics of its source: on purpose, by an earlier"):
         _adapt(place)
 
 

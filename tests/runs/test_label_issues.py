@@ -13,9 +13,11 @@ from torch.nn import functional as F
 
 from qurate.errors import RunError
 from qurate.run_results import LABEL_ISSUES
+from qurate.runs import label_issues
 from qurate.runs.label_issues import (
     MOST_LISTED,
     RIDGE,
+    draw_judged,
     find_label_issues,
     label_issue_table,
     leave_one_out,
@@ -50,6 +52,17 @@ def test_each_image_is_judged_by_a_model_of_all_others(sizes: list[int]) -> None
     scale = (mine * theirs).sum() / theirs.square().sum()  # one temperature for all
     assert float(scale) > 1
     assert torch.allclose(mine, scale * theirs, atol=2e-3 * float(scale))
+
+
+def test_of_very_many_source_images_some_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_issues, "MOST_IN_MEMORY", 20)
+    whole, silent = draw_judged(20, seed=3)
+    assert (whole.tolist(), silent) == (list(range(20)), [])
+    drawn, note = draw_judged(2000, seed=3)
+    assert len(drawn) == len(drawn.unique()) == 20
+    assert drawn.tolist() == sorted(drawn.tolist()) == draw_judged(2000, seed=3)[0].tolist()
+    assert drawn.tolist() != draw_judged(2000, seed=4)[0].tolist()
+    assert note == ["Labels that may be wrong were looked for among 20 of the 2,000 source images, drawn at random."]
 
 
 def test_an_image_alone_in_its_class_is_not_judged() -> None:

@@ -9,12 +9,14 @@ import pytest
 import torch
 from tests.own_images import BACKBONE, make_folders, save_weights, small_config
 
+from qurate.config import ExecutionConfig
 from qurate.presets import baseline_of
-from qurate.runs import workload
+from qurate.runs import comparison, workload
 from qurate.runs.adapt import run_adaptation
 from qurate.runs.workload import STEP_SECONDS, TimeLeft, Workload, workload_of
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
+SIZES = (50, 6, 44)
 
 
 class Seen:
@@ -30,15 +32,25 @@ class Seen:
 
 
 def test_a_workload_has_the_steps_of_every_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "workers_for", lambda config, folds: 2)
+    monkeypatch.setattr(workload, "workers_for", lambda config, folds, rows: 2)
     config = small_config("adaptive")  # 15 steps, 2 rounds of 5
-    whole = workload_of(config, LABELS, 100, compare=True)
+    whole = workload_of(config, LABELS, SIZES, compare=True)
     assert whole == Workload(15, 15, 15, 10, 4025, 25, 4025 / 4)  # one of three folds beside, then two at a time
-    assert workload_of(config, LABELS, 100, compare=False) == Workload(15, 0, 15, 10, 4025, 0, 0)
-    assert workload_of(config, LABELS[::3], 100, compare=True).folds == 0  # nothing can be held out
+    assert workload_of(config, LABELS, SIZES, compare=False) == Workload(15, 0, 15, 10, 4025, 0, 0)
+    assert workload_of(config, LABELS[::3], SIZES, compare=True).folds == 0  # nothing can be held out
     alone = replace(config, selection=replace(config.selection, labeler="network"))
-    assert workload_of(alone, LABELS, 100, compare=False).baseline == 0
-    assert workload_of(baseline_of(config), LABELS, 100, compare=True) == Workload(0, 0, 15, 0, 4025, 0, 0)
+    assert workload_of(alone, LABELS, SIZES, compare=False).baseline == 0
+    assert workload_of(baseline_of(config), LABELS, SIZES, compare=True) == Workload(0, 0, 15, 0, 4025, 0, 0)
+
+
+def test_folds_of_very_many_embeddings_are_trained_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "available_cores", lambda: 4)
+    monkeypatch.setattr(comparison, "MOST_IN_MEMORY", 50)
+    config = small_config("adaptive")
+    config = replace(config, training=replace(config.training, steps=2000), execution=ExecutionConfig("cpu"))
+    few, many = (workload_of(config, LABELS, sizes, compare=True) for sizes in (SIZES, (50, 6, 51)))
+    assert (few.baseline_folds, few.folds) == (0, 0)  # all three beside the training
+    assert (many.baseline_folds, many.folds) == (3 * 2000, 3 * config.total_steps)
 
 
 def test_the_time_left_counts_all_phases_the_writing_too() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qurate.runtime.compute import at_least_float32, torch_threads, without_autocast
+from qurate.runtime.compute import at_least_float32, fits_half, torch_threads, without_autocast
 
 
 def test_threads_are_given_back_even_after_an_error() -> None:
@@ -31,6 +31,15 @@ def test_products_inside_of_autocast_are_whole_in_the_block_and_halved_after_it(
     assert halved.dtype == torch.bfloat16
     with without_autocast(rows.device):
         assert torch.equal(rows @ rows, whole)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "fits"), [([], True), ([65504.0, -65504.0], True), ([0.0, 65505.0], False), ([-1e5, 0.0], False)]
+)
+def test_half_precision_ends_at_65504(numbers: list[float], fits: bool) -> None:
+    assert fits_half(torch.tensor(numbers)) is fits
+    assert not fits_half(torch.tensor([torch.nan, 0.0]))
+    assert fits_half(torch.tensor([1.0]).half())
 
 
 def test_only_halves_are_raised() -> None:

@@ -20,7 +20,7 @@ from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import COMPARISON_FILE, CONFIG_FILE, PROGRESS_FILE
 from qurate.runs.model_json import ABOUT_FILE, file_of, read_about
 from qurate.runs.options import COLD_START_STRATEGY, DEFAULT_QUERY_STRATEGY, BackboneOptions
-from qurate.runtime.commands import NextStep, free_name, learn_from, open_run
+from qurate.runtime.commands import NextStep, free_name, learn_from, open_run, option_words
 from qurate.runtime.options import between, option
 from qurate.runtime.paths import LABELED, UNLABELED, existing, is_file
 from qurate.runtime.progress import PhaseBars, read_progress
@@ -39,7 +39,7 @@ def suggest(
     out: options.File,
     model: OmitArgPrefixes[BackboneOptions],
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
-    source: options.AnyFolder = None,
+    source: options.Folders = (),
     unlabeled: options.AnyFolder = None,
     asker: Annotated[str | None, option("NAME", _DEFAULTS, help=_ASKERS)] = None,
     random_share: options.Share = 0.0,
@@ -53,15 +53,14 @@ def suggest(
         out: CSV table to write: file, label (empty, for you), predicted, probability, runner_up, asker, why.
         model: The backbone, before any run.
         run: Folder of a finished run. Without it, --source and --unlabeled say where the images are.
-        source: Labelled source images, before any run: class folders, a list file or a CSV table.
+        source: Labelled source images, before any run: class folders, a list file or a CSV table; or several of them.
         unlabeled: Target images, before any run: any folder, a list or a table.
         asker: Which images to ask about; a name of the registry.
         random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
         seed: Decides everything random.
         force: Overwrite FILE if it exists.
     """
-    places = (source, unlabeled)
-    if (run is None) == (None in places) or (run is not None and places != (None, None)):
+    if (run is None and not (source and unlabeled)) or (run is not None and (source or unlabeled)):
         raise ConfigError(
             "suggest needs RUN, the folder of a finished run; or, before any run, --source and --unlabeled together."
         )
@@ -75,9 +74,9 @@ def suggest(
     if run is not None:
         _suggest_of_run(run, count, out, asker, random_share, seed)
         return
-    assert source is not None
     assert unlabeled is not None
-    existing(source, "--source", LABELED)
+    for place in source:
+        existing(place, "--source", LABELED)
     existing(unlabeled, "--unlabeled", UNLABELED)
     on_stop(lambda: "Embeddings are kept in the cache. Re-run the command to continue.")
     load_torch(f"choosing {count} images of {unlabeled} to label first")
@@ -99,8 +98,7 @@ def suggest(
         "Fill in its column label; a row without a label does not count. Each class of the source needs one image: if "
         "a class has none, add a row with a file and the class."
     )
-    given = [word for name, value in model.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words = ("--source", str(source), "--labeled", str(out), "--unlabeled", str(unlabeled), *given)
+    words = option_words({"source": source, "labeled": out, "unlabeled": unlabeled, **model})
     print_next(NextStep("adapt with these labels", ("adapt", *words, "--out", free_name("run"))))
 
 

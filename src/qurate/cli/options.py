@@ -18,6 +18,7 @@ from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS
 AnyName = Annotated[str | None, option("NAME")]
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 AnyFolder = Annotated[Path | None, option("DIR")]
+Folders = Annotated[tuple[Path, ...], option("DIR [DIR ...]")]
 File = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 AnyFile = Annotated[Path | None, option("FILE")]
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

@@ -44,7 +44,7 @@ from qurate.runs.options import (
     check_options,
     flags_off,
 )
-from qurate.runtime.commands import NextStep, free_name, learn_from, open_run, predict_with
+from qurate.runtime.commands import NextStep, free_name, learn_from, open_run, option_words, predict_with
 from qurate.runtime.options import between, option
 from qurate.runtime.paths import LABELED, each_place, existing, is_file, list_some
 
@@ -61,8 +61,7 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         raise ConfigError("check needs --source, --labeled and --unlabeled together, or --suite with its --data.")
     on_stop(lambda: "Nothing was changed.")
     named: Mapping[str, Any] = images
-    places = [(name, each_place(place)) for name, place in named.items()]
-    parts = ", ".join(str(place) for _, given in places for place in given)
+    parts = ", ".join(str(place) for given in named.values() for place in each_place(given))
     if suite is not None:
         load_torch(f"checking the images of {suite}")
         from qurate.data.suite_checks import check_suite
@@ -81,8 +80,8 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
     if not report.ok:
         sys.exit(1)
     if suite is None:
-        words = [word for name, given in places for word in (f"--{name}", *map(str, given))]
-        print_next(NextStep("adapt to these images", ("adapt", *words, "--out", free_name("run"))))
+        words = option_words({**named, "out": free_name("run")})
+        print_next(NextStep("adapt to these images", ("adapt", *words)))
 
 
 _MINUTES = (
@@ -348,9 +347,8 @@ def embed(
         print_message(f"{lost}: {list_some(done.unreadable, 3)}.", "yellow")
     rate = f" in {done.seconds:.0f} s ({done.made / done.seconds:.0f} per second)" if done.made else ""
     print_line(f"{done.rows} embeddings, {done.made} of them new{rate}. Cache: {cache or default_cache()}")
-    given = [word for name, value in model.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    folders = ("--source", "DIR", "--labeled", "DIR", "--unlabeled", "DIR", "--out", free_name("run"))
-    print_next(NextStep("adapt with these embeddings", ("adapt", *folders, *given)))
+    words = option_words({"source": "DIR", "labeled": "DIR", "unlabeled": "DIR", "out": free_name("run"), **model})
+    print_next(NextStep("adapt with these embeddings", ("adapt", *words)))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from qurate.config import TrainingConfig
 from qurate.data.images import ImageFiles, Transform
 from qurate.data.samples import DataError, Inputs, Labeled, Split, join, move, take
 from qurate.errors import ConfigError
+from qurate.runtime.compute import at_least_float32
 from qurate.runtime.randomness import generator
 from qurate.runtime.signals import ignore_signals
 
@@ -156,8 +157,8 @@ def target_inputs(data: TrainingData, rows: Tensor) -> tuple[Inputs, Tensor]:
         return join(first, take(second, indices)), rows
     flat = rows.flatten().to(first.device)
     labeled = flat < len(first)
-    batches = _as_floats(second[indices[(flat - len(first)).clamp_min(0)]])
-    batches[labeled] = first[flat[labeled]]
+    batches = at_least_float32(second[indices[(flat - len(first)).clamp_min(0)]])
+    batches[labeled] = first[flat[labeled]].to(batches.dtype)  # each may be in half precision, or not
     return batches, torch.arange(rows.numel()).view_as(rows)
 
 
@@ -216,7 +217,7 @@ def stream_in_order(
     """All inputs once, in order, prepared for testing."""
     starts = range(0, len(inputs), batch_size)
     if isinstance(inputs, Tensor):
-        yield from (_as_floats(inputs[start : start + batch_size]) for start in starts)
+        yield from (at_least_float32(inputs[start : start + batch_size]) for start in starts)
     else:
         positions = range(len(inputs))
         keys = ([(i, _TEST_DRAW) for i in positions[start : start + batch_size]] for start in starts)
@@ -226,12 +227,7 @@ def stream_in_order(
 def _look_up(inputs: Inputs, rows: Tensor) -> Iterator[Tensor]:
     if not isinstance(inputs, Tensor):
         raise DataError("TrainingData: all parts must be tensors or all image files, got some of both.")
-    return (_as_floats(inputs.index_select(0, row)) for row in rows.to(inputs.device))
-
-
-def _as_floats(rows: Tensor) -> Tensor:
-    """Rows that are stored in half precision as float32; others as they are."""
-    return rows.float() if rows.dtype == torch.float16 else rows
+    return (at_least_float32(inputs.index_select(0, row)) for row in rows.to(inputs.device))
 
 
 def _load_together(

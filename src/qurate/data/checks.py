@@ -6,14 +6,24 @@ import hashlib
 import os
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from qurate.data.images import OnProgress, read_image, try_all
 from qurate.data.list_files import list_labeled, list_sources, list_unlabeled
-from qurate.data.listing import HIDDEN, NO_IMAGE, DataWarning, Listing, describe_sources, find_new, join_listings
+from qurate.data.listing import (
+    HIDDEN,
+    NO_IMAGE,
+    DataWarning,
+    Listing,
+    describe_counts,
+    describe_range,
+    describe_sources,
+    find_new,
+    join_listings,
+)
 from qurate.embedding.digests import hash_files
 from qurate.errors import DataError
 from qurate.runtime.paths import StrPath, list_some
@@ -101,7 +111,8 @@ def check_data(
             else:
                 domains[part], of_sources = _read_sources(given)
         except DataError as error:
-            problems.append(str(error) if str(error).startswith(part) else f"{part}: {error}")
+            said = str(error).replace(f"`{part}`", part)
+            problems.append(said if said.startswith(part) else f"{part}: {said}")
     by_part, unreadable = _look_at_all(domains, on_progress)
     summary = [_describe(part, by_part[part], domain) for part, domain in domains.items()]
     summary[1:1] = of_sources
@@ -174,17 +185,11 @@ def _describe(part: str, pictures: Sequence[Picture], domain: Listing) -> str:
         return f"{part}: no readable image."
     text = f"{part}: {_count(pictures)}"
     if counts := _class_counts(pictures):
-        text += f", {_range(counts.values())} in each of {len(counts)} classes"
+        text += f", {describe_counts(counts)}"
     sides = [side for picture in pictures for side in picture.size]
-    text += f", sides of {_range(sides)} pixels"
+    text += f", sides of {describe_range(sides)} pixels"
     passed_over = sum(skip.reason in (HIDDEN, NO_IMAGE) for skip in domain.skipped)
     return text + (f"; {passed_over} hidden or other files skipped." if passed_over else ".")
-
-
-def _range(numbers: Collection[int]) -> str:
-    """'40', or '8 to 40' where they differ."""
-    least, most = min(numbers), max(numbers)
-    return str(least) if least == most else f"{least} to {most}"
 
 
 def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
@@ -194,18 +199,21 @@ def _class_counts(pictures: Sequence[Picture]) -> Counter[str]:
 def _class_problems(domains: Mapping[str, Listing], by_part: Mapping[str, Sequence[Picture]]) -> Iterator[str]:
     counts = {part: _class_counts(by_part[part]) for part in ("source", "labeled") if part in domains}
     for part, sizes in counts.items():
-        if nameless := [picture.path for picture in by_part[part] if picture.label is None]:
+        if by_part[part] and not domains[part].classes:
+            yield f"{part} must have labels, but no image has a class. Fill in the column label."
+        elif nameless := [picture.path for picture in by_part[part] if picture.label is None]:
             yield f"{part} has {_count(nameless)} without class: {list_some(nameless, 3)}. Label or remove them."
         if empty := [name for name in domains[part].classes if not sizes[name]]:
             yield f"{part} has classes without a readable image: {list_some(empty)}. Add images or remove the classes."
         if part == "source" and len(sizes) < 2:
             yield f"source must have at least two classes, got {list_some(sizes) or 'none'}. Is it the right folder?"
-    if len(counts) == 2:
+    if len(counts) == 2 and all(domains[part].classes for part in counts):
         for part, other in (("source", "labeled"), ("labeled", "source")):
             if names := [name for name in domains[part].classes if name not in domains[other].classes]:
                 likely = _same_but_for_spelling(names, domains[other].classes)
                 hint = f" Spelled differently there: {likely}." if likely else ""
-                yield f"Only {part} has {list_some(names)}.{hint} Rename the classes alike, or remove those."
+                label = "Label an image of each in labeled, rename" if part == "source" and not likely else "Rename"
+                yield f"Only {part} has {list_some(names)}.{hint} {label} the classes alike, or remove those."
 
 
 def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:

@@ -168,17 +168,23 @@ def match_classes(
         missing: `error` raises if a class exists on one side only; `drop` leaves out its samples and warns.
 
     Raises:
-        DataError: If a class is missing on one side, or no class is common.
+        DataError: If a class is missing on one side, no class is common, or no image file has one.
     """
     if missing not in ("error", "drop"):
         raise DataError(f"missing must be 'error' or 'drop', got '{missing}'.")
+    for domain in (source, target):
+        if isinstance(domain.inputs, ImageFiles) and not domain.classes:
+            raise DataError(f"'{domain.name}' must have labels, but no image has a class. Fill in the column label.")
     common = tuple(name for name in source.classes if name in set(target.classes))
     findings = [found for domain in (source, target) if (found := _only_here(domain, common))]
     if findings and (missing == "error" or not common):
+        advice = "Rename the classes alike"
+        if len(common) == len(target.classes):  # most likely nobody has labelled an image of the others
+            advice = f"Label an image of each in '{target.name}', or rename the classes alike"
         drop = ", or pass `missing='drop'` to keep those that both have" if len(common) > 1 else ""
         raise DataError(
             f"'{source.name}' and '{target.name}' must have the same class names, but "
-            f"{'; '.join(findings)}. Rename the classes alike{drop}."
+            f"{'; '.join(findings)}. {advice}{drop}."
         )
     if findings:
         warnings.warn(f"Dropped, as {'; '.join(findings)}.", DataWarning, stacklevel=2)

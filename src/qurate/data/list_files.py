@@ -20,7 +20,7 @@ from qurate.runtime.paths import (
     UNLABELED,
     StrPath,
     as_path,
-    each_place,
+    each_source,
     existing,
     is_file,
     list_some,
@@ -58,9 +58,7 @@ def list_sources(where: StrPath | Sequence[StrPath]) -> dict[str, Listing]:
     Raises:
         DataError: If there is none, or one is given twice.
     """
-    places = each_place(where)
-    if not places:
-        raise DataError(f"`source` must be one or more of {LABELED}, got none. Name them.")
+    places = each_source(where)
     if twice := [place for place, times in Counter(os.path.realpath(place) for place in places).items() if times > 1]:
         raise DataError(f"`source`: {list_some(twice, 3)} is given twice. Name each source once.")
     listings = [list_labeled(place, "`source`" if len(places) > 1 else "source") for place in places]

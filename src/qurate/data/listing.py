@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -131,11 +131,22 @@ def describe_sources(sources: Mapping[str, Sequence[str]], classes: Sequence[str
     for name, labels in sources.items():
         counts = Counter(labels)
         lacks = [each for each in classes if not counts[each]]
-        least, most = min(counts.values(), default=0), max(counts.values(), default=0)
-        each = f"{least}" if least == most else f"{least} to {most}"
         without = f", none of {list_some(lacks, 5)}" if lacks else ""
-        said.append(f"Source '{name}': {len(labels)} images, {each} in each of {len(counts)} classes{without}.")
+        said.append(f"Source '{name}': {len(labels)} images, {describe_counts(counts)}{without}.")
     return said
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Images per class, as '8 to 40 in each of 3 classes'; 'all in one class' where there is no other."""
+    if len(counts) < 2:
+        return "all in one class" if counts else "none with a class"
+    return f"{describe_range(counts.values())} in each of {len(counts)} classes"
+
+
+def describe_range(numbers: Collection[int]) -> str:
+    """'40', or '8 to 40' where they differ."""
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def find_new(unlabeled: Listing, labeled: Listing, contents: Mapping[Path, HashedFile]) -> list[int]:

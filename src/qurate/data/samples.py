@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qurate.data.images import ImageFiles
 from qurate.errors import DataError as DataError
+from qurate.runtime.compute import fits_half
 from qurate.runtime.validation import show
 
 Inputs: TypeAlias = Tensor | ImageFiles
@@ -36,7 +37,7 @@ def join(first: Inputs, second: Inputs) -> Inputs:
     """One sequence of inputs after the other; both must be tensors or both files."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         is_half = torch.float16 in (first.dtype, second.dtype)  # very many; those that join them take their type
-        return torch.cat([first, second.to(first.dtype) if is_half else second])
+        return torch.cat([first, second.to(first.dtype) if is_half and fits_half(second) else second])
     if isinstance(first, ImageFiles) and isinstance(second, ImageFiles):
         return ImageFiles(first.paths + second.paths)
     raise DataError(

@@ -32,7 +32,7 @@ def learn_weights(source: Labeled, domains: Tensor, target: Labeled, n_classes: 
     Each domain has a classifier by its own class means, p_m(k | x) = softmax of SCALE * cos(x, mean of class k in m),
     on embeddings of unit length centred on their domain. The weights maximise the likelihood of the labels of D_t under
     the mixture sum_m w_m p_m(y | x), by expectation maximisation from equal weights. Labels of D_t are not among those
-    that the means are made of, so no domain can fit them by heart.
+    that the means are made of, so no domain can memorise them.
 
     Args:
         source: D_s, embeddings (N, d).
@@ -79,7 +79,7 @@ def _centered(inputs: Tensor, middle: Tensor) -> Tensor:
 def weigh_domains(source: Labeled, domains: Tensor, weights: Tensor) -> Labeled:
     """D_s of which each batch holds a share of each domain by its weight, within a domain all alike.
 
-    Weights in proportion to the images of the domains leave D_s as it is: all domains poured together.
+    Weights in proportion to the images of the domains leave D_s as it is: all domains joined.
     """
     sizes = torch.bincount(domains, minlength=len(weights)).double()
     each = weights.double() / sizes
@@ -100,8 +100,10 @@ def choose_weights(
     return torch.bincount(domains).double() / len(domains), "by images"
 
 
-def weigh_sources(parts: Parts, split: Split, asked: SourceWeights) -> tuple[Parts, Split, list[dict[str, Any]]]:
-    """Parts and split with the weights of several sources, and what config.json says of each; one source stays.
+def weigh_sources(
+    parts: Parts, split: Split, asked: SourceWeights
+) -> tuple[Parts, Split, list[dict[str, Any]], list[str]]:
+    """Parts and split with the weights of several sources, what config.json says of each, and notes; one source stays.
 
     Args:
         parts: Of image files.
@@ -113,7 +115,7 @@ def weigh_sources(parts: Parts, split: Split, asked: SourceWeights) -> tuple[Par
         DataError: If a source has no image left.
     """
     if not parts.sources:
-        return parts, split, []
+        return parts, split, [], []
     domains, by_name = parts.source_domains, parts.source_labels
     if empty := [name for name, labels in by_name.items() if not labels]:
         raise DataError(f"source: '{empty[0]}' has no image of the classes of the run. Leave it out, or add images.")
@@ -129,4 +131,4 @@ def weigh_sources(parts: Parts, split: Split, asked: SourceWeights) -> tuple[Par
     ]
     weighed = replace(split, source=weigh_domains(split.source, domains, weights))
     files = replace(parts.split, source=replace(parts.split.source, weights=weighed.source.weights))
-    return replace(parts, split=files, notes=(*parts.notes, *notes)), weighed, about
+    return replace(parts, split=files), weighed, about, notes

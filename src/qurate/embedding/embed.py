@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ from qurate.embedding.forward import (
 from qurate.embedding.openvino import Engine, OpenVINOError, choose_engine, compile_backbone, read_network, refuse
 from qurate.networks.backbone_names import Pooling, find_backbone
 from qurate.networks.backbones import join_vectors
-from qurate.runtime.compute import torch_threads
+from qurate.runtime.compute import fits_half, torch_threads
 from qurate.runtime.paths import is_file
 
 MOST_IN_MEMORY = 100_000
@@ -186,29 +187,40 @@ class Embeddings:
         return len({file.digest for path, file in self.files.items() if path not in self.unreadable})
 
     def of(self, images: ImageFiles) -> Tensor:
-        """Rows of readable files, (N, width): float32 in memory, or of very many float16 in a file that is mapped."""
+        """Rows of readable files, (N, width): float32 in memory, or of very many float16 in a file that is mapped.
+
+        Where a number is too large for float16 they are float32 in such a file.
+        """
         keys = [self.files[path].digest for path in images.paths]
         if len(keys) <= MOST_IN_MEMORY:
             return self._take(keys)
-        rows = self._map(len(keys), sum(store.width for store in self.stores))
+        try:
+            return self._copy(keys, np.float16)
+        except OverflowError:
+            return self._copy(keys, np.float32)
+
+    def _copy(self, keys: Sequence[bytes], kind: type[np.floating[Any]]) -> Tensor:
+        rows = self._map(len(keys), kind)
         for start in range(0, len(keys), _PART):
-            rows[start : start + _PART] = self._take(keys[start : start + _PART])
+            some = self._take(keys[start : start + _PART])
+            if rows.dtype == torch.float16 and not fits_half(some):
+                raise OverflowError("a number is too large for half precision")
+            rows[start : start + _PART] = some
         return rows
 
     def _take(self, keys: Sequence[bytes]) -> Tensor:
         rows = [store.take(keys) for store in self.stores]
         return rows[0] if len(rows) == 1 else join_vectors(rows)
 
-    def _map(self, count: int, width: int) -> Tensor:
-        """Empty rows (count, width) float16 in a file without a name, which goes with them; in memory if need be."""
-        folder = self.stores[0].folder
+    def _map(self, count: int, kind: type[np.floating[Any]]) -> Tensor:
+        """Empty rows (count, width) in a file without a name that goes with them; in memory if it cannot be mapped."""
+        folder, shape = self.stores[0].folder, (count, sum(store.width for store in self.stores))
         with suppress(OSError):  # nobody may write there
-            if (
-                folder is not None and shutil.disk_usage(folder).free > 4 * count * width
-            ):  # a full disk ends the process
+            needed = math.prod(shape) * np.dtype(kind).itemsize
+            if folder is not None and shutil.disk_usage(folder).free > 2 * needed:  # a full disk ends the process
                 with tempfile.TemporaryFile(dir=folder) as file:
-                    return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=(count, width)))
-        return torch.empty(count, width, dtype=torch.float16)
+                    return torch.from_numpy(np.memmap(file, kind, "w+", shape=shape))
+        return torch.from_numpy(np.empty(shape, kind))
 
 
 def embed_files(
@@ -255,11 +267,9 @@ def embed_files(
     if cached and required and is_file(root):
         raise EmbeddingError(f"{root}: the embedding cache must be a folder, and this is a file. Pass another `cache`.")
     target = choose_device(device) if cluster is None else choose_cluster_tasks(cluster, device)
+    on_ray = isinstance(target, ClusterTasks)
     files, unreadable = hash_files(paths, digest_index(root))
-    wanted: dict[bytes, HashedFile] = {}
-    for path in paths:
-        if path in files:
-            wanted.setdefault(files[path].digest, files[path])
+    wanted, folder = _each_content(paths, files), root if cached else None
     stores: list[EmbeddingCache] = []
     made, began, members = 0, time.perf_counter(), frozen.members
 
@@ -270,18 +280,16 @@ def embed_files(
     for member in members:
         kind = target.device if isinstance(target, ClusterTasks) else target.type
         precision = choose_precision(member.module, kind)
-        on_ray = isinstance(target, ClusterTasks)
         engine = choose_engine(member, kind, precision, "torch" if on_ray else engine_default)
         while True:
-            stores.append(_open_cache(root if cached else None, member, precision, engine, required))
+            stores.append(_open_cache(folder, member, precision, engine, required))
             size, start = _embedder(member, target, precision, batch_size)
             work = _EmbeddingWork(stores[-1], wanted, size, report)
             missing = work.missing()
             if strict:
                 _refuse(unreadable | try_all(check_header, [file.path for file in missing])[1])
             if engine == "openvino":
-                folder, first = root if cached else None, missing[:COMPARED]
-                start = partial(_in_openvino, start, member, precision, first, folder, on_ray)
+                start = partial(_in_openvino, start, member, precision, missing[:COMPARED], folder, on_ray)
             try:
                 work.complete(start)
                 break
@@ -305,9 +313,18 @@ def find_missing(
     kind = choose_device(device).type
     precision = choose_precision(frozen.module, kind)
     store = _open_cache(root, frozen, precision, choose_engine(frozen, kind, precision), required=False)
-    by_digest = {files[path].digest: path for path in reversed(paths) if path in files}
-    missing = store.missing(list(by_digest))
-    return [path for digest, path in reversed(by_digest.items()) if digest in missing]
+    wanted = _each_content(paths, files)
+    missing = store.missing(list(wanted))
+    return [file.path for digest, file in wanted.items() if digest in missing]
+
+
+def _each_content(paths: Sequence[Path], files: Mapping[Path, HashedFile]) -> dict[bytes, HashedFile]:
+    """The first file of each content, by its digest, of those that could be hashed."""
+    found: dict[bytes, HashedFile] = {}
+    for path in paths:
+        if path in files:
+            found.setdefault(files[path].digest, files[path])
+    return found
 
 
 def _open_cache(

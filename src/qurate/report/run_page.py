@@ -254,54 +254,18 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
     """
     run = path.parent if run is None else run
     thumbnails = Thumbnails()
-    pairs, asked = _pairs(record, thumbnails), record.suggested.head(GALLERY)
     witness, short_witness = witnesses((record.config.get("selection") or {}).get("reward") or {})
-    guesses = [
-        thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure", f"or {other}")
-        for file, label, probability, other in _rows(asked, "file", "predicted", "probability", "runner_up")
-    ]
-    perhaps = "" if record.flagged is None or record.flagged.flagged else "perhaps "
-    strange = [
-        thumbnails.card(
-            file, f"{perhaps}none of the classes, nearest to {label}", f"{label}?", f"known: {percent(known, 1)}"
-        )
-        for file, label, known in _rows(_worst(record), "file", "label", "known")
-    ]
-    issues = [
-        thumbnails.card(
-            file,
-            f"labelled {label}, perhaps {suggested}",
-            f"{suggested}?",
-            f"labelled {label}",
-            f"{percent(sure)} sure",
-            "source" if part == "source" else "target",
-        )
-        for file, part, label, suggested, sure in _rows(
-            record.label_issues.head(FEW), "file", "part", "given", "suggested", "probability"
-        )
-    ]
-    mistakes = [
-        thumbnails.card(
-            file, f"labelled {label}, taken for {named}", label, f"taken for {named}", f"{percent(sure)} sure"
-        )
-        for file, label, named, sure in _rows(
-            surest_mistakes(record).head(FEW), "file", "label", "predicted", "probability"
-        )
-    ]
-    doubtful, exemplary = (
-        [
-            thumbnails.card(
-                file,
-                f"taken for {label}",
-                label,
-                f"{percent(p_c)} sure",
-                f"{short_witness}: {percent(p_f)}",
-                f"at the end: {last}",
-            )
-            for file, label, p_c, p_f, last in _rows(table, "file", "label", "classifier_prob", "center_prob", "last")
-        ]
-        for table in _gallery(record)
-    )
+    doubtful, exemplary = _gallery(record)
+    cards: dict[str, Any] = {  # in the order in which thumbnails fill the page
+        "pairs": _pairs(record, thumbnails),
+        "suggested": _to_label(record, thumbnails),
+        "strange": _strange(record, thumbnails),
+        "issues": _issues(record, thumbnails),
+        "mistakes": _mistakes(record, thumbnails),
+        "doubtful": _trusted(doubtful, thumbnails, short_witness),
+        "exemplary": _trusted(exemplary, thumbnails, short_witness),
+        "rejected": _rejected(record, thumbnails),
+    }
     page = render_page(
         "run.html.j2",
         title=record.title,
@@ -309,23 +273,16 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
         outcome=outcome(record.comparison, record.no_comparison, record.answers),
         answer_sentences=None if record.answers is None else answers_in_words(record.answers),
         confusions=() if record.answers is None else record.answers.confusions[:CONFUSIONS],
-        rejected=_rejected(record, thumbnails),
+        **cards,
         flagged_sentences=flagged_in_words(record),
-        strange=strange,
         perhaps_unknown=count_unknown(record)[0],
         issue_sentences=issues_in_words(record),
-        issues=issues,
         correct=open_run(run).command,
         confusion=confusion_matrix(record),
-        mistakes=mistakes,
         interval=interval_figure(record.comparison) if record.comparison else None,
-        pairs=pairs,
-        suggested=guesses,
         suggest=suggest_from(run, GALLERY).command,
         steps=steps_after(record, run),
         witness=witness,
-        doubtful=doubtful,
-        exemplary=exemplary,
         rounds=record.rounds.to_dict("records"),
         rounds_figure=rounds_figure(record.rounds),
         maps=embedding_figures(record.embedding, record.classes),
@@ -354,6 +311,68 @@ def _pairs(record: RunRecord, thumbnails: Thumbnails) -> list[tuple[str, Thumbna
 
     names = [record.classes[i * len(record.classes) // shown] for i in range(shown)]
     return [(name, first(source, name, "source"), first(target, name, "target")) for name in names]
+
+
+def _to_label(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
+    """Images to label next."""
+    asked = record.suggested.head(GALLERY)
+    return [
+        thumbnails.card(file, f"perhaps {label}", f"{label}?", f"{percent(probability)} sure", f"or {other}")
+        for file, label, probability, other in _rows(asked, "file", "predicted", "probability", "runner_up")
+    ]
+
+
+def _strange(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
+    """Images that fit none of the classes, or perhaps none."""
+    perhaps = "" if record.flagged is None or record.flagged.flagged else "perhaps "
+    return [
+        thumbnails.card(
+            file, f"{perhaps}none of the classes, nearest to {label}", f"{label}?", f"known: {percent(known, 1)}"
+        )
+        for file, label, known in _rows(_worst(record), "file", "label", "known")
+    ]
+
+
+def _issues(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
+    """Labels to check."""
+    columns = ("file", "part", "given", "suggested", "probability")
+    return [
+        thumbnails.card(
+            file,
+            f"labelled {label}, perhaps {suggested}",
+            f"{suggested}?",
+            f"labelled {label}",
+            f"{percent(sure)} sure",
+            "source" if part == "source" else "target",
+        )
+        for file, part, label, suggested, sure in _rows(record.label_issues.head(FEW), *columns)
+    ]
+
+
+def _mistakes(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
+    """The surest mistakes on held-out labelled images."""
+    columns = ("file", "label", "predicted", "probability")
+    return [
+        thumbnails.card(
+            file, f"labelled {label}, taken for {named}", label, f"taken for {named}", f"{percent(sure)} sure"
+        )
+        for file, label, named, sure in _rows(surest_mistakes(record).head(FEW), *columns)
+    ]
+
+
+def _trusted(table: pd.DataFrame, thumbnails: Thumbnails, witness: str) -> list[Card]:
+    """Trusted pseudo-labels of one part of the gallery."""
+    return [
+        thumbnails.card(
+            file,
+            f"taken for {label}",
+            label,
+            f"{percent(p_c)} sure",
+            f"{witness}: {percent(p_f)}",
+            f"at the end: {last}",
+        )
+        for file, label, p_c, p_f, last in _rows(table, "file", "label", "classifier_prob", "center_prob", "last")
+    ]
 
 
 def _gallery(record: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:

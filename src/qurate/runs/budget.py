@@ -242,13 +242,14 @@ class Budget:
         missing = [name for name, _ in plan.backbone.members if self._missing[name]]
         embedding = sum(self._missing[name] * self._image[name] for name in missing)
         embedding += sum(self._megabytes.get(name, 0) for name in missing) / MEGABYTES_PER_SECOND
-        labels = self._split.target_labeled.labels
-        work = workload_of(config, labels, len(self._paths), compare=plan.compare)
+        sizes = [len(part) for part in self._split.parts.values()]
+        work = workload_of(config, self._split.target_labeled.labels, sizes, compare=plan.compare)
         beside = plan.rounds * speed.round
         training = (work.baseline + work.pretraining + work.rounds) * speed.step + beside
         comparison = (work.baseline_folds + work.folds + work.writing_again) * speed.step
-        if work.folds:
-            comparison += beside * work.folds / config.total_steps + 2 * PROCESS_SECONDS
+        comparison += beside * work.folds / config.total_steps
+        if work.writing_again:  # two sets of processes start, also where all folds end beside the training
+            comparison += 2 * PROCESS_SECONDS
         return Estimate(embedding, training, comparison, work.writing * speed.step)
 
     def watch_embedding(self, reporter: Reporter) -> Reporter:

@@ -11,6 +11,11 @@ from qurate.run_results import RunRecord
 from qurate.runs.files import BASELINE_FOLDER, CARD_MARK, EXPORT_FILE, REPORT_FILE
 from qurate.runtime.commands import NextStep, predict_with
 
+_STATISTICS = (
+    "The model holds class statistics of the embeddings of its source, from which `qurate adapt --from-model` begins; "
+    "the mean of a class with one source image is the embedding of that image."
+)
+
 
 def make_card(record: RunRecord, about: dict[str, Any], run: Path) -> str:
     """The card as Markdown: what the model is, whether adaptation helped, its classes, and how to use it.
@@ -52,6 +57,7 @@ def make_card(record: RunRecord, about: dict[str, Any], run: Path) -> str:
         "|---|---:|---:|---:|",
         *rows,
         "",
+        *([_STATISTICS, ""] if about.get("source_statistics") else []),
         "## How to use it",
         "",
         "From the folder that holds this one, in the shell:",

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
-from torch.nn import functional as F
 
 from qurate.active.pool import Pool
 from qurate.active.strategies import QueryStrategy
-from qurate.data.domains import Domain, leave_out
+from qurate.data.domains import Domain, domain_of, leave_out
 from qurate.data.images import ImageFiles, OnProgress
-from qurate.data.own_images import paths_of, read_labeled, read_unlabeled
+from qurate.data.list_files import list_sources
+from qurate.data.listing import join_listings
+from qurate.data.own_images import paths_of, read_unlabeled
 from qurate.embedding.backbone import choose_device, freeze_backbones
-from qurate.embedding.embed import embed_files
+from qurate.embedding.embed import MOST_IN_MEMORY, embed_files
 from qurate.errors import DataError
 from qurate.networks.backbone_names import find_backbone
+from qurate.novelty import mean_direction, unit
 from qurate.registry import nearest
 from qurate.runs.options import BACKBONE, COLD_START_STRATEGY, BackboneOptions
 from qurate.runs.suggestions import Inquiry, check_query
-from qurate.runtime.paths import StrPath
+from qurate.runtime.paths import StrPath, list_some
 
 _INVERSE_PENALTY = 30.0
 """C of the linear model, on embeddings of length 1. Our choice."""
 
 
 def suggest(
-    source: StrPath,
+    source: StrPath | Sequence[StrPath],
     unlabeled: StrPath,
     count: int,
     *,
@@ -48,7 +53,7 @@ def suggest(
     A linear model of the source takes the place of the model of a run; see `predict_by_source`.
 
     Args:
-        source: Labelled source images: class folders, a list file or a CSV table.
+        source: Labelled source images: class folders, a list file or a CSV table; or several of them.
         unlabeled: Target images: any folder, a list or a table.
         count: How many to label.
         asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or a `QueryStrategy` of your own.
@@ -75,7 +80,8 @@ def suggest(
         if name not in BackboneOptions.__annotations__:
             known = BackboneOptions.__annotations__
             raise TypeError(f"suggest() got an unexpected keyword argument {name!r}.{nearest(name, known)}")
-    first, second = read_labeled(source, "source"), read_unlabeled(unlabeled, "unlabeled")
+    first = domain_of(join_listings(list(list_sources(source).values())))
+    second = read_unlabeled(unlabeled, "unlabeled")
     _check_source(first)
     paths = [*paths_of(first), *paths_of(second)]
     name, weights, _ = find_backbone(
@@ -96,12 +102,14 @@ def suggest(
 
 
 def _check_source(source: Domain) -> None:
-    classes, without = int((source.class_sizes() > 0).sum()), int((source.labels < 0).sum())
-    if classes < 2 or without:
+    if without := int((source.labels < 0).sum()):
         raise DataError(
-            f"source must have two classes or more, and a class for every image, got {classes} classes and {without} "
-            "images without. Add classes, or leave those images out."
+            f"source must have a class for every image, but {without} of {len(source)} have none. Label them, or leave "
+            "them out."
         )
+    classes = [name for name, size in zip(source.classes, source.class_sizes().tolist(), strict=True) if size]
+    if len(classes) < 2:
+        raise DataError(f"source must have at least two classes, got {list_some(classes)}. Is it the right folder?")
 
 
 def predict_by_source(source: Tensor, labels: Tensor, target: Tensor, n_classes: int) -> Tensor:
@@ -118,15 +126,15 @@ def predict_by_source(source: Tensor, labels: Tensor, target: Tensor, n_classes:
     Returns:
         (M, K).
     """
-    train, test = (_center(embeddings).double().numpy() for embeddings in (source, target))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a rough model will do
-        model = LogisticRegression(C=_INVERSE_PENALTY).fit(train, labels.numpy())
-    probabilities = torch.zeros(len(target), n_classes)
-    probabilities[:, model.classes_] = torch.from_numpy(model.predict_proba(test)).float()
+        model = LogisticRegression(C=_INVERSE_PENALTY).fit(_center(source, mean_direction(source)), labels.numpy())
+    probabilities, middle = torch.zeros(len(target), n_classes), mean_direction(target)
+    for part, found in zip(target.split(MOST_IN_MEMORY), probabilities.split(MOST_IN_MEMORY), strict=True):
+        found[:, model.classes_] = torch.from_numpy(model.predict_proba(_center(part, middle))).float()
     return probabilities
 
 
-def _center(embeddings: Tensor) -> Tensor:
-    unit = F.normalize(embeddings.float(), dim=1)
-    return F.normalize(unit - unit.mean(dim=0), dim=1)
+def _center(embeddings: Tensor, middle: Tensor) -> NDArray[np.float64]:
+    centered: NDArray[np.float64] = unit(unit(embeddings) - middle).double().numpy()
+    return centered

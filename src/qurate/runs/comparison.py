@@ -73,8 +73,8 @@ _PAUSE = 0.5
 class CrossFit:
     """Trains a model without each fold's images; the result does not depend on how many are trained at once.
 
-    Within its block other processes train their share of the folds while this one does something else; `finish` trains
-    what is left, here.
+    Within its block other processes train their share of the folds while this one does something else; `collect` keeps
+    what they have done, as the end of the block does, and `finish` trains what is left, here.
 
     Args:
         split: D_s, D_t, D_u.
@@ -106,9 +106,8 @@ class CrossFit:
         self._missing = [number for number in range(len(folds)) if number not in self._found]
         self._each = config.total_steps
         trainings = len(self._missing) + beside
-        if workers is None:  # each process would have a copy of very many embeddings
-            many = max(len(part) for part in split.parts.values()) > MOST_IN_MEMORY
-            workers = 1 if many else workers_for(config, trainings)
+        if workers is None:
+            workers = workers_for(config, trainings, max(len(part) for part in split.parts.values()))
         workers = min(workers, trainings)
         self._shares = share_folds(self._missing, workers, busy=beside)
         self._processes = ExitStack()
@@ -129,8 +128,11 @@ class CrossFit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End them, whatever they do."""
-        self._processes.close()
+        """Keep what they have trained, and end them, whatever they do."""
+        try:
+            self.collect()
+        finally:
+            self._processes.close()
 
     def finish(self, reporter: Reporter) -> tuple[Fold, ...]:
         """All folds; shows the progress of what is left."""
@@ -139,7 +141,7 @@ class CrossFit:
                 self._fit_here(number, _OnStep(partial(self._count_step, reporter)))
         while self._running:
             wait(self._running, timeout=_PAUSE, return_when=FIRST_COMPLETED)
-            self._collect()
+            self.collect()
             self._show(reporter)
         for number in self._missing:
             if number not in self._found:
@@ -155,7 +157,7 @@ class CrossFit:
         if self._on_fold is not None:
             self._on_fold(number, fold)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Keep what the other processes have trained; what they could not is left for this one, which raises why."""
         for future in [future for future in self._running if future.done()]:
             _, number = self._running.pop(future)
@@ -164,7 +166,7 @@ class CrossFit:
 
     def _count_step(self, reporter: Reporter) -> None:
         self._steps_here += 1
-        self._collect()
+        self.collect()
         self._show(reporter)
 
     def _show(self, reporter: Reporter) -> None:
@@ -185,11 +187,19 @@ def share_folds(folds: Sequence[int], workers: int, *, busy: bool) -> list[list[
     return shares
 
 
-def workers_for(config: RunConfig, trainings: int) -> int:
-    """How many networks to train at the same time: one for each core, where only the head is trained, on a CPU."""
-    small = trainings * config.total_steps < WORTH_A_PROCESS
+def workers_for(config: RunConfig, trainings: int, most_rows: int) -> int:
+    """How many networks to train at the same time: one for each core, where only the head is trained, on a CPU.
+
+    Args:
+        config: The run.
+        trainings: How many there are.
+        most_rows: Rows of the largest part. Each process would have a copy of very many embeddings, so it is one.
+    """
+    small, many = trainings * config.total_steps < WORTH_A_PROCESS, most_rows > MOST_IN_MEMORY
     several = config.execution.processes > 1  # they are busy together
-    if small or several or config.network.backbone != "none" or choose_device(config.execution.device).type != "cpu":
+    if small or many or several or config.network.backbone != "none":
+        return 1
+    if choose_device(config.execution.device).type != "cpu":
         return 1
     return max(1, min(trainings, available_cores() // max(1, config.execution.threads)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,10 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qurate.calibration import fit_temperature
+from qurate.data.own_images import paths_of
+from qurate.embedding.embed import MOST_IN_MEMORY
 from qurate.errors import RunError
-from qurate.run_results import LABEL_ISSUES
+from qurate.run_results import LABEL_ISSUES, RunRecord
+from qurate.runs.continue_from import whole_path
 from qurate.runs.files import ISSUES_FILE
 from qurate.runs.result_tables import read_run_table
+from qurate.runs.setup import Run
+from qurate.runtime.randomness import generator
+from qurate.selection.crossfit import HeldOut
 
 RIDGE = 0.1
 """Weight of the penalty, as a share of the mean eigenvalue. Our choice: of 0.01 to 1, the best of two folders."""
@@ -22,6 +29,15 @@ MOST_LISTED = 200
 """Rows of label_issues.csv. Our choice: more than a person looks at at once; the next run lists the next."""
 _SHARPEST = 100.0
 """Predictions lie between 0 and 1, about; they are multiplied by at most this."""
+
+
+def draw_judged(images: int, seed: int) -> tuple[Tensor, list[str]]:
+    """The source images whose labels are judged, as positions: all, or of very many some; and a note that says so."""
+    if images <= MOST_IN_MEMORY:
+        return torch.arange(images), []
+    drawn = torch.randperm(images, generator=generator(seed, 32))[:MOST_IN_MEMORY].sort().values
+    some = f"{len(drawn):,} of the {images:,} source images, drawn at random"
+    return drawn, [f"Labels that may be wrong were looked for among {some}."]
 
 
 def leave_one_out(embeddings: Tensor, labels: Tensor, n_classes: int) -> Tensor:
@@ -131,6 +147,47 @@ def rank_label_issues(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
         return pd.DataFrame(columns=LABEL_ISSUES)
     ranked = pd.concat(found).sort_values("given_probability", kind="stable", ignore_index=True)
     return ranked.head(MOST_LISTED)
+
+
+def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
+    """The record with the labels of source and target that a linear model contradicts, trained without the image."""
+    if run.setup.folder is None:
+        return record
+    data = run.data
+    shown = data.files if run.setup.train == "full" else data.split
+    source, labeled = shown.source, shown.target_labeled
+    of_source, note = draw_judged(len(source), run.setup.config.seed)
+    embeddings = [run.embed_before(part.inputs).cpu() for part in (source, labeled)]
+    labels = torch.cat([source.labels.cpu()[of_source], labeled.labels.cpu()])
+    log_probs = leave_one_out(torch.cat([embeddings[0][of_source], embeddings[1]]), labels, data.split.n_classes)
+    files = record.source["file"].tolist()  # none where the source is drawn
+    tables = [
+        label_issue_table(files, part, labels[rows], log_probs[rows], record.classes, checked_labels(run))
+        for part, files, rows in (
+            ("source", [files[i] for i in of_source.tolist()] if files else [], slice(len(of_source))),
+            ("labeled", record.labeled["file"].tolist(), slice(len(of_source), None)),
+        )
+        if files
+    ]
+    return replace(record, label_issues=rank_label_issues(tables), notes=(*record.notes, *note))
+
+
+def doubt_held_out(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
+    """The record with what the folds say of the labels of held-out images, in place of what the linear model said."""
+    if run.setup.folder is None:
+        return record
+    files = [record.labeled["file"][i] for i in held_out.images.tolist()]
+    table = label_issue_table(files, "labeled", held_out.labels, held_out.adapted, record.classes, checked_labels(run))
+    others = record.label_issues[~record.label_issues["file"].isin(files)]
+    return replace(record, label_issues=rank_label_issues([others, table]))
+
+
+def checked_labels(run: Run) -> set[str]:
+    """Labelled images whose labels people have confirmed or corrected, as the record names them."""
+    answers, split = run.setup.answers, run.data.files
+    said = set() if answers is None else {whole_path(row.file) for row in answers.current.values()}
+    files = (str(path) for part in (split.source, split.target_labeled) for path in paths_of(part))
+    return {file for file in files if whole_path(file) in said} if said else set()
 
 
 def read_label_issues(folder: Path) -> pd.DataFrame:

@@ -21,7 +21,17 @@ from qurate.runs.image_sources import Places, choose_places, is_without_source, 
 from qurate.runs.model_json import read_about
 from qurate.runtime.files import why_not_writable
 from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
-from qurate.runtime.paths import LABELED, UNLABELED, StrPath, as_path, existing, is_file, is_folder, shorten
+from qurate.runtime.paths import (
+    LABELED,
+    UNLABELED,
+    StrPath,
+    as_path,
+    each_source,
+    existing,
+    is_file,
+    is_folder,
+    shorten,
+)
 from qurate.runtime.tables import TableError, decode_text, read_head, split_header
 from qurate.runtime.validation import LARGEST_SEED, MOST_STEPS, find_problem, show
 
@@ -239,9 +249,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in kinds:
             raise TypeError(f"adapt() got an unexpected keyword argument {name!r}.{nearest(name, kinds)}")
         if name == "source" and isinstance(value, tuple):
-            if not value:
-                raise DataError(f"`source` must be one or more of {LABELED}, got none. Name them.")
-            for place in value:
+            for place in each_source(value):
                 as_path(place, "`source`", LABELED)
         elif name in _PATHS and value is not None:
             as_path(value, f"`{name}`", _PATHS[name])
@@ -366,9 +374,9 @@ def check_source_model(model: StrPath) -> None:
     """
     if not isinstance(read_about(model).get("source_statistics"), dict):
         raise ConfigError(
-            f"`from_model`: {shorten(model)} was saved without the statistics of its source, by an earlier version of "
-            "qurate or after `preset='paper'` with `train='full'`. Adapt it again from its source images, or give "
-            "`source`."
+            f"`from_model`: {shorten(model)} was saved without the statistics of its source: on purpose, by an earlier "
+            "version of qurate, or after `preset='paper'` with `train='full'`. Ask for a model that has them, adapt it "
+            "again from its source images, or give `source`."
         )
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,15 +23,14 @@ from qurate.data.class_statistics import DRAW_STREAM, ClassStatistics, class_sta
 from qurate.data.domains import Domain
 from qurate.data.images import check_pixels, try_all
 from qurate.data.own_images import Parts, paths_of, prepare_images, read_parts, read_prepared, without_images
-from qurate.data.samples import Inputs, Split
+from qurate.data.samples import Split
 from qurate.data.sources import weigh_sources
 from qurate.embedding.backbone import Frozen, FrozenBackbone, freeze_backbones, freeze_module, transforms_of
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
 from qurate.methods import Method
 from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
-from qurate.novelty import FALSE_DISCOVERY_RATE, Novelty
-from qurate.presets import baseline_of, is_baseline
+from qurate.presets import is_baseline
 from qurate.report.next_steps import steps_after
 from qurate.report.run_page import gather_record
 from qurate.report.run_text import (
@@ -44,9 +42,10 @@ from qurate.report.run_text import (
     outcome,
 )
 from qurate.run_results import BaselineComparison, RunRecord
+from qurate.runs.baseline import Baseline, begin_folds, find_baseline
 from qurate.runs.budget import Budget, OverTime
 from qurate.runs.callbacks import PhaseProgress, TensorBoardCurves
-from qurate.runs.comparison import CrossFit, Model, Plan, compare, plan_comparison
+from qurate.runs.comparison import CrossFit, Plan, compare, plan_comparison
 from qurate.runs.continue_from import (
     AppliedAnswers,
     PreviousRun,
@@ -56,12 +55,11 @@ from qurate.runs.continue_from import (
     starts_anew,
     summarize_answers,
     take_answers,
-    whole_path,
 )
 from qurate.runs.files import CURVES_FOLDER, ISSUES_FILE, REPORT_FILE
 from qurate.runs.full_training import train_all_layers
 from qurate.runs.improvement import measure_improvement
-from qurate.runs.label_issues import label_issue_table, leave_one_out, rank_label_issues
+from qurate.runs.label_issues import doubt_held_out, doubt_labels
 from qurate.runs.model import AdaptedModel, Looked
 from qurate.runs.predictions import (
     calibrate,
@@ -83,7 +81,7 @@ from qurate.runtime.tables import is_text
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.algorithm import Adaptation, fit
 from qurate.selection.answered import Previous, fit_with_answers
-from qurate.selection.crossfit import Fold, HeldOut, leave_out, score_novelty
+from qurate.selection.crossfit import HeldOut, leave_out
 from qurate.selection.q_learning.memory import readable_size
 from qurate.training import memory_of_training
 
@@ -135,12 +133,12 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
     else:
         setup, frozen, sound, split = load_in_time(setup, parts, frozen, reporter, budget)
     setup = choose_start(setup, sound)
-    sound, split, sources = weigh_sources(sound, split, setup.source_weights)
-    for line in sound.notes[len(sound.notes) - len(sources) :]:
-        reporter.say(line)
+    sound, split, sources, notes = weigh_sources(sound, split, setup.source_weights)
     if model is not None:
-        sound, split = draw_from_model(setup, model, sound, split)
-        reporter.say(sound.notes[-1])
+        split, notes = draw_from_model(setup, model, split)
+    for line in notes:
+        reporter.say(line)
+    sound = dataclasses.replace(sound, notes=(*sound.notes, *notes))
     data = RunData(sound, split, _apply_answers(setup, sound))  # again, now that unreadable images are known
     with nullcontext() if folder is None else folder.begin(make_settings(setup, sound, frozen, sources), sound.table()):
         if folder is not None:
@@ -150,6 +148,7 @@ def run_pipeline(setup: RunSetup, reporter: Reporter) -> RunOutcome:
         baseline = find_baseline(run, plan)
         with begin_comparison(run, plan, baseline) as folds:
             result = fit_run(run, baseline)
+            folds.collect()
             run, result = continue_with_all_layers(run, result, baseline)
             done = write_results(run, result, baseline, plan, why_not)
             if not plan.folds:
@@ -171,23 +170,23 @@ def source_of_model(model: AdaptedModel, previous: PreviousRun | None) -> Domain
     return without_images(f"model {name}", [each for each in model.classes if each not in added])
 
 
-def draw_from_model(setup: RunSetup, model: AdaptedModel, parts: Parts, split: Split) -> tuple[Parts, Split]:
-    """Parts and split with a source that is drawn from the class statistics of a model, and a note that says so."""
+def draw_from_model(setup: RunSetup, model: AdaptedModel, split: Split) -> tuple[Split, list[str]]:
+    """The split with a source that is drawn from the class statistics of a model, and a note that says so."""
     drawn = statistics_of(model).of(model.classes, split.classes).draw(generator(setup.config.seed, DRAW_STREAM))
     note = (
         f"No source images were used: {len(drawn):,} embeddings were drawn from the class statistics of the model in "
         f"{shorten(model.folder)}."
     )
-    return dataclasses.replace(parts, notes=(*parts.notes, note)), dataclasses.replace(split, source=drawn)
+    return dataclasses.replace(split, source=drawn), [note]
 
 
 def show_whole(setup: RunSetup, parts: Parts, reporter: Reporter) -> Reporter:
     """A reporter that is shown the time left of the whole run, where that can be told: where the head is trained."""
     if setup.train == "full" or setup.full is not None:
         return reporter
-    images, labels = len(image_paths(parts.split)), parts.split.target_labeled.labels
+    sizes, labels = [len(part) for part in parts.split.parts.values()], parts.split.target_labeled.labels
     compare = setup.compare and setup.continued is None
-    return TimeLeft(reporter, workload_of(setup.steps_taken, labels, images, compare=compare))
+    return TimeLeft(reporter, workload_of(setup.steps_taken, labels, sizes, compare=compare))
 
 
 def load_in_time(
@@ -347,99 +346,6 @@ def _not_compared_again(previous: PreviousRun) -> str:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Baseline:
-    """S+T of a run, and what it says of images that fit none of the classes.
-
-    Args:
-        network: S+T; None where the run has none.
-        folds: What S+T without some labelled images says of those; none where nothing is held out.
-        novelty: How well images fit the classes; None where that is not measured.
-        flagged: Which images of D_u fit none, and are not trained on, (N_u,) bool.
-    """
-
-    network: Network | None
-    folds: tuple[Fold, ...]
-    novelty: Novelty | None
-    flagged: Tensor
-
-    def log_probs(self, inputs: Inputs) -> Tensor | None:
-        """What S+T says of embeddings; None where the run has none, or trains the backbone."""
-        if self.network is None or not isinstance(inputs, Tensor):
-            return None
-        return log_probabilities(self.network, inputs)
-
-
-def find_baseline(run: Run, plan: Plan) -> Baseline:
-    """Train S+T and its folds, or take that of the run before, and find the images that fit none of the classes."""
-    setup, data, reporter = run.setup, run.data, run.reporter
-    split, none = data.split, torch.zeros(len(data.split.target_unlabeled), dtype=torch.bool)
-    if setup.continued is not None:
-        model = setup.continued.model
-        network, novelty, flagged = model.baseline, model.novelty, none
-        if network is not None and novelty is not None and setup.train == "head":
-            unlabeled, answered = split.target_unlabeled.inputs, embeddings_of_no_class(data)
-            assert isinstance(unlabeled, Tensor), "embeddings"
-            if setup.continued.settings.get("labeled_data") == data.parts.labeled_digest:
-                novelty, flagged = score_novelty(split, network, novelty.folds, answered)
-            else:  # held-out images are known by their positions in D_t
-                flagged = novelty.flags(unlabeled)
-                reporter.say(
-                    "The labelled target images are other ones than in the first of these runs. Which images fit no "
-                    "class is decided as in that run; to decide it anew, run adapt without --from."
-                )
-        return _say_flagged(run, Baseline(network, (), novelty, flagged))
-    if not plan.folds and setup.folder is not None and setup.folder.pending:  # its network was trained with a baseline
-        plan = plan_comparison(data.parts.split.target_labeled.labels, seed=setup.config.seed)
-    if not plan.folds:
-        return Baseline(None, (), None, none)
-    with begin_folds(run, plan, "baseline", split) as training:
-        network = train_baseline(split, setup.config, setup.folder, reporter)
-        folds = training.finish(reporter)
-    if setup.train == "full":
-        return Baseline(network, folds, None, none)
-    novelty, flagged = score_novelty(split, network, folds, embeddings_of_no_class(data))
-    return _say_flagged(run, Baseline(network, folds, novelty, flagged))
-
-
-def embeddings_of_no_class(data: RunData) -> Tensor | None:
-    """Embeddings of the images that people said are of no class, (N_0, width); None where there are none."""
-    is_none, answered = data.applied.is_none, data.answered
-    return answered[is_none] if isinstance(answered, Tensor) and bool(is_none.any()) else None
-
-
-def _say_flagged(run: Run, baseline: Baseline) -> Baseline:
-    if count := int(baseline.flagged.sum()):
-        run.reporter.say(
-            f"{count} of {len(baseline.flagged)} unlabelled images fit none of the classes and are left out of "
-            f"training. About {FALSE_DISCOVERY_RATE:.0%} of them may fit one after all; the page shows them."
-        )
-    return baseline
-
-
-def begin_folds(run: Run, plan: Plan, model: Model, split: Split, baselines: Sequence[Tensor | None] = ()) -> CrossFit:
-    """Trains S+T or the adapted model without the images of each fold; those that were done before a stop are kept.
-
-    Other processes begin while this one trains the model on all labelled images.
-    """
-    folder, config = run.setup.folder, run.setup.config
-    kept = {} if folder is None else folder.load_folds(run.data.split, plan.folds)
-    if kept is None:
-        run.reporter.say("What was kept of the comparison is damaged, so it starts again.")
-    done = dict(kept or {})
-
-    def save(number: int, fold: Fold) -> None:
-        done[model, number] = fold
-        if folder is not None:
-            folder.save_folds(done)
-
-    of_model = {number: fold for (name, number), fold in done.items() if name == model}
-    title, chosen = ("S+T", baseline_of(config)) if model == "baseline" else ("comparison", config)
-    return CrossFit(
-        split, chosen, plan.folds, title=title, baselines=baselines, done=of_model, on_fold=save, beside=True
-    )
-
-
 def begin_comparison(run: Run, plan: Plan, baseline: Baseline) -> CrossFit:
     """`begin_folds` of the adapted model, which is trained without the flagged images."""
     split, kept = leave_out(run.data.split, baseline.flagged)
@@ -582,47 +488,6 @@ def suggest_next(run: Run, record: RunRecord, model: AdaptedModel, predictions: 
     return dataclasses.replace(record, suggested=suggest_first(model.classes, seen, trusted, answers))
 
 
-def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
-    """The record with the labels of source and target that a linear model contradicts, trained without the image."""
-    if run.setup.folder is None:
-        return record
-    data = run.data
-    shown = data.files if run.setup.train == "full" else data.split
-    parts = shown.source, shown.target_labeled  # the source may be drawn, and then names no files
-    embeddings, labels = (
-        torch.cat([embed_before(run, part.inputs).cpu() for part in parts]),
-        torch.cat([part.labels.cpu() for part in parts]),
-    )
-    log_probs, first = leave_one_out(embeddings, labels, data.split.n_classes), len(parts[0])
-    tables = [
-        label_issue_table(files, part, labels[rows], log_probs[rows], record.classes, checked_labels(run))
-        for part, files, rows in (
-            ("source", record.source["file"].tolist(), slice(first)),
-            ("labeled", record.labeled["file"].tolist(), slice(first, None)),
-        )
-        if files
-    ]
-    return dataclasses.replace(record, label_issues=rank_label_issues(tables))
-
-
-def doubt_held_out(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
-    """The record with what the folds say of the labels of held-out images, in place of what the linear model said."""
-    if run.setup.folder is None:
-        return record
-    files = [record.labeled["file"][i] for i in held_out.images.tolist()]
-    table = label_issue_table(files, "labeled", held_out.labels, held_out.adapted, record.classes, checked_labels(run))
-    others = record.label_issues[~record.label_issues["file"].isin(files)]
-    return dataclasses.replace(record, label_issues=rank_label_issues([others, table]))
-
-
-def checked_labels(run: Run) -> set[str]:
-    """Labelled images whose labels people have confirmed or corrected, as the record names them."""
-    answers, split = run.setup.answers, run.data.files
-    said = set() if answers is None else {whole_path(row.file) for row in answers.current.values()}
-    files = (str(path) for part in (split.source, split.target_labeled) for path in paths_of(part))
-    return {file for file in files if whole_path(file) in said} if said else set()
-
-
 def compare_with_baseline(
     run: Run, plan: Plan, folds: CrossFit, result: Adaptation, baseline: Baseline, done: RunOutcome
 ) -> RunOutcome:
@@ -732,18 +597,6 @@ def make_model(
     )
 
 
-def embed_before(run: Run, inputs: Inputs) -> Tensor:
-    """Embeddings of a part of a run, (N, width), by the backbone as it came."""
-    if run.head is not None:  # its split holds the embeddings by the frozen backbone
-        before, after = run.head.data.split.parts, run.data.split.parts
-        inputs = next(before[name].inputs for name in after if after[name].inputs is inputs)
-    if isinstance(inputs, Tensor):
-        return inputs
-    setup = run.setup
-    device = setup.config.execution.device
-    return embed_files(inputs.paths, run.frozen, strict=True, cache=setup.cache, device=device).of(inputs)
-
-
 def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
     """What the page shows, without a comparison, for the reason given."""
     setup, data = run.setup, run.data
@@ -754,7 +607,7 @@ def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
         setup.steps_taken,
         (*data.parts.notes, *data.applied.notes, *([] if run.full is None else [run.full.sentence])),
         title=f"{data.parts.name}, {data.split.n_classes} classes",
-        before=None if setup.folder is None else partial(embed_before, run),  # nobody will see a map without a page
+        before=None if setup.folder is None else run.embed_before,  # nobody will see a map without a page
         no_comparison="" if no_comparison == TOO_FEW else no_comparison,  # the page has words of its own for that
     )
 

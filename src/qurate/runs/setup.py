@@ -8,10 +8,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from qurate.active.answers import AnswersFile
 from qurate.config import RunConfig, TrainingConfig
+from qurate.data.samples import Inputs
 from qurate.data.sources import SourceWeights
 from qurate.embedding.backbone import Frozen
+from qurate.embedding.embed import embed_files
 from qurate.run_results import RunRecord
 from qurate.runs.continue_from import PreviousRun, RunData
 from qurate.runs.folder import RunFolder
@@ -155,3 +159,13 @@ class Run:
     def has_heads(self) -> bool:
         """Whether the adapted network and S+T are heads of one backbone."""
         return self.setup.train == "head" and self.head is None
+
+    def embed_before(self, inputs: Inputs) -> Tensor:
+        """Embeddings of a part of it, (N, width), by the backbone as it came."""
+        if self.head is not None:  # its split holds the embeddings by the frozen backbone
+            before, after = self.head.data.split.parts, self.data.split.parts
+            inputs = next(before[name].inputs for name in after if after[name].inputs is inputs)
+        if isinstance(inputs, Tensor):
+            return inputs
+        setup, device = self.setup, self.setup.config.execution.device
+        return embed_files(inputs.paths, self.frozen, strict=True, cache=setup.cache, device=device).of(inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -37,20 +38,21 @@ class Workload(NamedTuple):
     writing_again: float
 
 
-def workload_of(config: RunConfig, labels: Tensor, images: int, *, compare: bool) -> Workload:
-    """What a run of the head costs; of networks that are trained at the same time one counts.
+def workload_of(config: RunConfig, labels: Tensor, sizes: Sequence[int], *, compare: bool) -> Workload:
+    """What a run of the head costs; networks trained at the same time count once.
 
     Args:
         config: The run.
         labels: Of D_t, (N,) int64.
-        images: All of them.
+        sizes: Images of each part.
         compare: Whether it is compared with S+T.
     """
     steps, folds = config.training.steps, len(plan_comparison(labels, seed=config.seed).folds)
     is_compared = compare and folds > 0 and not is_baseline(config)
-    waves = [math.ceil((folds + 1) / workers_for(run, folds + 1)) - 1 for run in (baseline_of(config), config)]
+    workers = [workers_for(run, folds + 1, max(sizes)) for run in (baseline_of(config), config)]
+    waves = [math.ceil((folds + 1) / each) - 1 for each in workers]
     has_baseline = is_compared or config.selection.labeler == "combined"
-    writing = WRITING_STEPS + WRITING_STEPS_PER_IMAGE * images
+    writing = WRITING_STEPS + WRITING_STEPS_PER_IMAGE * sum(sizes)
     return Workload(
         baseline=steps * has_baseline,
         baseline_folds=waves[0] * steps * is_compared,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,17 @@ def learn_from(run: StrPath, *options: str) -> NextStep:
     place = Path(run) if Path(run).name not in ("", "..") else Path(run).resolve()
     words = ("adapt", "--from", str(run), *options, "--out", free_name(str(place)))
     return NextStep("learn from the answers", words)
+
+
+def option_words(given: Mapping[str, object]) -> list[str]:
+    """Options by the names of their arguments, as words of a command.
+
+    Example:
+        >>> option_words({"source": ("studio", "web"), "image_size": 192})
+        ['--source', 'studio', 'web', '--image-size', '192']
+    """
+    several = {name: value if isinstance(value, list | tuple) else (value,) for name, value in given.items()}
+    return [word for name, values in several.items() for word in (f"--{name.replace('_', '-')}", *map(str, values))]
 
 
 def free_name(wanted: str) -> str:

@@ -25,6 +25,14 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
+def fits_half(values: Tensor) -> bool:
+    """Whether half precision holds these numbers: they are finite, and none is beyond 65,504."""
+    if values.dtype == torch.float16 or not values.numel():
+        return True
+    least, most = values.aminmax()
+    return bool(torch.maximum(-least, most) <= torch.finfo(torch.float16).max)
+
+
 def at_least_float32(values: Tensor) -> Tensor:
     """Half-precision numbers as float32; others as they are."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

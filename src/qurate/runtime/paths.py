@@ -24,6 +24,18 @@ def each_place(where: StrPath | Sequence[StrPath]) -> tuple[StrPath, ...]:
     return (where,) if isinstance(where, str | os.PathLike) else tuple(where)
 
 
+def each_source(where: StrPath | Sequence[StrPath]) -> tuple[StrPath, ...]:
+    """The places of one or several source domains.
+
+    Raises:
+        DataError: If there is none.
+    """
+    places = each_place(where)
+    if not places:
+        raise DataError(f"`source` must be one or more of {LABELED}, got none. Name them.")
+    return places
+
+
 def existing(where: StrPath, argument: str, allowed: str) -> Path:
     """The path, if there is something at it that may hold a part.
 

@@ -12,6 +12,7 @@ from qurate.config import DQNConfig, RunConfig
 from qurate.data.batches import TrainingData
 from qurate.data.samples import DataError, Labeled, Split, Unlabeled, check_positions, describe, join, take
 from qurate.errors import ConfigError
+from qurate.runtime.compute import fits_half
 from qurate.selection.algorithm import fit
 from qurate.selection.callbacks import Callback, Callbacks
 from qurate.selection.dqn import DQNSelector
@@ -190,7 +191,7 @@ def before_answers(data: TrainingData, answered: int) -> tuple[TrainingData, Ten
     """
     target, n = data.target, len(data.target) - answered
     asked = take(target.inputs, torch.arange(n, len(target)))
-    if isinstance(asked, Tensor) and isinstance(data.unlabeled, Tensor):
+    if isinstance(asked, Tensor) and isinstance(data.unlabeled, Tensor) and fits_half(asked):
         asked = asked.to(data.unlabeled.dtype)  # very many stay float16
     former = replace(
         data,
