@@ -97,8 +97,11 @@ def _split(
     return Split(tuple("abcdefgh"[:classes]), Labeled(*source), Labeled(*labeled), hidden)
 
 
-def accuracy(split: Split, method: MethodConfig, *, normalized: bool = False) -> float:
-    """Of a small network that is trained for 200 steps."""
-    network = NetworkConfig(bottleneck="normalized" if normalized else "linear", features=32)
+SMALL = NetworkConfig(bottleneck="linear", features=32)
+NORMALIZED = NetworkConfig(bottleneck="normalized", features=32)
+
+
+def accuracy(split: Split, method: MethodConfig, network: NetworkConfig = SMALL) -> float:
+    """Of a network that is trained for 200 steps."""
     run = RunConfig(network, method, TrainingConfig(steps=200), execution=ExecutionConfig(device="cpu"))
     return evaluate(fit(split, run).method, split.target_unlabeled).accuracy

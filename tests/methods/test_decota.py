@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.methods.problem import Recorder, accuracy, make, make_batch, moved
+from tests.methods.problem import NORMALIZED, Recorder, accuracy, make, make_batch, moved
 from torch.nn import functional as F
 
 from qurate.config import MethodConfig
@@ -73,5 +73,5 @@ def test_a_half_is_taught_by_what_the_other_is_sure_of() -> None:
 
 def test_it_solves_what_source_target_does_not() -> None:
     split = moved(0.6, 0.6, to_first=True)
-    assert accuracy(split, MethodConfig.of("source_target"), normalized=True) < 0.65
-    assert accuracy(split, MethodConfig.of("decota"), normalized=True) > 0.85
+    assert accuracy(split, MethodConfig.of("source_target"), NORMALIZED) < 0.65
+    assert accuracy(split, MethodConfig.of("decota"), NORMALIZED) > 0.85

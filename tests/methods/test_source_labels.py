@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.methods.problem import Recorder, accuracy, make, make_batch, mislabelled
+from tests.methods.problem import NORMALIZED, Recorder, accuracy, make, make_batch, mislabelled
 
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SourceLabelConfig, TrainingConfig, fingerprint_fields
 from qurate.data.batches import TrainingData
@@ -116,5 +116,5 @@ def test_a_run_that_was_stopped_goes_on_with_the_prototypes_it_had() -> None:
 
 def test_it_solves_what_its_method_alone_does_not() -> None:
     split, plain = mislabelled(), MethodConfig.of("source_target")
-    assert accuracy(split, plain, normalized=True) < 0.85
-    assert accuracy(split, replace(plain, source_labels=WEIGHTS), normalized=True) > 0.95
+    assert accuracy(split, plain, NORMALIZED) < 0.85
+    assert accuracy(split, replace(plain, source_labels=WEIGHTS), NORMALIZED) > 0.95
