@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.methods.problem import WIDTH, K, Recorder, accuracy, make, make_batch, moved
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qurate.config import MethodConfig, NetworkConfig
@@ -65,7 +65,9 @@ def test_labelled_logits_are_drawn_between_those_of_two_passes(factor: float, mo
     method = build_method(MethodConfig.of("adamatch", strong_dropout=0.0, unlabeled_weight=0.0), network, seed=0)
     batch, rng = make_batch(), torch.Generator().manual_seed(0)
     batch = batch._replace(unlabeled=batch.unlabeled + 2)
-    _, linear, norm, _ = network.bottleneck
+    assert isinstance(network.bottleneck, nn.Sequential)
+    linear, norm = network.bottleneck[1:3]
+    assert isinstance(norm, nn.BatchNorm1d)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 1.5, generator=rng)
         norm.bias.uniform_(-0.5, 0.5, generator=rng)
