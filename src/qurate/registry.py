@@ -128,7 +128,7 @@ METHODS = Registry(
     _fitted(
         "logistic_centered",
         "LR centred",
-        "its mean: like logistic, with each domain centred on its own",
+        "subtracts its mean, and the source's from the source; then like logistic",
         "practice:CenteredLogistic",
     ),
     _fitted("label_spreading", "Label spreading", "a graph over which labels spread", "practice:Spreading"),
@@ -169,7 +169,7 @@ QUERY_STRATEGIES = Registry(
     _strategy("margin", "those whose two most probable classes are closest", "MarginStrategy"),
     _strategy("clusters", "cluster centres, by k-means weighted by entropy", "ClustersStrategy"),
     _strategy("density", "centres of neighbourhoods that the model is uncertain about", "DensityStrategy"),
-    _strategy("degree", "images that many uncertain ones have as a neighbour, each for other ones", "DegreeStrategy"),
+    _strategy("degree", "images near many uncertain ones, each in a different place", "DegreeStrategy"),
     _strategy("badge", "those whose labels would change the last layer most, in different ways", "BadgeStrategy"),
     _strategy("committee", "those on which the adapted model and S+T disagree, in dense places", "CommitteeStrategy"),
     _strategy("check", "trusted pseudo-labels that are most likely wrong", "CheckStrategy"),

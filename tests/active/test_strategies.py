@@ -183,7 +183,7 @@ def test_the_words_have_the_classes_and_their_probabilities() -> None:
     pool.probabilities[5] = pool.probabilities.new_tensor([0.1, 0.5, 0.0, 0.4])
     asked = pool.open[5:6]
     assert MarginStrategy().explain(pool, asked, "abcd") == [
-        "The model wavers between two classes: b has 50 % and d 40 %."
+        "The model cannot decide between two: b has 50 % and d 40 %."
     ]
     assert "b has 50 %" in ProbabilityStrategy().explain(pool, asked, "abcd")[0]
 
@@ -303,7 +303,7 @@ def test_of_very_many_only_the_most_doubtful_are_looked_at_and_a_large_count_sti
     assert set(asked[:20]) == most
 
 
-def test_the_words_name_what_the_neighbourhood_wavers_between() -> None:
+def test_the_words_name_the_classes_between_which_the_neighbourhood_is_undecided() -> None:
     pool = groups_of([0.5, 0.45, 0.05], [0.0, 0.0, 1.0])
     asked = torch.tensor([4, 40])
     assert DensityStrategy().explain(pool, asked, ("mug", "cup", "pen")) == [

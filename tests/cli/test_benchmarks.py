@@ -173,6 +173,18 @@ def test_the_estimate_takes_what_finished_cells_took_and_counts_shared_pre_train
     assert found.of_cells == tuple(whole) * 4
 
 
+def test_fits_are_not_timed_by_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ent,knn" if word == "ent" else word for word in WORDS]
+    assert command(monkeypatch, *words, "--selectors", "none", "--out", str(tmp_path / "out"), "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "knn none seed 0: time unknown" in out
+    assert "1 by a few training steps on this machine; 1 not counted, of methods that take no training steps" in out
+    cells = tiny_grid(methods=("knn",), selectors=("none",), seeds=(0, 1)).cells()
+    assert estimate(cells[1:], [(cells[0], 4.0)], None).of_cells == (4.0,)
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(3, "about 10 seconds"), (42, "about 40 seconds"), (400, "about 7 minutes"), (9e3, "2 hours")]
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -60,17 +60,30 @@ class Recorder:
         return {name: value.item() for name, value in terms.items()}
 
 
-def moved(pull: float, spread: float, *, to_first: bool = False, classes: int = 5, width: int = 24) -> Split:
-    """Target classes lie on the way from a source class to the next one, or to the first; one label for each."""
+def moved(
+    pull: float,
+    spread: float,
+    *,
+    to_first: bool = False,
+    order: Sequence[int] = (),
+    classes: int = 5,
+    width: int = 24,
+) -> Split:
+    """Target classes lie on the way from a source class to the next one, or to the first; one label for each.
+
+    Source and unlabelled target repeat the classes in an order, each once unless given.
+    """
     rng = torch.Generator().manual_seed(0)
     means = torch.randn(classes, width, generator=rng)
     there, n = torch.lerp(means, means[:1] if to_first else means.roll(-1, 0), pull), 300
 
-    def draw(centers: Tensor, count: int, noise: float) -> tuple[Tensor, Tensor]:
-        labels = torch.arange(count) % classes
-        return centers[labels] + noise * torch.randn(count, width, generator=rng), labels
+    each = torch.arange(classes)
+    repeated = torch.tensor(order or range(classes)).repeat(n)[:n]
 
-    return _split(draw(means, n, 0.6), draw(there, classes, spread), draw(there, n, spread), classes)
+    def draw(centers: Tensor, labels: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+        return centers[labels] + noise * torch.randn(len(labels), width, generator=rng), labels
+
+    return _split(draw(means, repeated, 0.6), draw(there, each, spread), draw(there, repeated, spread), classes)
 
 
 def mislabelled(*, classes: int = 4, width: int = 16, n: int = 300) -> Split:
@@ -97,8 +110,11 @@ def _split(
     return Split(tuple("abcdefgh"[:classes]), Labeled(*source), Labeled(*labeled), hidden)
 
 
-def accuracy(split: Split, method: MethodConfig, *, normalized: bool = False) -> float:
-    """Of a small network that is trained for 200 steps."""
-    network = NetworkConfig(bottleneck="normalized" if normalized else "linear", features=32)
+SMALL = NetworkConfig(bottleneck="linear", features=32)
+NORMALIZED = NetworkConfig(bottleneck="normalized", features=32)
+
+
+def accuracy(split: Split, method: MethodConfig, network: NetworkConfig = SMALL) -> float:
+    """Of a network that is trained for 200 steps."""
     run = RunConfig(network, method, TrainingConfig(steps=200), execution=ExecutionConfig(device="cpu"))
     return evaluate(fit(split, run).method, split.target_unlabeled).accuracy

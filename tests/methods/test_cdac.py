@@ -10,7 +10,7 @@ from tests.methods.problem import Recorder, accuracy, make, make_batch, moved
 from torch import Tensor
 from torch.nn import functional as F
 
-from qurate.config import MethodConfig
+from qurate.config import MethodConfig, NetworkConfig
 from qurate.methods.base import pseudo_label_loss
 from qurate.methods.cdac import (
     clustering_loss,
@@ -43,6 +43,17 @@ def test_the_clustering_loss_equals_the_plain_loop() -> None:
     assert clustering_loss(first, second, similar).item() == pytest.approx(total / 36)
 
 
+def test_in_mixed_precision_the_clustering_loss_has_the_same_gradients() -> None:
+    """Products of sure predictions are near 1."""
+    first, second = (12 * logits(seed, 40).float().requires_grad_() for seed in (0, 1))
+    similar = (first.detach().argmax(dim=1)[:, None] == first.detach().argmax(dim=1)).float().roll(1, 0)
+    expected = torch.autograd.grad(clustering_loss(first, second, similar), (first, second))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = clustering_loss(first, second, similar)
+    for found, gradient in zip(torch.autograd.grad(loss, (first, second)), expected, strict=True):
+        torch.testing.assert_close(found, gradient)
+
+
 def test_pseudo_labels_and_consistency_equal_the_plain_loop() -> None:
     plain, strong, sure = 2 * logits(3), logits(4), 0
     pseudo = squared = 0.0
@@ -57,6 +68,36 @@ def test_pseudo_labels_and_consistency_equal_the_plain_loop() -> None:
 
 def test_the_ramp_rises_to_one() -> None:
     assert [sigmoid_ramp(t) for t in (0.0, 0.5, 1.0, 2.0)] == pytest.approx([math.exp(-5), math.exp(-1.25), 1, 1])
+
+
+def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clusters are of a sample and its first view, pseudo-labels go to the second, and both views agree."""
+    method, batch = make("cdac", cluster_weight=0.7, pseudo_weight=0.6, threshold=0.8), make_batch()
+    moves = torch.randn(2, 20, generator=torch.Generator().manual_seed(1))
+    views = iter([0.8 * batch.unlabeled + moves[0], 0.7 * batch.unlabeled + moves[1]])
+    monkeypatch.setattr("qurate.methods.cdac.strong_view", lambda vectors, dropout: next(views))
+    terms = method.update(batch, 0.3, Recorder(method))
+    plain, first, second = (
+        method.network(x) for x in (batch.unlabeled, 0.8 * batch.unlabeled + moves[0], 0.7 * batch.unlabeled + moves[1])
+    )
+    largest = [set(row.argsort()[-5:].tolist()) for row in method.network.features(batch.unlabeled)]
+    similar = torch.tensor([[float(one == other) for other in largest] for one in largest])
+    p, p_first, p_second = (logits.softmax(dim=1) for logits in (plain, first, second))
+    same = (p.unsqueeze(1) * p_first.unsqueeze(0)).sum(dim=2)
+    clusters = -torch.where(similar > 0, same, 1 - same).add(1e-7).log().mean().item()
+    sure = [
+        -math.log(q[max(range(4), key=row.__getitem__)])
+        for row, q in zip(p.tolist(), p_second.tolist(), strict=True)
+        if max(row) >= 0.8
+    ]
+    consistency = (p_first - p_second).square().sum(dim=1).mean().item()
+    labeled = method.labeled_loss(batch, *method.encode_labeled(batch)).item()
+    expected = {"labeled": labeled, "clusters": clusters, "pseudo": sum(sure) / 8, "consistency": consistency}
+    assert 0 < len(sure) < 8
+    assert {name: terms[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    ramp = 0.24 * math.exp(-5 * (1 - 0.3 / 0.4) ** 2)
+    total = labeled - 0.7 * clusters + 0.6 * sum(sure) / 8 + ramp * consistency
+    assert terms["loss"] == pytest.approx(total, rel=1e-4)
 
 
 def test_without_its_weights_it_is_source_target() -> None:
@@ -92,6 +133,7 @@ def test_the_classifier_is_against_the_clusters_and_the_features_are_for_them() 
 
 
 def test_it_solves_what_source_target_does_not() -> None:
-    split = moved(0.6, 0.25)
-    assert accuracy(split, MethodConfig.of("source_target")) < 0.88
-    assert accuracy(split, MethodConfig.of("cdac")) > 0.9
+    """With the network that runs have."""
+    split, wide = moved(0.6, 0.25), NetworkConfig(bottleneck="normalized")
+    assert accuracy(split, MethodConfig.of("source_target"), network=wide) < 0.88
+    assert accuracy(split, MethodConfig.of("cdac"), network=wide) > 0.95

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.methods.problem import Recorder, accuracy, make, make_batch, moved
+from tests.methods.problem import NORMALIZED, Recorder, accuracy, make, make_batch, moved
+from torch.distributions import Beta
 from torch.nn import functional as F
 
 from qurate.config import MethodConfig
@@ -71,7 +72,43 @@ def test_a_half_is_taught_by_what_the_other_is_sure_of() -> None:
     assert losses == {"none": (False, False, 0.0), "target": (False, True, 0.5), "source": (True, False, 0.5)}
 
 
+def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ratio is of D_t in the one mixture and of D_u in the other, and of their labels."""
+    method, batch, ratio = make("decota", threshold=0.9), make_batch(), 0.3
+    monkeypatch.setattr(Beta, "sample", lambda _: torch.tensor(ratio))
+    monkeypatch.setattr(torch, "randint", lambda most, size: torch.arange(*size) % most)
+    by_target, by_source = 6 * torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(1))
+    loss, _ = method.mixture_loss(batch, batch.source_labels, by_target, by_source)  # type: ignore[operator]
+    total = 0.0
+    for half, said in enumerate((by_source, by_target)):
+        each = []
+        for i, p in enumerate(said.softmax(1).tolist()):
+            if max(p) < 0.9:
+                continue
+            j, pseudo = i % (5, 6)[half], p.index(max(p))
+            if half == 0:  # of the target
+                x = ratio * batch.target[j] + (1 - ratio) * batch.unlabeled[i]
+                labels = {ratio: batch.target_labels[j], 1 - ratio: pseudo}
+            else:
+                x = ratio * batch.unlabeled[i] + (1 - ratio) * batch.source[j]
+                labels = {ratio: pseudo, 1 - ratio: batch.source_labels[j]}
+            part = slice(8 * half, 8 * half + 8)
+            features, weight = method.network.features(x[None])[:, part], method.network.classifier.weight[:, part]
+            logs = (30 * F.cosine_similarity(features, weight)).log_softmax(0)
+            each.append(-sum(share * logs[label].item() for share, label in labels.items()))
+        assert 0 < len(each) < 8
+        total += sum(each) / len(each)
+    assert loss.item() == pytest.approx(total, rel=1e-4)
+    with_mixtures, without = (
+        method.update(batch, progress, Recorder(method))
+        for progress in (method.config.warmup, 0.0)  # type: ignore[attr-defined]
+    )
+    terms = with_mixtures
+    assert terms["loss"] == pytest.approx(terms["labeled"] + terms["mixed"], rel=1e-5)
+    assert without["loss"] == without["labeled"]
+
+
 def test_it_solves_what_source_target_does_not() -> None:
     split = moved(0.6, 0.6, to_first=True)
-    assert accuracy(split, MethodConfig.of("source_target"), normalized=True) < 0.65
-    assert accuracy(split, MethodConfig.of("decota"), normalized=True) > 0.85
+    assert accuracy(split, MethodConfig.of("source_target"), NORMALIZED) < 0.65
+    assert accuracy(split, MethodConfig.of("decota"), NORMALIZED) > 0.85

@@ -34,6 +34,9 @@ from qurate.selection.callbacks import Callback, RoundRecord
 from qurate.selection.pseudo_labels import Positives
 from qurate.selection.session import Pretraining
 
+SUPERVISED = ("knn", "logistic", "logistic_weighted")
+"""Those that are fitted to labelled rows alone."""
+
 
 def config(name: str, selector: str = "none") -> RunConfig:
     return make_config(name, selector, steps=3, rounds=2, round_steps=3, device="cpu")
@@ -71,8 +74,8 @@ def test_the_network_answers_as_the_method_does(name: str) -> None:
     assert method.network.features(inputs).shape == inputs.shape == (40, method.network.n_features)
 
 
-@pytest.mark.parametrize("name", [name for name in FITTED if "nothing" not in METHODS[name].summary])
-def test_those_that_say_so_learn_from_the_unlabelled_rows(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in FITTED if name not in SUPERVISED])
+def test_those_that_adapt_learn_from_the_unlabelled_rows(name: str) -> None:
     split = blobs()
     rows = split.target_unlabeled.inputs
     assert isinstance(rows, Tensor)
@@ -81,7 +84,7 @@ def test_those_that_say_so_learn_from_the_unlabelled_rows(name: str) -> None:
     assert not torch.equal(one.predict(rows + 0.01), other.predict(rows + 0.01))
 
 
-@pytest.mark.parametrize("name", [name for name in FITTED if "nothing" in METHODS[name].summary])
+@pytest.mark.parametrize("name", SUPERVISED)
 def test_the_others_do_not(name: str) -> None:
     split = blobs()
     rows = split.target_unlabeled.inputs
@@ -207,6 +210,42 @@ def test_rows_of_d_u_have_what_was_found_for_them_and_others_are_asked_about() -
         rows[[2, 0, 1]] + np.array([[0.0], [1e-6], [0.0]], np.float32)
     )
     assert chosen.tolist() == [[0.0, 1.0], [0.5, 0.5], [0.2, 0.8]]
+
+
+@pytest.mark.parametrize("name", ["label_spreading", "mixture"])
+def test_rows_of_d_u_are_found_again_in_any_layout(name: str) -> None:
+    def lay_out(rows: Tensor) -> Tensor:
+        return rows.T.contiguous().T
+
+    split = wide()
+    rows = split.target_unlabeled.inputs
+    assert isinstance(rows, Tensor)
+    columns = dataclasses.replace(split, target_unlabeled=Unlabeled(lay_out(rows)))
+    assert not lay_out(rows).is_contiguous()
+    expected = fit(split, config(name)).method.predict(rows)
+    for data, asked in ((split, lay_out(rows)), (columns, rows), (columns, lay_out(rows)), (columns, rows[:7])):
+        assert torch.equal(fit(data, config(name)).method.predict(asked), expected[: len(asked)])
+
+
+def wide() -> Split:
+    """Embeddings of many numbers, whose squares have another sum in another order."""
+    rng = torch.Generator().manual_seed(0)
+    means = torch.randn(3, 300, generator=rng)
+
+    def draw(count: int) -> Labeled:
+        labels = torch.arange(count) % 3
+        return Labeled(means[labels] + 2 * torch.randn(count, 300, generator=rng), labels)
+
+    return Split(("a", "b", "c"), draw(30), draw(3), Unlabeled(draw(40).inputs))
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_one_unlabelled_image_is_enough(name: str) -> None:
+    split = blobs()
+    rows = split.target_unlabeled.inputs
+    assert isinstance(rows, Tensor)
+    found = said(name, dataclasses.replace(split, target_unlabeled=Unlabeled(rows[:1])))
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(1))
 
 
 def test_a_row_has_the_same_numbers_whatever_stands_beside_it() -> None:

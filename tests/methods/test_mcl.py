@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from tests.methods.problem import Recorder, accuracy, make, make_batch, moved
+from tests.methods.problem import NORMALIZED, Recorder, accuracy, make, make_batch, moved
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -176,3 +176,10 @@ def test_it_solves_what_source_target_does_not() -> None:
     split = moved(0.6, 0.25)
     assert accuracy(split, MethodConfig.of("source_target")) < 0.88
     assert accuracy(split, MethodConfig.of("mcl")) > 0.95
+
+
+@pytest.mark.parametrize("without", ["transport_weight", "contrast_weight"])
+def test_each_of_its_own_terms_does_so_without_pseudo_labels(without: str) -> None:
+    split = moved(0.6, 0.6, to_first=True)
+    assert accuracy(split, MethodConfig.of("source_target"), NORMALIZED) < 0.65
+    assert accuracy(split, MethodConfig.of("mcl", pseudo_weight=0.0, **{without: 0.0}), NORMALIZED) > 0.85

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.methods.test_mixture import some_rows
 
 from qurate.config import MethodConfig, NetworkConfig
+from qurate.errors import ConfigError
 from qurate.methods import build_method
 from qurate.methods.pace import PACE, Ensemble, align, find_members, unit
 from qurate.networks.backbones import join_vectors
@@ -38,6 +39,29 @@ def test_aligned_rows_have_the_covariance_of_the_others_and_mean_0() -> None:
 def test_the_rows_of_fewer_samples_than_numbers_are_aligned_by_the_ridge() -> None:
     rng = np.random.default_rng(0)
     assert np.isfinite(align(rng.normal(size=(4, 9)), rng.normal(size=(5, 9)), 0.01)).all()
+
+
+def test_one_row_has_no_covariance_but_the_ridge() -> None:
+    rng = np.random.default_rng(0)
+    labeled = rng.normal(size=(50, 4))
+    covariance = np.cov(align(labeled, rng.normal(size=(1, 4)), 0.5).T)
+    whitened = np.linalg.solve(np.cov(labeled.T) + 0.5 * np.eye(4), np.cov(labeled.T))
+    np.testing.assert_allclose(np.linalg.eigvals(covariance), 0.5 * np.linalg.eigvals(whitened))
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("first_weights", (0.4,)),
+        ("first_weights", (0.4, 0.2, 0.9)),
+        ("first_weights", (0.4, 0.0)),
+        ("weights", (0.1, 0.05)),
+        ("weights", (0.1, 0.0, 0.9)),
+    ],
+)
+def test_its_weights_are_checked(name: str, weights: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match=rf"PACEConfig\.{name} must be (two|three) weights, the second .* positive"):
+        MethodConfig.of("pace", **{name: weights})
 
 
 @pytest.mark.parametrize("widths", [(7,), (5, 8), (12, 12, 20)])

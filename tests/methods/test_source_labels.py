@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.methods.problem import Recorder, accuracy, make, make_batch, mislabelled
+from tests.methods.problem import NORMALIZED, Recorder, accuracy, make, make_batch, mislabelled
+from torch import Tensor
 
 from qurate.config import MethodConfig, NetworkConfig, RunConfig, SourceLabelConfig, TrainingConfig, fingerprint_fields
 from qurate.data.batches import TrainingData
 from qurate.methods.source_labels import class_means, prototype_probabilities
 from qurate.presets import baseline_of, is_baseline, make_config
 from qurate.registry import TRAINED
-from qurate.runtime.randomness import seeded
-from qurate.selection.algorithm import fit
+from qurate.runtime.randomness import random_state, seeded
 from qurate.training import start
 
 WEIGHTS = SourceLabelConfig(weight=0.8)
@@ -42,6 +42,14 @@ def test_what_prototypes_say_equals_the_plain_loop() -> None:
     for i, x in enumerate(features.tolist()):
         each = [math.exp(-12 * math.dist(x, center)) for center in centers.tolist()]
         assert said[i].tolist() == pytest.approx([value / sum(each) for value in each])
+
+
+def test_a_class_without_a_prototype_is_what_no_sample_is() -> None:
+    features, centers = torch.tensor([[0.6, 0.8]]), torch.tensor([[-1.0, 0.0], [0.0, 0.0], [0.0, -1.0]])
+    assert torch.cdist(features, centers).argmin() == 1
+    found = prototype_probabilities(features, centers, 12.0)
+    assert found[0, 1] == 0
+    torch.testing.assert_close(found[:, [0, 2]], prototype_probabilities(features, centers[[0, 2]], 12.0))
 
 
 def test_labels_are_mixed_by_the_weight_once_there_are_prototypes() -> None:
@@ -102,19 +110,30 @@ def test_a_run_has_it_by_name_and_its_baseline_is_plain() -> None:
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_prototypes_it_had() -> None:
+    """Stopped between two steps at which prototypes are computed."""
     split, run = mislabelled(), make_config("mme+sla", "none", network=NetworkConfig(features=8), steps=30)
-    trainer, whole = start(split, run), fit(split, run).method
-    trainer.run(TrainingData.of(split), steps=30, seed=0)
+    run = replace(run, method=MethodConfig.of("mme", source_labels=SourceLabelConfig(interval=0.5)))
+    data, whole, first = TrainingData.of(split), start(split, run), start(split, run)
+    whole.run(data, steps=30, seed=0)
+    stopped: list[Tensor] = []
+
+    def stop(step: int, terms: dict[str, float]) -> None:
+        if step == 10:
+            stopped.append(random_state(torch.device("cpu")))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first.run(data, steps=30, seed=0, on_step=stop)
     again = start(split, run)
-    again.load_state_dict(trainer.state_dict())
-    assert trainer.method.prototypes is not None
+    again.load_state_dict(first.state_dict())
     assert again.method.prototypes is not None
-    assert bool(again.method.prototypes.centers.any())
-    assert torch.equal(again.method.prototypes.centers, trainer.method.prototypes.centers)
-    assert whole.prototypes is not None
+    assert again.method.prototypes.centers.any()
+    again.run(data, steps=30, seed=0, first=10, random=stopped[0])
+    expected, found = whole.method.state_dict(), again.method.state_dict()
+    assert all(torch.equal(found[name], values) for name, values in expected.items())
 
 
 def test_it_solves_what_its_method_alone_does_not() -> None:
     split, plain = mislabelled(), MethodConfig.of("source_target")
-    assert accuracy(split, plain, normalized=True) < 0.85
-    assert accuracy(split, replace(plain, source_labels=WEIGHTS), normalized=True) > 0.95
+    assert accuracy(split, plain, NORMALIZED) < 0.85
+    assert accuracy(split, replace(plain, source_labels=WEIGHTS), NORMALIZED) > 0.95

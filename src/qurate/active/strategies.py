@@ -104,7 +104,7 @@ class MarginStrategy(NamedStrategy):
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
         values, labels = pool.probabilities[asked].topk(2, dim=1)
         return [
-            f"The model wavers between two classes: {classes[i]} has {100 * p:.0f} % and {classes[j]} {100 * q:.0f} %."
+            f"The model cannot decide between two: {classes[i]} has {100 * p:.0f} % and {classes[j]} {100 * q:.0f} %."
             for (p, q), (i, j) in zip(values.tolist(), labels.tolist(), strict=True)
         ]
 
@@ -142,7 +142,7 @@ class ClustersStrategy(NamedStrategy):
         return torch.tensor(list(asked), dtype=torch.int64)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        return _explain_likeliest(pool, asked, classes, "It stands in the middle of a group of doubtful images: {}.")
+        return _explain_likeliest(pool, asked, classes, "It is in the middle of a group of uncertain images: {}.")
 
 
 class DensityStrategy(NamedStrategy):
@@ -166,7 +166,7 @@ class DensityStrategy(NamedStrategy):
         return _spread(scores, middles, around, uncertain)[:count]
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        """Between which classes the neighbourhood wavers."""
+        """Between which classes the neighbourhood is undecided."""
         around = nearest(pool.features, asked, NEIGHBORS)
         means = _mean_predictions(pool, torch.cat([asked.unsqueeze(1), around], dim=1))
         top = means.topk(min(3, len(classes)), dim=1)
@@ -215,7 +215,7 @@ def _mean_predictions(pool: Pool, members: Tensor) -> Tensor:
 
 
 class DegreeStrategy(NamedStrategy):
-    """Images that many uncertain ones have among their nearest, each covering images that no other has covered.
+    """Images that many uncertain ones have among their nearest neighbours, each in a different place.
 
     In the graph with an edge j -> i where i is j itself or one of its k nearest images, the degree is
 
@@ -233,28 +233,27 @@ class DegreeStrategy(NamedStrategy):
         around = nearest(pool.features, middles, NEIGHBORS)
         row_of = torch.full((len(pool),), -1)
         row_of[middles] = torch.arange(len(middles))
-        to = torch.cat([torch.arange(len(middles)).unsqueeze(1), row_of[around]], dim=1)  # -1: not to be asked about
-        voters = torch.arange(len(middles)).unsqueeze(1).expand_as(to)[to >= 0]
-        candidates = to[to >= 0]
+        ends = torch.cat([torch.arange(len(middles)).unsqueeze(1), row_of[around]], dim=1)  # -1: of no edge
+        starts = torch.arange(len(middles)).unsqueeze(1).expand_as(ends)[ends >= 0]
         weights = pool.uncertainty[middles].double() + _LEAST_WEIGHT
-        degrees = torch.zeros(len(middles), dtype=torch.float64).index_add_(0, candidates, weights[voters])
-        heard: list[list[int]] = [[] for _ in range(len(middles))]
-        for voter, candidate in zip(voters.tolist(), candidates.tolist(), strict=True):
-            heard[candidate].append(voter)
+        degrees = torch.zeros(len(middles), dtype=torch.float64).index_add_(0, ends[ends >= 0], weights[starts])
+        edges_to: list[list[int]] = [[] for _ in range(len(middles))]
+        for start, end in zip(starts.tolist(), ends[ends >= 0].tolist(), strict=True):
+            edges_to[end].append(start)
         left = torch.ones(len(middles), dtype=torch.bool)
         chosen: list[int] = []
         while len(chosen) < count and bool(left.any()):
             best = int(torch.where(left, degrees, -1.0).argmax())
             chosen.append(int(middles[best]))
-            covered = torch.tensor([voter for voter in heard[best] if left[voter]])
-            left[covered] = False
-            edges = to[covered]
-            lost = weights[covered].unsqueeze(1).expand_as(edges)[edges >= 0]
-            degrees.index_add_(0, edges[edges >= 0], -lost)
+            removed = torch.tensor([start for start in edges_to[best] if left[start]])
+            left[removed] = False
+            lost = ends[removed]
+            degrees.index_add_(0, lost[lost >= 0], -weights[removed].unsqueeze(1).expand_as(lost)[lost >= 0])
         return torch.tensor(list(dict.fromkeys([*chosen, *uncertain.tolist()]))[:count], dtype=torch.int64)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        return _explain_likeliest(pool, asked, classes, "Many doubtful images have it among their nearest: {}.")
+        sentence = "Many uncertain images have it among their nearest neighbours: {}."
+        return _explain_likeliest(pool, asked, classes, sentence)
 
 
 class BadgeStrategy(NamedStrategy):
@@ -294,7 +293,8 @@ class BadgeStrategy(NamedStrategy):
         return torch.tensor(list(asked)[:count], dtype=torch.int64)
 
     def explain(self, pool: Pool, asked: Tensor, classes: Sequence[str]) -> list[str]:
-        return _explain_likeliest(pool, asked, classes, "Its label would change the model, unlike those above: {}.")
+        sentence = "Its label would change the model in another way than those above: {}."
+        return _explain_likeliest(pool, asked, classes, sentence)
 
 
 class CommitteeStrategy(NamedStrategy):

@@ -24,7 +24,7 @@ from qurate.data.batches import TrainingData
 from qurate.data.samples import Inputs, Labeled, Split, Unlabeled, take
 from qurate.embedding.backbone import freeze_backbones
 from qurate.embedding.embed import embed_files, image_paths, put_embeddings
-from qurate.registry import ORACLE
+from qurate.registry import FITTED, ORACLE
 from qurate.runtime.progress import say_time
 from qurate.selection.answered import shorten
 from qurate.selection.crossfit import FOLDS
@@ -43,18 +43,20 @@ class TimeEstimate:
 
     Args:
         of_cells: For each cell to run, what it adds; cells that share pre-training, or the run before people are asked,
-            pay for it once, but for folds.
+            pay for it once, but for folds. None where nothing tells: methods that are fitted to all rows at once,
+            before a cell of theirs is finished.
         embedding: For images that are not in the cache.
-        measured: How many cells' times come from finished ones; the others were timed by a few steps.
+        measured: How many cells' times come from finished ones; others that are known were timed by a few steps.
     """
 
-    of_cells: tuple[float, ...]
+    of_cells: tuple[float | None, ...]
     embedding: float
     measured: int
 
     def whole(self, processes: int) -> float:
-        """Seconds until the end, with this many processes."""
-        return self.embedding + sum(self.of_cells) / max(1, min(processes, len(self.of_cells)))
+        """Seconds until the end, with this many processes, but for cells of which nothing is known."""
+        known = [cost for cost in self.of_cells if cost is not None]
+        return self.embedding + sum(known) / max(1, min(processes, len(known)))
 
 
 def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], runner: CellRunner | None) -> TimeEstimate:
@@ -67,15 +69,18 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
     """
     times = _Times(finished, runner)
     seen: set[str] = set()
-    costs = []
+    costs: list[float | None] = []
     for cell in to_run:
-        cost = whole = times.of(cell)
+        if (whole := times.of(cell)) is None:
+            costs.append(None)
+            continue
+        cost = whole
         if cell.asker and cell.base.name in seen:
             cost *= 1 - times.steps(cell.base) / times.steps(cell)
         elif cell.pretraining in seen:
             selection = replace(cell.config.selection, selector=NoneConfig())
             plain = replace(cell.base, selector="none", config=replace(cell.config, selection=selection))
-            cost = max(0.0, cost - times.of(plain))
+            cost = max(0.0, cost - (times.of(plain) or 0.0))
         if cell.calibrate and cell.selector != ORACLE:  # each fold trains all of it; seconds of cells leave them out
             of_baseline = cell.config.training.steps / cell.config.total_steps
             cost += whole * (FOLDS + (FOLDS + 1) * of_baseline)
@@ -101,13 +106,16 @@ class _Times:
         self._sample: Split | None = None
         self._n_source = 0
 
-    def of(self, cell: Cell) -> float:
+    def of(self, cell: Cell) -> float | None:
+        """Seconds of a cell; None where nothing tells."""
         if (kind := _kind(cell)) in self.known:
             return self.known[kind]
         if self._runner is None:
             return mean(self.known.values()) if self.known else 0.0
         if self._sample is None:
             self._sample = self._take_sample(cell, self._runner)
+        if cell.config.method.name in FITTED:  # a fit to a sample tells nothing of one to all rows
+            return None
         method = cell.config.method.row_name
         if method not in self._step:
             self._step[method] = _seconds_per_step(self._sample, self._runner.localize(cell.config))

@@ -262,15 +262,18 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, process
     costs = dict(zip(to_run, expected.of_cells, strict=True))
     print_line(f"{grid.suite.title}: {_count(cells)}")
     for cell in cells:
-        state = f"about {costs[cell]:.0f} s" if cell in costs else "finished"
+        cost = costs.get(cell)
+        state = "finished" if cell not in costs else "time unknown" if cost is None else f"about {cost:.0f} s"
         failed = ", failed before" if cell in costs and folder.error(cell) else ""
         print_line(f"{cell.name}  {cell.title()}: {state}{failed}")
     if not to_run:
         print_line("All are finished. Nothing to run.")
         return
-    timed = len(to_run) - expected.measured
+    unknown = expected.of_cells.count(None)
+    timed = len(to_run) - expected.measured - unknown
     how = [f"{expected.measured} by finished cells of the same method and selector"] if expected.measured else []
     how += [f"{timed} by a few training steps on this machine"] if timed else []
+    how += [f"{unknown} not counted, of methods that take no training steps"] if unknown else []
     print_line(
         f"{_count(to_run)} to run: {say_time(expected.whole(processes))} with {processes} at once "
         f"(estimated: {'; '.join(how)}). Cells that share pre-training pay for it once."

@@ -13,6 +13,7 @@ from qurate.config import MethodConfig
 from qurate.data.batches import Batch
 from qurate.methods.base import Method, Minimize, pseudo_label_loss, strong_view
 from qurate.networks.adversarial import reverse_gradient
+from qurate.runtime.compute import at_least_float32, without_autocast
 from qurate.runtime.validation import Below1, Inside, Positive, Share, Weight
 
 _SMALLEST_PROBABILITY = 1e-7
@@ -23,8 +24,8 @@ class AdaptiveClusteringConfig(MethodConfig):
     """The numbers of CDAC."""
 
     name: str = field(init=False, default="cdac")
-    cluster_weight: Weight = 1.0
-    """Weight of the adversarial clustering loss. CDAC's authors: 1."""
+    cluster_weight: Weight = 0.3
+    """Weight of the adversarial clustering loss. Our choice; CDAC's authors: 1."""
     top: Positive = 5
     """How many of the largest features two samples must share to be alike. CDAC's authors: 5."""
     pseudo_weight: Weight = 1.0
@@ -91,7 +92,8 @@ def clustering_loss(first: Tensor, second: Tensor, similar: Tensor) -> Tensor:
         second: Logits of another view, (N, K), whose softmax is p'.
         similar: s, (N, N).
     """
-    same = F.softmax(first, dim=1) @ F.softmax(second, dim=1).T
+    with without_autocast(first.device):  # in bfloat16 a product near 1 is 1, and the slope of log(1 - 1 + 1e-7) is 1e7
+        same = F.softmax(at_least_float32(first), dim=1) @ F.softmax(at_least_float32(second), dim=1).T
     small = _SMALLEST_PROBABILITY
     return -(similar * (same + small).log() + (1 - similar) * (1 - same + small).log()).mean()
 

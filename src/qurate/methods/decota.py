@@ -52,19 +52,24 @@ class CoTraining(Method):
 
         def compute() -> dict[str, Tensor]:
             source, target = self.encode_labeled(batch)
-            labeled = self.labeled_loss(batch, source, target)
+            source_labels = self.source_labels(batch, source)
+            labeled = self.halves_loss(source, source_labels, target, batch.target_labels)
             with torch.no_grad():
                 by_target, by_source = self.logits(self.encode_unlabeled(batch))
-            mixed, trusted = self.mixture_loss(batch, self.source_labels(batch, source), by_target, by_source)
+            mixed, trusted = self.mixture_loss(batch, source_labels, by_target, by_source)
             weight = self.config.mix_weight if progress >= self.config.warmup else 0.0
             return {"loss": labeled + weight * mixed, "labeled": labeled, "mixed": mixed, "trusted": trusted}
 
         return minimize(compute)
 
     def labeled_loss(self, batch: Batch, source: Tensor, target: Tensor) -> Tensor:
+        """See `halves_loss`."""
+        return self.halves_loss(source, self.source_labels(batch, source), target, batch.target_labels)
+
+    def halves_loss(self, source: Tensor, source_labels: Tensor, target: Tensor, target_labels: Tensor) -> Tensor:
         """Cross-entropy of the one half on D_t plus that of the other on D_s."""
-        of_target = F.cross_entropy(self.logits(target)[0], batch.target_labels)
-        return of_target + F.cross_entropy(self.logits(source)[1], self.source_labels(batch, source))
+        of_target = F.cross_entropy(self.logits(target)[0], target_labels)
+        return of_target + F.cross_entropy(self.logits(source)[1], source_labels)
 
     def logits(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """What the first half says, which learns from D_t, and the second, which learns from D_s: (N, K) each."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -157,8 +159,9 @@ class FittedMethod(Method):
 def unit_rows(inputs: Inputs) -> Array:
     """Inputs flattened to rows of unit length, (N, ...) to (N, d) float32."""
     assert isinstance(inputs, Tensor), "a FittedMethod has refused image files"
-    rows: Array = inputs.detach().flatten(1).float().cpu().numpy()
-    # by numpy, whose sum over a row does not depend on how many there are: a row of D_u is found again by its numbers
+    rows: Array = inputs.detach().flatten(1).float().cpu().contiguous().numpy()
+    # by numpy, whose sum over a row that lies in one piece does not depend on how many there are: a row of D_u is found
+    # again by its numbers
     found: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     return found
 
@@ -173,13 +176,17 @@ class Transduced:
     """
 
     def __init__(self, rows: Array, probabilities: NDArray[Any], others: Classifier) -> None:
-        self._places = {row.tobytes(): place for place, row in enumerate(rows)}
+        self._places = {digest: place for place, digest in enumerate(_digests(rows))}
         self._probabilities, self._others = probabilities, others
 
     def predict_proba(self, rows: Array, /) -> NDArray[Any]:
         """Class probabilities, (N, d) to (N, K)."""
-        places = np.array([self._places.get(row.tobytes(), -1) for row in rows])
+        places = np.array([self._places.get(digest, -1) for digest in _digests(rows)])
         found: NDArray[Any] = self._probabilities[places]
         if (new := places < 0).any():
             found[new] = self._others.predict_proba(rows[new])
         return found
+
+
+def _digests(rows: Array) -> Iterator[bytes]:
+    return (hashlib.blake2b(row, digest_size=16).digest() for row in np.ascontiguousarray(rows))

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, eye_array
 from scipy.special import log_softmax, softmax, xlogy
+from sklearn.linear_model import LogisticRegression
 
 from qurate.config import MethodConfig
 from qurate.methods.fitted import Array, Classifier, FittedMethod, Rows, Transduced
@@ -47,6 +48,20 @@ class MixtureConfig(MethodConfig):
     """Updates of the assignments in each. Paper (Zanella et al., 2024): 5."""
 
 
+class Sums(NamedTuple):
+    """What means and variances are made of.
+
+    Args:
+        totals: sum_i w_ik, (K,).
+        rows: sum_i w_ik x_i, (K, d).
+        squares: sum_ik w_ik x_i^2, (d,).
+    """
+
+    totals: Numbers
+    rows: Numbers
+    squares: Numbers
+
+
 class Problem(NamedTuple):
     """What does not change while the mixture is fitted.
 
@@ -56,6 +71,7 @@ class Problem(NamedTuple):
         labeled: D_s and D_t, (N_l, d).
         labels: One-hot, (N_l, K).
         counts: How much each of them counts, (N_l,).
+        sums: What they add to means and variances.
         graph: W among D_u, (N_u, N_u).
         pull: b * sum over j in D_t of W_ij y_j, (N_u, K).
         config: The weights.
@@ -66,13 +82,14 @@ class Problem(NamedTuple):
     labeled: Numbers
     labels: Numbers
     counts: Numbers
+    sums: Sums
     graph: csr_array
     pull: Numbers
     config: MixtureConfig
 
 
 def neighbor_graph(rows: Array, count: int) -> csr_array:
-    """Who resembles whom: W = (I + D^-1/2 A D^-1/2) / 2, with A_ij = 1 where one is among the other's nearest.
+    """Which rows are alike: W = (I + D^-1/2 A D^-1/2) / 2, with A_ij = 1 where one is among the other's nearest.
 
     Its eigenvalues are in [0, 1], so z'Wz is convex.
 
@@ -91,10 +108,17 @@ def neighbor_graph(rows: Array, count: int) -> csr_array:
 
 def log_likelihood(rows: Numbers, means: Numbers, variances: Numbers) -> Numbers:
     """l_ik = -1 / (2 d) * sum over numbers n of [(x_in - mu_kn)^2 / v_n + log v_n], (N, K)."""
-    scaled, centers = rows / np.sqrt(variances), means / np.sqrt(variances)
-    squares = (scaled**2).sum(axis=1)[:, None] - 2 * scaled @ centers.T + (centers**2).sum(axis=1)
+    centers = means / variances
+    squares = np.einsum("in,in,n->i", rows, rows, 1 / variances)[:, None]
+    squares = squares - rows @ (2 * centers).T + (means * centers).sum(axis=1)
     found: Numbers = -(squares + np.log(variances).sum()) / (2 * rows.shape[1])
     return found
+
+
+def weighted_sums(rows: Numbers, weights: Numbers) -> Sums:
+    """The sums of rows, (N, d), by their weights for each class, (N, K)."""
+    squares = np.einsum("i,in,in->n", weights.sum(axis=1), rows, rows)  # of many rows, without a copy of them
+    return Sums(weights.sum(axis=0), weights.T @ rows, squares)
 
 
 def update_gaussians(problem: Problem, assigned: Numbers) -> tuple[Numbers, Numbers]:
@@ -109,11 +133,10 @@ def update_gaussians(problem: Problem, assigned: Numbers) -> tuple[Numbers, Numb
         problem: The rows.
         assigned: z, (N_u, K).
     """
-    weights = np.concatenate([assigned, problem.labels * problem.counts[:, None]])
-    rows = np.concatenate([problem.rows, problem.labeled])
-    totals = weights.sum(axis=0)
-    means = (weights.T @ rows) / np.maximum(totals, 1e-12)[:, None]
-    spread = weights.sum(axis=1) @ rows**2 - totals @ means**2
+    found = weighted_sums(problem.rows, assigned)
+    totals, rows, squares = (one + other for one, other in zip(found, problem.sums, strict=True))
+    means = rows / np.maximum(totals, 1e-12)[:, None]
+    spread = squares - totals @ means**2
     variances = np.maximum(spread / totals.sum(), 0.0)
     return means, np.maximum(variances, 1e-6 * variances.mean() + 1e-12)
 
@@ -157,7 +180,7 @@ def objective(problem: Problem, assigned: Numbers, means: Numbers, variances: Nu
 
 
 class Posterior:
-    """What the mixture says of rows that it was not fitted to: y^_k^lambda exp(a l_k), normalised; nobody's neighbours.
+    """What the mixture says of rows that it was not fitted to: y^_k^lambda exp(a l_k), normalised: without neighbours.
 
     Args:
         means: mu, (K, d).
@@ -199,30 +222,34 @@ class Mixture(FittedMethod):
         """The classifier of these rows."""
         problem, prior = self.pose(rows)
         config, assigned = self.config, np.exp(log_softmax(problem.log_prior, axis=1))
-        means, variances = update_gaussians(problem, assigned * (not problem.counts.any()))  # from the labelled rows
-        for number in range(config.rounds):
-            if number:
-                means, variances = update_gaussians(problem, assigned)
+        counted = assigned
+        if problem.counts.any():  # the first means and variances are those of the labelled rows
+            counted = np.zeros_like(assigned)
+        for _ in range(config.rounds):
+            means, variances = update_gaussians(problem, counted)
             likelihood = log_likelihood(problem.rows, means, variances)
             for _ in range(config.assignment_steps):
                 assigned = update_assignments(problem, assigned, likelihood)
+            counted = assigned
         return Transduced(rows.unlabeled, assigned, Posterior(means, variances, prior, config))
 
     def pose(self, rows: Rows) -> tuple[Problem, Classifier]:
         """The problem of these rows, and the classifier that makes y^."""
         config, n_target = self.config, len(rows.target)
-        prior = fit_weighted(rows, config.inverse_regularization)
+        prior = fit_weighted(LogisticRegression(C=config.inverse_regularization, max_iter=200), rows)
         graph = neighbor_graph(np.concatenate([rows.target, rows.unlabeled]), config.neighbors)
         labels = np.eye(rows.n_classes)[rows.labels]
         n_source, n_unlabeled = len(rows.source), len(rows.unlabeled)
-        counts = [config.source_weight * n_unlabeled / n_source] * n_source
-        counts += [config.target_weight * n_unlabeled / n_target] * n_target
+        shares = [config.source_weight / n_source, config.target_weight / n_target]
+        counts = n_unlabeled * np.repeat(shares, [n_source, n_target])
+        labeled = rows.labeled
         problem = Problem(
             rows=rows.unlabeled.astype(np.float64),
             log_prior=log_of(prior.predict_proba(rows.unlabeled)),
-            labeled=rows.labeled.astype(np.float64),
+            labeled=labeled,
             labels=labels,
-            counts=np.array(counts),
+            counts=counts,
+            sums=weighted_sums(labeled.astype(np.float64), labels * counts[:, None]),
             graph=graph[n_target:, n_target:],
             pull=config.laplacian_weight * (graph[n_target:, :n_target] @ labels[n_source:]),
             config=config,

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from qurate.config import MethodConfig
 from qurate.methods.fitted import Array, Classifier, FittedMethod, Rows
 from qurate.methods.practice import OfAllClasses
-from qurate.runtime.validation import Inside, Positive, Rate, Share, Weight
+from qurate.runtime.validation import Inside, Positive, Rate, Share, Weight, check
 
 Numbers = NDArray[Any]
 _FEWEST, _ENOUGH = 10, 1000
@@ -31,9 +31,11 @@ class PACEConfig(MethodConfig):
     """Added to the diagonals of both covariances, of rows whose numbers are 1 in the mean square. Paper (Liao et al.,
     2022): 0.01."""
     first_weights: tuple[Weight, ...] = (0.4, 0.2)
-    """Of source and labelled target before there are pseudo-labels. Paper (Liao et al., 2022): 0.4, 0.2."""
+    """Of source and labelled target, which is positive, before there are pseudo-labels. Paper (Liao et al., 2022): 0.4,
+    0.2."""
     weights: tuple[Weight, ...] = (0.1, 0.05, 0.9)
-    """Of source, labelled target and pseudo-labels afterwards. Paper (Liao et al., 2022): 0.1, 0.05, 0.9."""
+    """Of source, labelled target, which is positive, and pseudo-labels afterwards. Paper (Liao et al., 2022): 0.1,
+    0.05, 0.9."""
     thresholds: tuple[Inside, ...] = (0.9, 0.8, 0.7)
     """Probability above which a prediction of D_u becomes a label. Paper (Liao et al., 2022): 0.9, then 0.8, then
     0.7."""
@@ -46,6 +48,13 @@ class PACEConfig(MethodConfig):
     """C of each regression, per row. Our choice; paper (Liao et al., 2022): no decay, but few steps."""
     iterations: Positive = 200
     """Most iterations of L-BFGS in each. Our choice."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, words, count in (("first_weights", "two", 2), ("weights", "three", 3)):
+            found = getattr(self, name)
+            fits = len(found) == count and found[1] > 0  # else no row may count in the end
+            check(fits, f"PACEConfig.{name}", f"{words} weights, the second of them positive", found)
 
 
 def find_members(rows: Array) -> list[slice]:
@@ -73,7 +82,7 @@ def root(covariance: Numbers, power: float) -> Numbers:
 def align(labeled: Numbers, unlabeled: Numbers, ridge: float) -> Numbers:
     """CORAL: rows with the covariance of others, and mean 0.
 
-    (x - mean) C_l^-1/2 C_u^1/2, C = cov + ridge * I
+    (x - mean) C_l^-1/2 C_u^1/2, C = cov + ridge * I; the cov of one row is 0
 
     Paper: Sun et al., "Return of frustratingly easy domain adaptation", 2016.
 
@@ -82,7 +91,9 @@ def align(labeled: Numbers, unlabeled: Numbers, ridge: float) -> Numbers:
         unlabeled: (N_u, d).
         ridge: Keeps the covariances of few rows invertible.
     """
-    before, after = (np.cov(rows.T) + ridge * np.eye(rows.shape[1]) for rows in (labeled, unlabeled))
+    before, after = (
+        np.cov(rows.T, ddof=min(1, len(rows) - 1)) + ridge * np.eye(rows.shape[1]) for rows in (labeled, unlabeled)
+    )
     found: Numbers = (labeled - labeled.mean(axis=0)) @ root(before, -0.5) @ root(after, 0.5)
     return found
 
@@ -126,11 +137,12 @@ class PACE(FittedMethod):
     """For each backbone: CORAL of the labelled rows to D_u, then a linear classifier that learns from its own labels.
 
     min over W of alpha / N_s sum over D_s of m_i CE_i + beta / N_t sum over D_t of CE_i
-                  + gamma / N_u sum over D_u of m_i CE(W x_i, y^_i) + |W|^2 / (2 C N)
+                  + gamma / N_u sum over D_u of m_i CE(W x_i, y^_i) + total * |W|^2 / (2 C N)
 
     where y^ is the prediction of the round before and m_i whether it was confident: of its class in D_u, of any in
-    D_s. The probabilities of the backbones are averaged. Their columns are found by their equal lengths
-    (`find_members`), which `join_vectors` gives them; the paper has seven large backbones.
+    D_s; N rows count, and total is the sum of their weights. The probabilities of the backbones are averaged. Their
+    columns are found by their equal lengths (`find_members`), which `join_vectors` gives them; the paper has seven
+    large backbones.
 
     Paper: Liao, Tsiligkaridis and Kulis, "Pick up the PACE", 2022.
     """
@@ -150,7 +162,9 @@ class PACE(FittedMethod):
         mean = unlabeled.mean(axis=0)
         aligned = unit(align(scale * labeled.astype(np.float64), scale * unlabeled.astype(np.float64), config.ridge))
         seen, others = aligned.astype(np.float32), unit(unlabeled - mean).astype(np.float32)
-        estimator = LogisticRegression(fit_intercept=False, max_iter=config.iterations, warm_start=True)
+        estimator = LogisticRegression(
+            C=config.inverse_regularization, fit_intercept=False, max_iter=config.iterations, warm_start=True
+        )
         classifier = OfAllClasses(estimator, rows.n_classes)
         sizes = [len(rows.source), len(rows.target), len(unlabeled)]
         weights = np.concatenate([np.full(n, w / n) for n, w in zip(sizes, config.first_weights, strict=False)])
@@ -170,5 +184,4 @@ class PACE(FittedMethod):
         counts = weights > 0
         number, total = int(counts.sum()), float(weights.sum())
         counts |= ~np.isin(labels, labels[counts])
-        estimator.C = self.config.inverse_regularization
         estimator.fit(rows[counts], labels[counts], weights[counts] * number / total)

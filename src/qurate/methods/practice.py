@@ -83,6 +83,8 @@ class Logistic(FittedMethod):
 
     min over W, b of |W|^2 / 2 + C * sum of w_i * CE(softmax(W x_i + b), y_i), all w_i = 1
 
+    Of two classes the first has the logit 0: W is one vector and b one number, those of the second.
+
     Paper: none; scikit-learn's LogisticRegression, on rows of unit length.
     """
 
@@ -98,11 +100,10 @@ class Logistic(FittedMethod):
         return LogisticRegression(C=self.config.inverse_regularization, max_iter=self.config.iterations)
 
 
-def fit_weighted(rows: Rows, inverse_regularization: float, iterations: int = 200) -> Classifier:
+def fit_weighted(estimator: LogisticRegression, rows: Rows) -> Classifier:
     """Logistic regression in which D_t counts as much as D_s: w_i = N_s / N_t in D_t, and 1 in D_s."""
     weights = np.ones(len(rows.labels))
     weights[len(rows.source) :] = len(rows.source) / len(rows.target)
-    estimator = LogisticRegression(C=inverse_regularization, max_iter=iterations)
     return OfAllClasses(estimator.fit(rows.labeled, rows.labels, weights), rows.n_classes)
 
 
@@ -125,7 +126,7 @@ class WeightedLogistic(Logistic):
 
     def fit(self, rows: Rows) -> Classifier:
         """The classifier of these rows."""
-        return fit_weighted(rows, self.config.inverse_regularization, self.config.iterations)
+        return fit_weighted(self.estimator(), rows)
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class LabelSpreadingConfig(MethodConfig):
 
     name: str = field(init=False, default="label_spreading")
     neighbors: Positive = 7
-    """Of each row in the graph. Our choice: that of scikit-learn."""
+    """Nearest rows of each row in the graph, the row itself among them. Our choice: that of scikit-learn."""
     clamping: Inside = 0.8
     """alpha: how far a labelled row takes the labels of its neighbours. Our choice; scikit-learn: 0.2."""
 
@@ -212,6 +213,6 @@ class Spreading(FittedMethod):
         estimator = LabelSpreading("knn", n_neighbors=count, alpha=self.config.clamping, max_iter=1000, tol=1e-6)
         others = OfAllClasses(estimator.fit(everyone, labels), rows.n_classes)
         spread = estimator.label_distributions_
-        spread[spread.sum(axis=1) == 0] = 1 / spread.shape[1]  # whom no label has reached
+        spread[spread.sum(axis=1) == 0] = 1 / spread.shape[1]  # rows that no label has reached
         found = others.spread(estimator.label_distributions_[len(rows.labels) :])
         return Transduced(rows.unlabeled, found, others)

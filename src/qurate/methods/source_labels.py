@@ -98,5 +98,9 @@ def means_and_counts(rows: Tensor, labels: Tensor, n_classes: int) -> tuple[Tens
 
 
 def prototype_probabilities(features: Tensor, centers: Tensor, temperature: float) -> Tensor:
-    """p_j = softmax over the classes of -t |F(x) - c_j|: (N, d), (K, d) to (N, K)."""
-    return F.softmax(-temperature * torch.cdist(features, centers.to(features.dtype)), dim=1)
+    """p_j = softmax over the classes of -t |F(x) - c_j|: (N, d), (K, d) to (N, K).
+
+    A class without a prototype, whose c_j is zero, is at no distance that counts: its p_j is 0.
+    """
+    distances = torch.cdist(features, centers.to(features.dtype))
+    return F.softmax(-temperature * distances.masked_fill(~centers.any(dim=1), torch.inf), dim=1)
