@@ -24,7 +24,7 @@ class AdaptiveClusteringConfig(MethodConfig):
     """The numbers of CDAC."""
 
     name: str = field(init=False, default="cdac")
-    cluster_weight: Weight = 0.3
+    cluster_weight: Weight = 0.5
     """Weight of the adversarial clustering loss. Our choice; CDAC's authors: 1."""
     top: Positive = 5
     """How many of the largest features two samples must share to be alike. CDAC's authors: 5."""
