@@ -1,4 +1,4 @@
-"""All methods in one table: what `make methods` measured, with paired tests and minutes.
+"""All methods in one table: what `make methods` measured, with paired tests.
 
     python benchmarks/methods.py methods/office31 methods/office_home --csv docs/methods/results.csv
 
@@ -9,23 +9,25 @@ or, from the cells in the docs:
 Each argument is a folder of `qurate benchmark` or a table that --csv wrote. A row for each method and selector, a
 column for each scenario and number of labels: the mean accuracy over the seeds. Methods that are fitted do not depend
 on the seed: one result stands for all. The default is compared with each row over all columns and seeds that have
-both, by the paired sign-flip test, corrected for many by Holm. Minutes are those of a cell on one core, the mean over
-the seeds and columns of one suite; cells of other rows ran on the other core.
+both, by the paired sign-flip test, whose interval excludes zero where p <= 0.05; it is not corrected for the many
+rows. `benchmarks/head_rate.py --methods ...` measures how long a step of each method takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import pandas as pd
 
 from qurate.registry import FITTED, row_rank, row_title
-from qurate.report.statistics import correct_for_many, sign_flip_interval, sign_flip_p_value
+from qurate.report.published import scenario_titles
+from qurate.report.statistics import sign_flip_interval
 
 DEFAULT = ("tml", "adaptive")
 COLUMN = ["scenario", "shots"]
-KEPT = [*COLUMN, "method", "selector", "seed", "accuracy", "balanced_accuracy", "seconds", "config", "commit"]
+KEPT = [*COLUMN, "method", "selector", "seed", "accuracy", "balanced_accuracy", "config", "commit"]
 
 
 def read(paths: list[Path]) -> pd.DataFrame:
@@ -51,29 +53,24 @@ def compare(by_pair: pd.DataFrame, row: tuple[str, str]) -> list[float]:
 def table(cells: pd.DataFrame) -> str:
     """The table, in Markdown."""
     repeated = repeat_fitted(cells)
-    keys = sorted({(str(m), str(s)) for m, s in zip(cells["method"], cells["selector"], strict=True)}, key=lambda key: row_rank(*key))
+    rows = {(str(method), str(selector)) for method, selector in cells[["method", "selector"]].itertuples(index=False)}
+    keys = sorted(rows, key=lambda row: row_rank(*row))
     means = repeated.pivot_table(index=["method", "selector"], columns=COLUMN, values="accuracy")
-    suites = cells.assign(scenario=cells["scenario"].str.lower())
-    minutes = suites.pivot_table(index=["method", "selector"], columns="scenario", values="seconds") / 60
     by_pair = repeated.pivot_table(index=[*COLUMN, "seed"], columns=["method", "selector"], values="accuracy")
-    differences = {key: compare(by_pair, key) for key in keys if key != DEFAULT and DEFAULT in by_pair}
-    differences = {key: values for key, values in differences.items() if values}
-    p_values = correct_for_many([sign_flip_p_value(values) for values in differences.values()])
-    tested = dict(zip(differences, p_values, strict=True))
-    names = [f"{scenario}, {shots}" for scenario, shots in means.columns]
-    head = [*names, "default minus row (95 %)", "pairs", "p", *(f"minutes, {name}" for name in minutes.columns)]
+    scenarios, shots = (means.columns.get_level_values(level) for level in COLUMN)
+    titles = scenario_titles(map(str, scenarios))
+    names = [f"{titles[str(scenario)]}, {count}" for scenario, count in zip(scenarios, shots, strict=True)]
+    head = [*names, "default minus row (95 %)", "pairs"]
     lines = ["| | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
     for key in keys:
-        values = differences.get(key, [])
+        values = compare(by_pair, key) if key != DEFAULT and DEFAULT in by_pair else []
         interval = sign_flip_interval(values) if values else None
         gain = f"{sum(values) / len(values):+.1f}" if values else ""
         gain += "" if interval is None else f" ({interval[0]:+.1f} to {interval[1]:+.1f})"
-        p = "" if key not in tested else "< 0.01" if tested[key] < 0.01 else f"{tested[key]:.2f}"
-        shown = ["" if pd.isna(value) else f"{100 * value:.1f}" for value in means.loc[key]]
-        took = ["" if pd.isna(value) else f"{value:.2f}" for value in minutes.loc[key]]
+        accuracies: list[float] = means.loc[[key]].to_numpy()[0].tolist()
+        shown = ["" if math.isnan(value) else f"{100 * value:.1f}" for value in accuracies]
         title = f"**{row_title(*key)}**" if key == DEFAULT else row_title(*key)
-        cellsof = [title, *shown, gain, str(len(values) or ""), p, *took]
-        lines.append("| " + " | ".join(cellsof) + " |")
+        lines.append("| " + " | ".join([title, *shown, gain, str(len(values) or "")]) + " |")
     return "\n".join(lines)
 
 

@@ -40,7 +40,7 @@ class Inception(nn.Module):
         super().__init__()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about TorchScript
-            self.inside = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
+            self.inside = torch.jit.load(str(file), map_location="cpu")
 
     def forward(self, images: Tensor) -> Tensor:
         """What the last average pooling gives."""

@@ -226,3 +226,9 @@ def test_our_schedule_is_the_one_that_was_measured_to_be_better() -> None:
     better = {pair: of_pair.droplevel("pair").idxmax() for pair, of_pair in measured.groupby("pair")}
     assert len(better) == 2
     assert set(better.values()) == {qurate.make_config().training.schedule}
+
+
+def test_the_table_of_all_methods_is_made_of_its_cells() -> None:
+    script = runpy.run_path(str(REPOSITORY / "benchmarks" / "methods.py"))
+    table = script["table"](script["read"]([DOCS / "methods" / "results.csv"]))
+    assert table in (DOCS / "methods.md").read_text()
