@@ -4,13 +4,14 @@
 
 or, from the cells in the docs:
 
-    python benchmarks/methods.py docs/methods/results.csv
+    python benchmarks/methods.py docs/methods/results.csv --seconds docs/methods/seconds.csv
 
 Each argument is a folder of `qurate benchmark` or a table that --csv wrote. A row for each method and selector, a
 column for each scenario and number of labels: the mean accuracy over the seeds. Methods that are fitted do not depend
 on the seed: one result stands for all. The default is compared with each row over all columns and seeds that have
-both, by the paired sign-flip test, whose interval excludes zero where p <= 0.05; it is not corrected for the many
-rows. `benchmarks/head_rate.py --methods ...` measures how long a step of each method takes.
+both, by the paired sign-flip test: the interval is that of the row alone, the p-values are corrected for the number
+of rows (Holm). The minutes of a row are those of one cell that ran with nothing beside it, on embeddings in the cache
+(`make methods-seconds`).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import pandas as pd
 
 from qurate.registry import FITTED, row_rank, row_title
 from qurate.report.published import scenario_titles
-from qurate.report.statistics import sign_flip_interval
+from qurate.report.statistics import correct_for_many, sign_flip_interval, sign_flip_p_value
 
 DEFAULT = ("tml", "adaptive")
 COLUMN = ["scenario", "shots"]
+SECONDS = ["method", "selector", "seconds"]
 KEPT = [*COLUMN, "method", "selector", "seed", "accuracy", "balanced_accuracy", "config", "commit"]
 
 
@@ -44,33 +46,49 @@ def repeat_fitted(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([cells[~fitted], first.merge(seeds, on=COLUMN)], ignore_index=True)
 
 
-def compare(by_pair: pd.DataFrame, row: tuple[str, str]) -> list[float]:
-    """The default minus a row, in points, for each column and seed that has both."""
-    both = by_pair[[DEFAULT, row]].dropna()
-    return (100 * (both[DEFAULT] - both[row])).tolist()
+def read_seconds(path: Path) -> pd.DataFrame:
+    """How long each row took: method, selector and seconds."""
+    return pd.read_csv(path / "results.csv" if path.is_dir() else path)[SECONDS].round(1)
 
 
-def table(cells: pd.DataFrame) -> str:
+def compare(by_pair: pd.DataFrame, others: list[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """The default minus each other row: points with their interval, corrected p, and pairs of column and seed."""
+    reference = by_pair[DEFAULT]
+    differences = {row: (100 * (reference - by_pair[row])).dropna().tolist() for row in others}
+    corrected = correct_for_many([sign_flip_p_value(values) for values in differences.values()])
+    found = {}
+    for (row, values), p_value in zip(differences.items(), corrected, strict=True):
+        interval = sign_flip_interval(values)
+        limits = "" if interval is None else f" ({interval[0]:+.1f} to {interval[1]:+.1f})"
+        found[row] = [f"{sum(values) / len(values):+.1f}{limits}", show_p(p_value), str(len(values))]
+    return found
+
+
+def show_p(p_value: float) -> str:
+    """Two digits, or that it is smaller."""
+    return "< 0.01" if p_value < 0.01 else f"{p_value:.2f}"
+
+
+def table(cells: pd.DataFrame, seconds: pd.DataFrame) -> str:
     """The table, in Markdown."""
     repeated = repeat_fitted(cells)
     rows = {(str(method), str(selector)) for method, selector in cells[["method", "selector"]].itertuples(index=False)}
     keys = sorted(rows, key=lambda row: row_rank(*row))
-    means = repeated.pivot_table(index=["method", "selector"], columns=COLUMN, values="accuracy")
+    means = 100 * repeated.pivot_table(index=["method", "selector"], columns=COLUMN, values="accuracy")
     by_pair = repeated.pivot_table(index=[*COLUMN, "seed"], columns=["method", "selector"], values="accuracy")
+    compared = compare(by_pair, [key for key in keys if key != DEFAULT]) if DEFAULT in keys else {}
+    minutes = (seconds.set_index(["method", "selector"])["seconds"] / 60).to_dict()
     scenarios, shots = (means.columns.get_level_values(level) for level in COLUMN)
     titles = scenario_titles(map(str, scenarios))
     names = [f"{titles[str(scenario)]}, {count}" for scenario, count in zip(scenarios, shots, strict=True)]
-    head = [*names, "default minus row (95 %)", "pairs"]
+    head = [*names, "default minus row (95 %)", "corrected p", "pairs", "minutes"]
     lines = ["| | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
     for key in keys:
-        values = compare(by_pair, key) if key != DEFAULT and DEFAULT in by_pair else []
-        interval = sign_flip_interval(values) if values else None
-        gain = f"{sum(values) / len(values):+.1f}" if values else ""
-        gain += "" if interval is None else f" ({interval[0]:+.1f} to {interval[1]:+.1f})"
         accuracies: list[float] = means.loc[[key]].to_numpy()[0].tolist()
-        shown = ["" if math.isnan(value) else f"{100 * value:.1f}" for value in accuracies]
+        shown = ["" if math.isnan(value) else f"{value:.1f}" for value in accuracies]
         title = f"**{row_title(*key)}**" if key == DEFAULT else row_title(*key)
-        lines.append("| " + " | ".join([title, *shown, gain, str(len(values) or "")]) + " |")
+        taken = f"{minutes[key]:.1f}" if key in minutes else ""
+        lines.append("| " + " | ".join([title, *shown, *compared.get(key, [""] * 3), taken]) + " |")
     return "\n".join(lines)
 
 
@@ -78,12 +96,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="folders of qurate benchmark, or tables of --csv")
     parser.add_argument("--csv", type=Path, help="where the cells go")
+    parser.add_argument("--seconds", type=Path, help="folder or table of `make methods-seconds`")
+    parser.add_argument("--seconds-csv", type=Path, help="where the seconds go")
     options = parser.parse_args()
     cells = read(options.results)
-    if options.csv is not None:
-        options.csv.parent.mkdir(parents=True, exist_ok=True)
-        cells.to_csv(options.csv, index=False)
-    print(table(cells))
+    seconds = pd.DataFrame(columns=SECONDS) if options.seconds is None else read_seconds(options.seconds)
+    for made, file in ((cells, options.csv), (seconds, options.seconds_csv)):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            made.to_csv(file, index=False)
+    print(table(cells, seconds))
 
 
 if __name__ == "__main__":
