@@ -168,9 +168,9 @@ def measure_tables(rows: int, width: int) -> Tables:
         assert isinstance(part, Tensor)
         return part
 
-    record = gather_record(files, split, result, config, (), title="growth", before=before)
     model = CombinedModel(result.method.network)
     predicted = model.predict(split.target_unlabeled.inputs)
+    record = gather_record(files, split, result, predicted.labels, config, (), title="growth", before=before)
     record = predict_record(record, predicted, None, model)
     lap("record")
     unlabeled = record.predictions

@@ -287,6 +287,8 @@ class DQNConfig(AdaptiveShareConfig):
 
 
 Bottleneck = Literal["none", "linear", "normalized"]
+Pooling = Literal["class", "mean", "both"]
+Protocol = Literal["mme", "clean", "drawn"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 

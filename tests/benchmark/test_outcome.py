@@ -30,6 +30,14 @@ def test_an_error_that_was_made_good_or_is_of_an_earlier_command_does_not_count(
     assert list(read_outcome(tmp_path).results["title"]) == ["TML"]
 
 
+def test_a_failed_cell_with_adapted_source_labels_is_a_row_of_its_own(tmp_path: Path) -> None:
+    write_grid(tmp_path, rows(W, "mme", "none", 0.7))
+    method = {"name": "mme", "source_labels": {"weight": 0.3}}
+    write_failed(tmp_path, W, "mme", "none", 0, config={"method": method, "seed": 0})
+    results = read_outcome(tmp_path).results.set_index("title")["accuracy"].isna()
+    assert dict(results) == {"MME": False, "MME + SLA": True}
+
+
 def test_all_failed_is_a_table_too(tmp_path: Path) -> None:
     write_grid(tmp_path, [])
     for scenario in (W, D):

@@ -147,6 +147,11 @@ def test_missing_domains_and_lists_are_named_with_where_they_are_published(tmp_p
         read_suite_split(suite, tmp_path, "Art:Real", shots=1, seed=0, protocol="mme")
 
 
+def test_a_suite_that_does_not_say_where_its_lists_are_published(tmp_path: Path) -> None:
+    suite = replace(load_suite("office_home"), published="", published_lists="")
+    assert "The suite does not say where to get it." in check_suite(suite, tmp_path).problems[0]
+
+
 def test_a_sound_copy_is_told_of_the_overlaps_of_its_lists(tmp_path: Path) -> None:
     report = check_suite(make_listed(tmp_path), tmp_path)
     assert report.ok

@@ -331,6 +331,11 @@ HELD_OUT = pd.DataFrame(
             ["4 labelled target images", "right on 50.0 %. It was 96.5 % sure of them", "is 61.2 % sure", "by 4.25"],
         ),
         (Calibration(3.0, "agreement with S+T"), None, ["could be held out", "by 3.00", "plain training (S+T) agrees"]),
+        (
+            Calibration(1.0, "agreement with S+T"),
+            None,
+            ["as they were trained", "no surer, on average"],
+        ),
         (Calibration(), None, ["not calibrated", "usually too high"]),
     ],
 )

@@ -103,6 +103,9 @@ def test_a_run_leaves_all_that_it_should(place: dict[str, Path], adapt: Adapt, t
     with pytest.raises(qurate.QurateError, match=r"This is the plain model beside the run .*run; give that run"):
         plain.suggest(1)
     assert set(record.embedding["part"]) == {"source", "labeled", "unlabeled"}
+    of_map = record.embedding.query("part == 'unlabeled'").set_index("file")["label"]
+    said = record.predictions.set_index("file")["label"]
+    assert list(of_map) == list(said.loc[of_map.index])
     page = (tmp_path / "run" / "report.html").read_text()
     assert "été" in page
 

@@ -23,7 +23,7 @@ from qurate.benchmark.folder import (
 )
 from qurate.benchmark.results import ROUND_COLUMNS, BenchmarkError, label_counts, read_results
 from qurate.errors import QurateError
-from qurate.registry import LONG, row_rank, row_title
+from qurate.registry import LONG, SLA, row_rank, row_title
 from qurate.runtime.paths import is_file
 
 UNASKED = "unasked"
@@ -131,7 +131,9 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
     """What names the results that a failed cell should have had."""
     cell = _read_json(path)
     try:
-        found = {"method": cell["config"]["method"]["name"], "seed": cell["config"]["seed"]}
+        method = cell["config"]["method"]
+        name = method["name"] + (f"+{SLA}" if method.get("source_labels") else "")
+        found = {"method": name, "seed": cell["config"]["seed"]}
         found.update({name: cell[name] for name in CELL if name not in found})
         rules, asker = cell["rules"], str(cell["asker"])
         numbers = label_counts(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)

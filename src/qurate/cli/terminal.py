@@ -105,8 +105,8 @@ def print_metrics(found: Metrics) -> None:
         )
     if found.auroc_unknown is not None:
         print_line(
-            f"{found.unknown} more images are of no class ('{NO_CLASS}'). An image of a class has a higher probability "
-            f"than one of none in {found.auroc_unknown:.1%} of pairs (AUROC)."
+            f"{found.unknown} more images are of no class ('{NO_CLASS}'). An image of a class fits the classes "
+            f"better than one of none in {found.auroc_unknown:.1%} of pairs (AUROC)."
         )
     rows = [
         (name, str(images), str(right), f"{accuracy:.1%}", mistaken)

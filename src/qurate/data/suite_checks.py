@@ -11,7 +11,15 @@ from qurate.data.domains import read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.list_files import move_rows, parse_list
 from qurate.data.samples import DataError, Split
-from qurate.data.suites import Suite, SuiteDomain, find_folder, missing_lists, read_suite_split, source_list
+from qurate.data.suites import (
+    Suite,
+    SuiteDomain,
+    find_folder,
+    missing_lists,
+    read_suite_split,
+    source_list,
+    where_published,
+)
 from qurate.runtime.paths import list_some
 
 SHOTS = (1, 3)
@@ -38,7 +46,7 @@ def check_suite(suite: Suite, data: Path | None) -> CheckReport:
     )
     if data is None or not data.is_dir():
         where = "none was given; pass --data DIR" if data is None else f"{data} is not a folder"
-        problem = f"data must be the folder of {suite.title}, but {where}. {_published(suite)}"
+        problem = f"data must be the folder of {suite.title}, but {where}. {where_published(suite.published)}"
         return CheckReport((about,), (problem,), ())
     found = _Findings(suite, data)
     lists = suite.find_lists(data)
@@ -140,7 +148,7 @@ class _Findings:
         if missing := [row.path for row in rows if not (self.data / row.path).is_file()]:
             self.problems.append(
                 f"{domain.name}: {len(missing)} of {len(rows)} listed images are missing: {list_some(missing, 3)}. "
-                f"{_published(self.suite)}"
+                f"{where_published(self.suite.published)}"
             )
 
     def _check_counts(self, domain: SuiteDomain, where: str, images: int, classes: int) -> None:
@@ -151,7 +159,3 @@ class _Findings:
             self.problems.append(f"{domain.name}: {where} has {classes} classes, expected {suite.classes}{why}.")
         if domain.images is not None and images != domain.images:
             self.problems.append(f"{domain.name}: {where} has {images} images, expected {domain.images} as published.")
-
-
-def _published(suite: Suite) -> str:
-    return f"It is published at {suite.published}." if suite.published else "The suite does not say where to get it."

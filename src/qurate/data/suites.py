@@ -7,13 +7,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qurate.config import Bottleneck
+from qurate.config import Bottleneck, Protocol
 from qurate.data.digits import CLASSES as DIGITS
 from qurate.data.digits import digits_split
 from qurate.data.domains import domain_of, read_folder
@@ -139,13 +139,12 @@ def _renumber(part: Labeled, table: Tensor) -> Labeled:
 
 
 BUILT_IN = Path(__file__).parent / "catalog"
-Protocol = Literal["mme", "clean", "drawn"]
 Title = Annotated[str, Allowed("text that is not empty", lambda text: text.strip() != "")]
 Name = Annotated[
     str, Allowed("letters, digits, spaces and . _ -, a letter or digit first", re.compile(r"[^\W_][\w .-]*").fullmatch)
 ]
 Several = Annotated[int, Allowed("at least 2", lambda n: n >= 2), AT_MOST]
-PROTOCOLS: tuple[Protocol, ...] = ("mme", "clean", "drawn")
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 VALIDATION_SHOTS = 3
 """Validation samples of each class under protocol 'drawn', if asked for; as many as the public lists have."""
 
@@ -326,14 +325,19 @@ def find_folder(suite: Suite, domain: SuiteDomain, data: Path) -> str:
             return folder
     raise DataError(
         f"{suite.title}: domain '{domain.name}' is missing: {data} has no folder {list_some(domain.folders)}. "
-        f"It is published at {suite.published or 'a place that the suite does not name'}."
+        f"{where_published(suite.published)}"
     )
 
 
 def missing_lists(suite: Suite, data: Path) -> str:
     """Where the lists should be and where they can be had."""
     places = list_some(str(data / folder) for folder in suite.lists)
-    return f"the lists are missing: there is no folder {places}. They are published at {suite.published_lists}."
+    return f"the lists are missing: there is no folder {places}. {where_published(suite.published_lists, 'They are')}"
+
+
+def where_published(address: str, it_is: str = "It is") -> str:
+    """Where images or lists can be had, as a sentence."""
+    return f"{it_is} published at {address}." if address else "The suite does not say where to get it."
 
 
 def source_list(lists: Path, domain: SuiteDomain) -> Path:

@@ -16,13 +16,11 @@ import pandas as pd
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from qurate.config import RunConfig, to_dict
 from qurate.data.images import ImageFiles, UnreadableImageError, read_image
 from qurate.data.samples import Inputs, Split, take
 from qurate.methods import Method
-from qurate.networks.inference import infer
 from qurate.report.next_steps import steps_after
 from qurate.report.page import data_uri, percent, render_page
 from qurate.report.run_figures import (
@@ -76,6 +74,7 @@ def gather_record(
     files: Split,
     split: Split,
     result: Adaptation,
+    labels: Tensor,
     config: RunConfig,
     notes: tuple[str, ...],
     *,
@@ -89,6 +88,7 @@ def gather_record(
         files: The parts as image files.
         split: The same parts as the network was given them.
         result: Of Algorithm 1.
+        labels: What the model of the run says of D_u, (N_u,) int64.
         config: The run.
         notes: Sentences on what was skipped or assumed.
         title: Heading of the page.
@@ -96,20 +96,14 @@ def gather_record(
         no_comparison: Why there is no comparison, as a sentence.
     """
     classes, unlabeled = files.classes, _names(files.target_unlabeled.inputs)
-    network, inputs = result.method.network, split.target_unlabeled.inputs
-    threads = int(isinstance(inputs, Tensor))
-    looked = infer(network, inputs, lambda batch: F.softmax(network(batch), dim=1), threads=threads)
-    sure, labels = looked.max(dim=1)
-    predictions = pd.DataFrame(
-        {"file": unlabeled, "label": [classes[k] for k in labels.tolist()], "probability": sure.tolist()}
-    )
+    predictions = pd.DataFrame({"file": unlabeled, "label": [classes[k] for k in labels.tolist()]})
     positives = result.positives.table(classes)
     positives.insert(0, "file", [unlabeled[i] for i in positives["sample"]])
     source, labeled = (
         pd.DataFrame({"file": _names(part.inputs), "label": [classes[k] for k in part.labels.tolist()]})
         for part in (files.source, files.target_labeled)
     )
-    named = {"source": source, "labeled": labeled, "unlabeled": predictions[["file", "label"]]}
+    named = {"source": source, "labeled": labeled, "unlabeled": predictions}
     points = pd.concat([table.assign(part=part) for part, table in named.items()], ignore_index=True)
     columns = ["round", "positives", "new", "seconds"]
     return RunRecord(

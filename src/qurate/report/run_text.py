@@ -220,6 +220,12 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
         )
     was_changed = "made higher" if calibration.temperature < 1 else "made lower"
     scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
+    if calibration.temperature == 1 and calibration.by != "held-out images":
+        than = "the run before was" if calibration.by == "the run before" else "plain training (S+T) agrees with it"
+        return (
+            f"The probabilities are as they were trained: the model is no surer, on average, than {than}, so they were "
+            "not made lower. How often it is right was not measured.",
+        )
     if calibration.by == "the run before":
         return (
             f"Its probabilities {scaled} {calibration.temperature:.2f}, such that it is as sure, on average, as the "

@@ -198,8 +198,7 @@ class ReviewPage:
         def do() -> dict[str, Any]:
             return {**work(), "summary": self._session.summary(), "trusted": self._session.trusted_classes()}
 
-        body = json.dumps(await run_in_threadpool(do))  # in ASCII: the name of a file need not be valid text
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+        return await reply(do)
 
 
 def _compress(reply: dict[str, Any]) -> Response:
@@ -216,6 +215,12 @@ def _encode(path: Path, side: int) -> bytes:
     jpeg = io.BytesIO()
     image.save(jpeg, "JPEG", quality=88)
     return jpeg.getvalue()
+
+
+async def reply(work: Callable[[], dict[str, Any]]) -> Response:
+    """What some work in a thread of its own returns, as JSON that no cache keeps."""
+    body = json.dumps(await run_in_threadpool(work))  # in ASCII: the name of a file need not be valid text
+    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def read_body(request: Request) -> dict[str, Any]:

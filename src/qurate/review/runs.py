@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from qurate.active.answers import LABELS_FILE, AnswersFile, read_answers
 from qurate.data.checks import check_data
 from qurate.data.images import OnProgress
 from qurate.errors import QurateError
-from qurate.review.app import HANDLERS, ReviewPage, is_number, read_body
+from qurate.review.app import HANDLERS, ReviewPage, is_number, read_body, reply
 from qurate.review.changes import describe_changes, run_before, runs_after
 from qurate.review.guard import Guard
 from qurate.runs.files import COMPARISON_FILE, PROGRESS_FILE, REPORT_FILE
@@ -316,7 +315,7 @@ class OpenRuns:
             numbers = list(dict.fromkeys(self.add(one) for one in (*runs_after(run.folder), *self._learning(run))))
             return {**run.status(load), "next": numbers}
 
-        return await _reply(look)
+        return await reply(look)
 
     def _learning(self, run: OpenRun) -> list[Path]:
         """Runs that were started here to learn from answers about a run; their settings may not be written yet."""
@@ -348,7 +347,7 @@ class OpenRuns:
                 why = f"This run learned from answers about {before}, but the two cannot be shown side by side: {error}"
                 return {"changes": None, "why": why}
 
-        return await _reply(look)
+        return await reply(look)
 
     async def learn(self, request: Request) -> Response:
         """Start a run that learns from the answers about a run."""
@@ -360,7 +359,7 @@ class OpenRuns:
             out = Path(learn_from(run.folder).words[-1])
             return out, [f"--from={run.folder}", f"--out={out}"]
 
-        return await _reply(partial(self._start, choose))
+        return await reply(partial(self._start, choose))
 
     async def resume(self, request: Request) -> Response:
         """Continue a run that has stopped."""
@@ -373,23 +372,22 @@ class OpenRuns:
                 raise HTTPException(409, "the run has not stopped, or its settings do not say how to continue it")
             return run.folder, run.continuing()
 
-        return await _reply(partial(self._start, choose))
+        return await reply(partial(self._start, choose))
 
     async def check(self, request: Request) -> Response:
         """What is wrong with the folders of the form, as `qurate check` says it; a later question ends an earlier."""
         places = {name: _folder(request.query_params.get(name, "")) for name in (*IMAGE_PARTS, "out")}
         self._checked += 1
         number = self._checked
-        return await _reply(partial(self._check, places, number))
+        return await reply(partial(self._check, places, number))
 
     def _check(self, places: Mapping[str, Path | None], number: int) -> dict[str, Any]:
-        began = threading.Event()
-        timer = threading.Timer(CHECK_SECONDS, began.set)
+        time_is_up = threading.Event()
+        timer = threading.Timer(CHECK_SECONDS, time_is_up.set)
         timer.daemon = True
-        timer.start()
 
         def go_on(done: int, total: int) -> None:
-            if began.is_set() or number != self._checked:
+            if time_is_up.is_set() or number != self._checked:
                 raise _TooLongError(done, total)
 
         given = {name: place for name, place in places.items() if name != "out"}
@@ -397,6 +395,7 @@ class OpenRuns:
         if missing := [name for name, place in given.items() if place is None]:
             lines.append(f"Still to be filled in: {', '.join(missing)}.")
         else:
+            timer.start()
             try:
                 report = check_data(**{name: str(place) for name, place in given.items()}, on_progress=go_on)
                 lines, is_fine = report.lines(), report.ok
@@ -426,7 +425,7 @@ class OpenRuns:
             assert out is not None
             return out, [f"--{name}={place}" for name, place in places.items()]
 
-        return await _reply(partial(self._start, choose))
+        return await reply(partial(self._start, choose))
 
     def _run(self, request: Request) -> OpenRun | None:
         """The run of an address; None for one without a number."""
@@ -467,8 +466,3 @@ def _why_not_there(out: Path | None) -> str:
     except OSError as error:
         return f"{out}: cannot be read ({error.strerror}). Choose another folder for the run."
     return ""
-
-
-async def _reply(work: Callable[[], dict[str, Any]]) -> Response:
-    body = json.dumps(await run_in_threadpool(work))  # in ASCII: the name of a file need not be valid text
-    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})

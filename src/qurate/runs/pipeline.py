@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from qurate.calibration import Calibration, fit_combination
-from qurate.combined import CombinedModel
+from qurate.combined import CombinedModel, Prediction
 from qurate.config import RunConfig, to_dict
 from qurate.data.class_statistics import DRAW_STREAM, ClassStatistics, class_statistics
 from qurate.data.domains import Domain
@@ -430,10 +430,11 @@ def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, 
     calibration = Calibration() if plan.folds else calibrate_without_labels(run, result, baseline)
     improvement, not_measured = measure_improvement(run, baseline.network, baseline.flagged, calibration)
     run.reporter.show("writing the results", 0, 1)
-    record = make_record(run, result, STILL_TO_COME if plan.folds else why_not)
-    record = doubt_labels(run, record)
     model = combine_models(run, result, baseline, calibration)
-    record = say_of_unlabeled(run, record, baseline, model)
+    predicted = model.predict(data.split.target_unlabeled.inputs)
+    record = make_record(run, result, predicted.labels, STILL_TO_COME if plan.folds else why_not)
+    record = doubt_labels(run, record)
+    record = say_of_unlabeled(run, record, baseline, model, predicted)
     predictions = predict_all(record, data, model)
     if len(data.applied):
         named = predictions.set_index("file")["label"].loc[[row.file for row in data.applied.answers]].tolist()
@@ -459,9 +460,11 @@ def combine_models(run: Run, result: Adaptation, baseline: Baseline, calibration
     return CombinedModel(network, baseline.network, calibration, baseline.novelty)
 
 
-def say_of_unlabeled(run: Run, record: RunRecord, baseline: Baseline, model: CombinedModel) -> RunRecord:
-    """The record with the predictions of D_u, those of S+T too."""
-    predicted, by_baseline = model.predict(run.data.split.target_unlabeled.inputs), None
+def say_of_unlabeled(
+    run: Run, record: RunRecord, baseline: Baseline, model: CombinedModel, predicted: Prediction
+) -> RunRecord:
+    """The record with the model's predictions of D_u, and with those of S+T."""
+    by_baseline = None
     if baseline.network is not None:
         by_baseline = log_probabilities(baseline.network, run.of_baseline.data.split.target_unlabeled.inputs)
     return predict_record(record, predicted, by_baseline, model)
@@ -507,7 +510,8 @@ def compare_with_baseline(
         else calibrate(held_out.adapted, held_out.labels)
     )
     model = combine_models(run, result, baseline, calibration)
-    record = say_of_unlabeled(run, record, baseline, model)
+    predicted = model.predict(data.split.target_unlabeled.inputs)
+    record = say_of_unlabeled(run, record, baseline, model, predicted)
     of_baseline = log_probabilities(baseline.network, split.target_unlabeled.inputs)
     of_model = model.predict(leave_out(data.split, baseline.flagged)[0].target_unlabeled.inputs).log_probs
     found = compare(held_out.combined(calibration), plan.how, of_model, of_baseline)
@@ -597,13 +601,14 @@ def make_model(
     )
 
 
-def make_record(run: Run, result: Adaptation, no_comparison: str) -> RunRecord:
+def make_record(run: Run, result: Adaptation, labels: Tensor, no_comparison: str) -> RunRecord:
     """What the page shows, without a comparison, for the reason given."""
     setup, data = run.setup, run.data
     return gather_record(
         data.files,
         data.split,
         result,
+        labels,
         setup.steps_taken,
         (*data.parts.notes, *data.applied.notes, *([] if run.full is None else [run.full.sentence])),
         title=f"{data.parts.name}, {data.split.n_classes} classes",

@@ -56,7 +56,11 @@ def predict_record(
         count = int(predicted.flagged.sum())
         shares = novelty.share, novelty.highest_share
         flagged = FlaggedImages(count, FALSE_DISCOVERY_RATE, len(novelty.held_out), *shares)
-    return dataclasses.replace(record, predictions=table, calibration=model.calibration, flagged=flagged)
+    of_map, by_file = record.embedding, dict(zip(table["file"], table["label"], strict=True))
+    of_map = of_map.assign(label=of_map["label"].where(of_map["part"] != "unlabeled", of_map["file"].map(by_file)))
+    return dataclasses.replace(
+        record, predictions=table, embedding=of_map, calibration=model.calibration, flagged=flagged
+    )
 
 
 def predict_all(record: RunRecord, data: RunData, model: CombinedModel) -> pd.DataFrame:
