@@ -42,7 +42,7 @@ class Trainer:
         execution: Threads, image workers, devices and activation checkpointing.
         group: The processes that train this network together; None for one.
         step: Where in the learning-rate schedule to start.
-        total_steps: Steps of the whole run, rounds included; those of the config unless given.
+        total_steps: Steps of the whole run, rounds included.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Trainer:
         group: ProcessGroup | None = None,
         *,
         step: int = 0,
-        total_steps: int | None = None,
+        total_steps: int,
     ) -> None:
         self.group = group
         share_statistics(method, group)
@@ -69,7 +69,7 @@ class Trainer:
         self.step = step
         self.waited = self.seconds = 0.0
         """Seconds that the network waited for data, and of all its steps."""
-        self.total_steps = config.steps if total_steps is None else total_steps
+        self.total_steps = total_steps
         self.optimizer: Any = fabric.setup_optimizers(build_optimizer(method, config))
         self._forward: Any = method if group is None else fabric.setup_module(method)
 

@@ -9,7 +9,8 @@ from PIL import Image
 from qurate.data.domains import DataWarning, Domain, read_folder
 from qurate.data.images import ImageFiles
 from qurate.data.list_files import list_frame
-from qurate.data.lists import read_list, read_table, read_unlabeled_list
+from qurate.data.lists import read_list, read_table
+from qurate.data.own_images import read_unlabeled
 from qurate.data.samples import DataError
 from qurate.runtime.tables import to_csv
 
@@ -113,7 +114,7 @@ def test_a_file_is_the_same_by_every_spelling_of_its_path(tmp_path: Path) -> Non
             read_list(_list(tmp_path, f"a/x.jpg 0\n{other} 1\n"), tmp_path)
         table = _list(tmp_path, f"path\na/x.jpg\n{other}\nb/y.jpg\n", "t.csv")
         with pytest.warns(DataWarning, match="row 2 repeats row 1"):
-            domain = read_unlabeled_list(table, tmp_path)
+            domain = read_unlabeled(table, "unlabeled")
         assert len(domain) == 2
 
 
@@ -164,7 +165,7 @@ def test_the_tables_that_qurate_writes_are_read(tmp_path: Path) -> None:
     _images(tmp_path, "a.jpg", "b.jpg")
     table = _list(tmp_path, "file,label,probability\na.jpg,cat,0.9\nb.jpg,dog,0.8\n", "t.csv")
     assert _pairs(read_table(table, tmp_path), tmp_path) == [("a.jpg", "cat"), ("b.jpg", "dog")]
-    assert _pairs(read_unlabeled_list(table, tmp_path), tmp_path) == [("a.jpg", None), ("b.jpg", None)]
+    assert _pairs(read_unlabeled(table, "unlabeled"), tmp_path) == [("a.jpg", None), ("b.jpg", None)]
 
 
 def test_names_that_are_hard_to_write_are_read_back(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_names_that_are_hard_to_write_are_read_back(tmp_path: Path) -> None:
 def test_an_unlabelled_list_takes_each_file_once_whatever_class_it_names(tmp_path: Path) -> None:
     _images(tmp_path, "a b.jpg", "c.jpg")
     with pytest.warns(DataWarning, match="names 1 samples again.*line 3 repeats line 1"):
-        domain = read_unlabeled_list(_list(tmp_path, "a b.jpg\nc.jpg 3\na b.jpg cat\n"), tmp_path)
+        domain = read_unlabeled(_list(tmp_path, "a b.jpg\nc.jpg 3\na b.jpg cat\n"), "unlabeled")
     assert _pairs(domain, tmp_path) == [("a b.jpg", None), ("c.jpg", None)]
 
 

@@ -164,7 +164,7 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 
 
 def test_the_recipe_names_every_number() -> None:
-    said = describe(CLASSES, [Transform(256, 224, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3))])
+    said = describe(CLASSES, [Transform(256, 224, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3))], Calibration(), None)
     assert "resize to 256 x 256" in said["preprocessing"]
     assert "centre 224 x 224" in said["preprocessing"]
     assert (said["mean"], said["std"]) == ("[0.5, 0.4, 0.3]", "[0.1, 0.2, 0.3]")

@@ -13,9 +13,8 @@ import pandas as pd
 from torch import Tensor
 
 from qurate.benchmark.results import BenchmarkError, RoundRow, Row, label_counts
-from qurate.config import RunConfig, fingerprint, fingerprint_fields
+from qurate.config import Protocol, RunConfig, fingerprint, fingerprint_fields
 from qurate.data.samples import Split
-from qurate.data.suites import Protocol
 from qurate.evaluation import (
     auroc_right,
     auroc_unknown,

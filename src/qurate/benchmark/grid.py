@@ -10,9 +10,9 @@ from pathlib import Path
 from qurate.benchmark.cell import Cell
 from qurate.benchmark.options import GridOptions
 from qurate.benchmark.results import BenchmarkError
-from qurate.config import ExecutionConfig, NetworkConfig, RunConfig, TrainingConfig
+from qurate.config import ExecutionConfig, NetworkConfig, Protocol, RunConfig, TrainingConfig
 from qurate.data.digits import check_shots
-from qurate.data.suites import VALIDATION_SHOTS, Protocol, Suite, check_scenario, too_many_hidden
+from qurate.data.suites import VALIDATION_SHOTS, Suite, check_scenario, too_many_hidden
 from qurate.errors import ConfigError
 from qurate.model_selection import RULES
 from qurate.networks.backbone_names import check_trainable

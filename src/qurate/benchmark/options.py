@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from qurate.config import Device, Precision
+from qurate.config import Device, Pooling, Precision, Protocol
 from qurate.errors import ConfigError
 from qurate.presets import check_preset
 from qurate.registry import FITTED, GROUPS, LONG, METHODS, ORACLE, PRINTED, QUERY_STRATEGIES, SELECTORS, resolve_pair
 from qurate.runtime.files import why_not_writable
-from qurate.runtime.options import Count, Flag, Pooling, Train, between, option
+from qurate.runtime.options import Count, Flag, Train, between, option
 from qurate.runtime.paths import is_folder, shorten
 from qurate.runtime.validation import LARGEST_SEED, MOST, MOST_STEPS, find_problem, show
 
@@ -24,7 +24,6 @@ NOBODY = "none"
 """The control of query strategies: a short run without answers, the same in every round."""
 QUERY_STRATEGY_ORDER = (NOBODY, *QUERY_STRATEGIES)
 """Query strategies in the order of the tables."""
-Protocol = Literal["mme", "clean", "drawn"]
 
 
 def _split(words: list[str]) -> tuple[str, ...]:
@@ -163,7 +162,7 @@ class GridOptions:
         if self.ask is None:
             return ()
         chosen = {word if word == NOBODY else QUERY_STRATEGIES.find(word).name for word in self.asker}
-        return tuple(name for name in (NOBODY, *QUERY_STRATEGIES) if name in chosen or not chosen)
+        return tuple(name for name in QUERY_STRATEGY_ORDER if name in chosen or not chosen)
 
 
 @dataclass(frozen=True)

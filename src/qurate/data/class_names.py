@@ -14,7 +14,7 @@ NO_FIT = "fits none of the classes"
 """What is said of an image that the model flags as one of no class."""
 _LONGEST_NAME = 255
 """Bytes of a class name in UTF-8: those of a folder's name."""
-_JOINERS = "\u200c\u200d"
+JOINERS = "\u200c\u200d"
 """Letters without a look of their own that words and emoji need."""
 
 
@@ -37,7 +37,7 @@ def check_class_name(name: str, others: Iterable[str]) -> str:
     if not whole:
         raise DataError("the name of a class must have a letter, got none.")
     shown = f"'{shorten(whole)}'"
-    if not all(letter.isprintable() or letter in _JOINERS for letter in whole):
+    if not all(letter.isprintable() or letter in JOINERS for letter in whole):
         raise DataError(
             f"the name of a class must be one line of text without control characters, got {shorten(whole)!a}."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qurate.data.domains import Domain, domain_of
-from qurate.data.list_files import list_named, list_rows, list_table, parse_paths
+from qurate.data.list_files import list_named, list_table
 
 
 def read_list(path: Path | str, root: Path | str, name: str | None = None) -> Domain:
@@ -46,12 +46,3 @@ def read_table(
         DataError: If the table, a column or a listed file is missing.
     """
     return domain_of(list_table(path, root, path_column, label_column, name))
-
-
-def read_unlabeled_list(path: Path | str, root: Path | str) -> Domain:
-    """A domain without labels from a list or a CSV table of paths; classes in it are not read.
-
-    Raises:
-        DataError: If the list or a listed file is missing.
-    """
-    return domain_of(list_rows(parse_paths(path), path, root, None))

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qurate.config import Pooling
 from qurate.data.images import ImageFiles, OnProgress, UnreadableImageError, check_header, try_all
 from qurate.data.samples import DataError, Split, describe
 from qurate.embedding.backbone import Frozen, FrozenBackbone, choose_device, choose_precision, freeze_backbones
@@ -41,7 +42,7 @@ from qurate.embedding.forward import (
     on_device,
 )
 from qurate.embedding.openvino import Engine, OpenVINOError, choose_engine, compile_backbone, read_network, refuse
-from qurate.networks.backbone_names import Pooling, find_backbone
+from qurate.networks.backbone_names import find_backbone
 from qurate.networks.backbones import join_vectors
 from qurate.runtime.compute import fits_half, torch_threads
 from qurate.runtime.paths import is_file

@@ -241,7 +241,7 @@ def on_device(
         workers: Processes that decode; one per core unless given.
     """
     encoder = BatchEncoder(frozen, device, precision, size)
-    count = workers or min(available_cores(), _MOST_WORKERS)
+    count = workers or core_workers()
 
     def embed(batches: Iterable[Sequence[HashedFile]]) -> Generator[EmbeddedBatch, None, None]:
         group: list[DecodedBatch] = []

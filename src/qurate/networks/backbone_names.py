@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import timm
 import torch
 from huggingface_hub import constants, try_to_load_from_cache
 from torch import Tensor
 
+from qurate.config import Pooling
 from qurate.errors import ConfigError, QurateError
 from qurate.runtime.compute import torch_threads
 from qurate.runtime.machine import available_cores
 from qurate.runtime.paths import is_file, shorten
 
-Pooling = Literal["class", "mean", "both"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 MOST_PIXELS = 4096
 """Largest side of the images that a backbone sees."""

@@ -68,8 +68,8 @@ _MEASURES = {
     "balanced_accuracy": "Mean over the classes of accuracy in percent",
     "unasked": "Accuracy in percent, without the images that any of these query strategies had asked about by then,",
     "ece": "Expected calibration error of the probabilities as trained, in percentage points (the lower, the better),",
-    "ece_calibrated": "Expected calibration error of what `adapt` gives, calibrated on held-out labelled samples of the "
-    "target, in percentage points (the lower, the better),",
+    "ece_calibrated": "Expected calibration error of what `adapt` gives, calibrated on held-out labelled samples of "
+    "the target, in percentage points (the lower, the better),",
     "auroc": "AUROC in percent of right against wrong predictions by their probability",
     "auroc_unknown": "AUROC in percent of images of known classes against images of unknown ones",
     "hos": "HOS in percent (harmonic mean of the accuracy on known classes, where a flagged image is wrong, and the "

@@ -41,7 +41,7 @@ class Gallery:
     def __init__(self, session: Session, examples: Tensor | None = None, numbers: Sequence[int] = ()) -> None:
         self._session, self._inquiry = session, session.inquiry
         self._features = self._inquiry.pool.features
-        self._examples = F.normalize(torch.zeros(0, self._width) if examples is None else examples.float())
+        self._examples = F.normalize(torch.zeros(0, self._features.shape[1]) if examples is None else examples.float())
         self._numbers = list(numbers)
         self._lock = threading.Lock()  # what takes seconds is computed once, however many tabs ask
 
@@ -141,10 +141,6 @@ class Gallery:
     def _lengths(self) -> Tensor:
         parts = self._features.split(_SLICE)  # very many are float16
         return torch.cat([torch.linalg.vector_norm(part.float(), dim=1) for part in parts]).clamp(min=1e-12)
-
-    @property
-    def _width(self) -> int:
-        return self._features.shape[1]
 
 
 def _times(features: Tensor, vector: Tensor) -> Tensor:

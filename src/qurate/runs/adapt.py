@@ -199,7 +199,6 @@ def _from_config(given: Mapping[str, Any], places: Places, model: AdaptedModel |
     config = dataclasses.replace(
         config,
         network=network,
-        training=dataclasses.replace(config.training, **_pick(given, "steps")),
         selection=dataclasses.replace(config.selection, **_pick(given, "rounds")),
         **_pick(given, "seed"),
     )

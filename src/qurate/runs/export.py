@@ -30,8 +30,6 @@ INPUT_NAME, OUTPUT_NAME, KNOWN_NAME = "images", "probabilities", "known"
 LARGEST_DIFFERENCE = 1e-4
 """A probability of the exported file may differ by this from the model's."""
 
-_NONE = Calibration()
-
 
 class ExportError(RunError):
     """A model cannot be exported; the message says why and what to do."""
@@ -81,8 +79,8 @@ def input_names(count: int) -> list[str]:
 def describe(
     classes: Sequence[str],
     transforms: Sequence[Transform],
-    calibration: Calibration = _NONE,
-    novelty: Novelty | None = None,
+    calibration: Calibration,
+    novelty: Novelty | None,
 ) -> dict[str, str]:
     """The metadata of an exported file; values that are no sentences are JSON.
 

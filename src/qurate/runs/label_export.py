@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from qurate.active.answers import LABELS_FILE, Answer, AnswerLog
 from qurate.active.label_studio import choose, labeling_config, make_task
-from qurate.data.class_names import NO_CLASS, NO_FIT
+from qurate.data.class_names import JOINERS, NO_CLASS, NO_FIT
 from qurate.errors import RunError
 from qurate.runs.files import BASELINE_FOLDER, PREDICTIONS_FILE, LabelFormat
 from qurate.runs.image_sources import start_folder_of
@@ -29,7 +29,6 @@ MARK = ".qurate-export"
 """A file in a folder that was exported: only such a folder is replaced by `force`."""
 _FORBIDDEN = '/\\:*?"<>|'
 """Characters that a system, or a pattern of file names, gives a meaning of its own."""
-_JOINERS = "\u200c\u200d"
 _LONGEST = 200
 """Bytes of a name that is made here, without its suffix: less than any system allows. Our choice."""
 
@@ -249,7 +248,7 @@ def safe_name(wanted: str, taken: set[str]) -> str:
         >>> [safe_name(name, taken) for name in ("a/b", "A:B", "..", "x")]
         ['a_b', 'A_B-2', '_', 'x']
     """
-    is_sound = [(letter.isprintable() or letter in _JOINERS) and letter not in _FORBIDDEN for letter in wanted]
+    is_sound = [(letter.isprintable() or letter in JOINERS) and letter not in _FORBIDDEN for letter in wanted]
     plain = "".join(letter if sound else "_" for letter, sound in zip(wanted, is_sound, strict=True))
     plain = plain.encode()[:_LONGEST].decode(errors="ignore").rstrip(". ")
     plain = plain if plain and plain == plain.lstrip(". ") else f"_{plain.lstrip('. ')}"

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypedDict, get_type_hints
 
 from qurate.active.label_studio import is_export, read_export
-from qurate.config import Device, Precision, RunConfig, TrainingConfig, read_settings
+from qurate.config import Device, Pooling, Precision, RunConfig, TrainingConfig, read_settings
 from qurate.errors import ConfigError, DataError, RunError
 from qurate.presets import Preset
 from qurate.registry import DEFAULT_SELECTOR, FITTED, SELECTORS, TRAINED, nearest, resolve_pair
 from qurate.runs.image_sources import Places, choose_places, is_without_source, read_settings_of
 from qurate.runs.model_json import read_about
 from qurate.runtime.files import why_not_writable
-from qurate.runtime.options import Count, Flag, Pooling, Switch, Train, between, option
+from qurate.runtime.options import Count, Flag, Switch, Train, between, option
 from qurate.runtime.paths import (
     LABELED,
     UNLABELED,

@@ -24,7 +24,7 @@ from qurate.runs.image_sources import Places
 from qurate.runs.model import AdaptedModel
 from qurate.runtime.options import Train
 from qurate.runtime.progress import Reporter
-from qurate.selection.answered import shorten
+from qurate.selection.answered import shorten, third
 
 Clock = Callable[[], float]
 """Seconds since some moment, as `time.monotonic` gives them."""
@@ -107,7 +107,7 @@ class RunSetup:
         if self.full is None:
             return None
         network = dataclasses.replace(self.config.network, backbone=self.backbone, weights=self.weights)
-        taken = self.full if self.continued is None else dataclasses.replace(self.full, steps=-(-self.full.steps // 3))
+        taken = self.full if self.continued is None else dataclasses.replace(self.full, steps=third(self.full.steps))
         return full_config(self.config, network, taken)
 
     @property

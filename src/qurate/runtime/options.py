@@ -9,7 +9,6 @@ import tyro
 from qurate.runtime.validation import MOST, Allowed
 
 Train = Literal["head", "full"]
-Pooling = Literal["class", "mean", "both"]
 
 
 def option(metavar: str | None = None, default: str = "", **more: Any) -> Any:

@@ -108,12 +108,13 @@ def answer(split: Split, indices: Tensor, labels: Tensor) -> Answered:
     return Answered(left, kept, int(named.sum()))
 
 
+def third(count: int) -> int:
+    """A third of so many, rounded up."""
+    return -(-count // SHORTER)
+
+
 def shorten(config: RunConfig) -> RunConfig:
     """The run with a third of the steps before selection, and of the steps and actions in each round, rounded up."""
-
-    def third(count: int) -> int:
-        return -(-count // SHORTER)
-
     training, selection, selector = config.training, config.selection, config.selection.selector
     if isinstance(selector, DQNConfig):
         selector = replace(selector, episode=replace(selector.episode, actions=third(selector.episode.actions)))

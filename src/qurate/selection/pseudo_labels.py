@@ -344,12 +344,12 @@ class Round:
             quantiles[members] = values[members].quantile(level)
         return quantiles
 
-    def best_of_each_class(self, scores: Tensor, count: int | None = None, share: float | None = None) -> Tensor:
-        """Positions of the best by score within each pseudo-class, at most `count` or a share of it, rounded up."""
+    def best_of_each_class(self, scores: Tensor, count: int | None = None, share: float = 1.0) -> Tensor:
+        """Positions of the best by score within each pseudo-class, at most `count`, or else a share, rounded up."""
         chosen = []
         for label in self.pseudo_labels.unique():
             members = (self.pseudo_labels == label).nonzero().squeeze(1)
-            most = count if count is not None else math.ceil((share or 1.0) * len(members))
+            most = count if count is not None else math.ceil(share * len(members))
             chosen.append(members[scores[members].argsort(descending=True, stable=True)[:most]])
         return torch.cat(chosen)
 
