@@ -72,7 +72,7 @@ ASK_ROUNDS ?= 6
 ASKING_TABLES ?= $(if $(filter 0$(comma)1$(comma)2$(comma)3$(comma)4,$(SEEDS)),docs/asking,asking/tables)
 asking: install
 	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --backbone timm/tf_efficientnet_lite0 --weights $(WEIGHTS) \
-	  --methods tml+adaptive --selectors none --ask $(ASK) --ask-rounds $(ASK_ROUNDS) --asker none,random,probability,margin,clusters,density,degree,badge,committee,check --seeds $(SEEDS) --out asking
+	  --methods tml+adaptive --selectors none --ask $(ASK) --ask-rounds $(ASK_ROUNDS) --query-strategy none,random,probability,margin,clusters,density,degree,badge,committee,check --seeds $(SEEDS) --out asking
 	$(BIN)/qurate report asking --out asking/tables
 	@mkdir -p $(ASKING_TABLES)
 	cp asking/results.csv $(ASKING_TABLES)/

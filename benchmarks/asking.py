@@ -37,9 +37,9 @@ def make_pool(images: int) -> Pool:
 
 def measure(name: str, images: int, count: int) -> None:
     pool = make_pool(images)
-    asker, began, worked = QUERY_STRATEGIES[name].load()(), time.perf_counter(), time.process_time()
-    asked = asker.ask(pool, count, 0)
-    asker.explain(pool, asked, [f"class {k}" for k in range(CLASSES)])
+    strategy, began, worked = QUERY_STRATEGIES[name].load()(), time.perf_counter(), time.process_time()
+    asked = strategy.ask(pool, count, 0)
+    strategy.explain(pool, asked, [f"class {k}" for k in range(CLASSES)])
     seconds, busy = time.perf_counter() - began, time.process_time() - worked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
@@ -52,9 +52,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--askers", default=",".join(QUERY_STRATEGIES))
+    parser.add_argument("--query-strategies", default=",".join(QUERY_STRATEGIES))
     arguments = parser.parse_args()
-    for name in arguments.askers.split(","):
+    for name in arguments.query_strategies.split(","):
         alone = multiprocessing.get_context("spawn").Process(
             target=measure, args=(name, arguments.images, arguments.count)
         )

@@ -35,7 +35,7 @@ COMMANDS = {
     "predict": "predict run digits/handwritten --out new",
     "evaluate": "evaluate run --labeled digits/handwritten-labelled",
     "suggest": "suggest run --count 10 --out new",
-    "suggest by the model": "suggest run --count 10 --asker margin --out new",
+    "suggest by the model": "suggest run --count 10 --query-strategy margin --out new",
     "export of labels": "export run --format folders --out new",
     "export as ONNX": "export run --out new",
     "embed": "embed digits/handwritten {network}",

@@ -43,7 +43,7 @@ class Registry(Mapping[str, Entry]):
     """Entries by name, in the order of the tables.
 
     Args:
-        what: 'method', 'selector' or 'asker', for messages.
+        what: 'method', 'selector' or 'query strategy', for messages.
         entries: All of them.
     """
 
@@ -163,7 +163,7 @@ SELECTORS = Registry(
 """Selectors, by which pseudo-labels they trust."""
 
 QUERY_STRATEGIES = Registry(
-    "asker",
+    "query strategy",
     _strategy("random", "random ones: the control, and an unbiased sample", "RandomStrategy"),
     _strategy("probability", "those whose most probable class has the lowest probability", "ProbabilityStrategy"),
     _strategy("margin", "those whose two most probable classes are closest", "MarginStrategy"),

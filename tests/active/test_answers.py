@@ -209,7 +209,9 @@ def test_only_answers_that_count_are_given(tmp_path: Path) -> None:
 
 def test_rows_of_a_table_that_have_a_label_are_answers(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    path.write_text("asker,file,label,predicted\nrandom,a.png,cat,dog\nmargin,b.png,,dog\nmargin,'=c,'-d,dog\n")
+    path.write_text(
+        "query_strategy,file,label,predicted\nrandom,a.png,cat,dog\nmargin,b.png,,dog\nmargin,'=c,'-d,dog\n"
+    )
     rows = read_answers(path).current
     said = {file: (row.answer, row.label, row.predicted, row.asked) for file, row in rows.items()}
     assert said == {"a.png": ("label", "cat", "dog", "random"), "=c": ("label", "-d", "dog", "margin")}

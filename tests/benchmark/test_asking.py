@@ -26,8 +26,15 @@ from qurate.registry import QUERY_STRATEGIES
 EVERYBODY = ("none", *QUERY_STRATEGIES)
 
 
-def cell_of(asker: str, *, ask: int = 8, rounds: int = 2, selector: str = "adaptive", steps: int = 16) -> Cell:
-    grid = tiny_grid(methods=("tml",), selectors=(selector,), steps=steps, asker=(asker,), ask=ask, ask_rounds=rounds)
+def cell_of(strategy: str, *, ask: int = 8, rounds: int = 2, selector: str = "adaptive", steps: int = 16) -> Cell:
+    grid = tiny_grid(
+        methods=("tml",),
+        selectors=(selector,),
+        steps=steps,
+        query_strategy=(strategy,),
+        ask=ask,
+        ask_rounds=rounds,
+    )
     return grid.cells()[0]
 
 
@@ -54,8 +61,8 @@ class Person(Annotator):
         return super().label(indices)
 
 
-def follow(split: Split, base: BaseRun, asker: str, size: int, rounds: int) -> tuple[list[QueryState], Person]:
-    person, cell = Person(split.target_unlabeled), cell_of(asker, ask=size * rounds, rounds=rounds)
+def follow(split: Split, base: BaseRun, strategy: str, size: int, rounds: int) -> tuple[list[QueryState], Person]:
+    person, cell = Person(split.target_unlabeled), cell_of(strategy, ask=size * rounds, rounds=rounds)
     states = ask_in_rounds(split, base.state, cell, cell.config, person)
     return [base.state, *states], person
 
@@ -64,14 +71,20 @@ def plain(rows: tuple[Row, ...]) -> list[Row]:
     return [replace(row, seconds=0) for row in rows]
 
 
-@pytest.mark.parametrize("asker", EVERYBODY)
-def test_every_asker_asks_as_often_as_it_may_and_nothing_twice(split: Split, base: BaseRun, asker: str) -> None:
-    result, _ = run_query_cell(split, cell_of(asker), cell_of(asker).config, base=base, commit="c")
-    assert [(row.asker, row.asked) for row in result.rows] == [(asker, 0), (asker, 4), (asker, 8)]
+@pytest.mark.parametrize("strategy", EVERYBODY)
+def test_every_query_strategy_asks_as_often_as_it_may_and_nothing_twice(
+    split: Split, base: BaseRun, strategy: str
+) -> None:
+    result, _ = run_query_cell(split, cell_of(strategy), cell_of(strategy).config, base=base, commit="c")
+    assert [(row.query_strategy, row.asked) for row in result.rows] == [
+        (strategy, 0),
+        (strategy, 4),
+        (strategy, 8),
+    ]
     assert {row.device for row in result.rows} == {"cpu"}
-    states, person = follow(split, base, asker, 4, 2)
-    count = 0 if asker == "none" else 4
-    assert [len(asked) for asked in person.questions] == ([0] if asker == "none" else [count, count])
+    states, person = follow(split, base, strategy, 4, 2)
+    count = 0 if strategy == "none" else 4
+    assert [len(asked) for asked in person.questions] == ([0] if strategy == "none" else [count, count])
     assert person.asked == len({place for asked in person.questions for place in asked}) == 2 * count
     truth = true_labels(split.target_unlabeled)
     for number, (state, row) in enumerate(zip(states, result.rows, strict=True)):
@@ -86,11 +99,17 @@ def test_every_asker_asks_as_often_as_it_may_and_nothing_twice(split: Split, bas
         assert torch.equal(true_labels(state.split.target_unlabeled), truth[state.left])
     seconds = [row.seconds for row in result.rows]
     assert seconds == sorted(seconds)
-    assert [row.steps for row in result.rows] == [32, 46, 46 if asker == "none" else 60]  # 16 + 4 x 4; then 6 + 4 x 2
+    assert [row.steps for row in result.rows] == [
+        32,
+        46,
+        46 if strategy == "none" else 60,
+    ]  # 16 + 4 x 4; then 6 + 4 x 2
 
 
 def test_a_method_that_is_fitted_takes_no_steps_with_answers_either(split: Split) -> None:
-    (cell,) = tiny_grid(methods=("logistic",), selectors=("none",), ask=8, ask_rounds=2, asker=("margin",)).cells()
+    (cell,) = tiny_grid(
+        methods=("logistic",), selectors=("none",), ask=8, ask_rounds=2, query_strategy=("margin",)
+    ).cells()
     assert [row.steps for row in run_query_cell(split, cell, cell.config)[0].rows] == [0, 0, 0]
 
 
@@ -99,12 +118,12 @@ def test_the_first_row_is_the_cell_that_does_not_ask(split: Split, base: BaseRun
     asked, _ = run_query_cell(split, cell, cell.config, base=base, commit="c")
     alone, _ = run_cell(split, cell.base, cell.config, commit="c")
     (row,) = plain(alone.rows)
-    assert plain(asked.rows)[0] == replace(row, config=cell.name, asker="random", asked=0)
+    assert plain(asked.rows)[0] == replace(row, config=cell.name, query_strategy="random", asked=0)
 
 
-@pytest.mark.parametrize("asker", ["none", "clusters", "density"])
-def test_a_longer_asking_begins_as_a_shorter_one(split: Split, base: BaseRun, asker: str) -> None:
-    short, long = cell_of(asker, ask=4, rounds=1), cell_of(asker, ask=12, rounds=3)
+@pytest.mark.parametrize("strategy", ["none", "clusters", "density"])
+def test_a_longer_asking_begins_as_a_shorter_one(split: Split, base: BaseRun, strategy: str) -> None:
+    short, long = cell_of(strategy, ask=4, rounds=1), cell_of(strategy, ask=12, rounds=3)
     few, _ = run_query_cell(split, short, short.config, base=base)
     many, _ = run_query_cell(split, long, long.config, base=base)
     assert [row.asked for row in many.rows] == [0, 4, 8, 12]
@@ -112,12 +131,12 @@ def test_a_longer_asking_begins_as_a_shorter_one(split: Split, base: BaseRun, as
 
 
 @pytest.mark.parametrize("selector", ["adaptive", "none"])
-@pytest.mark.parametrize("asker", ["random", "density"])
-def test_nothing_of_the_truth_but_the_answers_gets_to_training(asker: str, selector: str, split: Split) -> None:
-    cell = cell_of(asker, selector=selector)
+@pytest.mark.parametrize("strategy", ["random", "density"])
+def test_nothing_of_the_truth_but_the_answers_gets_to_training(strategy: str, selector: str, split: Split) -> None:
+    cell = cell_of(strategy, selector=selector)
 
     def followed(part: Split) -> tuple[list[QueryState], Person]:
-        return follow(part, run_base(part, cell, cell.config, None), asker, 4, 2)
+        return follow(part, run_base(part, cell, cell.config, None), strategy, 4, 2)
 
     states, person = followed(split)
     truth = true_labels(split.target_unlabeled)
@@ -138,7 +157,7 @@ def test_nothing_of_the_truth_but_the_answers_gets_to_training(asker: str, selec
     assert not torch.equal(states[1].probabilities, changed[1].probabilities)
 
 
-def test_an_asker_sees_answers_as_certain_and_what_is_trusted_where_it_is(split: Split, base: BaseRun) -> None:
+def test_a_query_strategy_sees_answers_as_certain_and_what_is_trusted_where_it_is(split: Split, base: BaseRun) -> None:
     states, person = follow(split, base, "density", 4, 2)
     truth, asked = true_labels(split.target_unlabeled), [place for some in person.questions for place in some]
     pool: Pool = pool_of(split, states[-1])
@@ -164,12 +183,19 @@ def test_an_asker_sees_answers_as_certain_and_what_is_trusted_where_it_is(split:
 
 def test_more_than_there_is_to_ask_about_is_an_error(split: Split, base: BaseRun) -> None:
     cell = cell_of("random", ask=202, rounds=1)
-    with pytest.raises(BenchmarkError, match=r"asker 'random' finds 200 images .* round 1, which asks for 202"):
+    with pytest.raises(
+        BenchmarkError, match=r"query strategy 'random' finds 200 images .* round 1, which asks for 202"
+    ):
         run_query_cell(split, cell, cell.config, base=base)
 
 
 GRID = tiny_grid(
-    methods=("tml",), selectors=("none", "adaptive"), asker=("none", "random"), ask=4, ask_rounds=2, seeds=(0, 1)
+    methods=("tml",),
+    selectors=("none", "adaptive"),
+    query_strategy=("none", "random"),
+    ask=4,
+    ask_rounds=2,
+    seeds=(0, 1),
 )
 
 
@@ -203,7 +229,7 @@ def test_shared_runs_give_the_same_numbers(tmp_path: Path) -> None:
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_an_executor_keeps_to_the_askers_of_a_run() -> None:
+def test_an_executor_keeps_to_the_query_strategies_of_a_run() -> None:
     first, second, *_ = cells = GRID.cells()
     assert next_cell(cells[1:], first.pretraining, set()) == second
     assert second.base == first.base
@@ -213,7 +239,7 @@ def test_the_folder_of_a_cell_tells_when_each_sample_was_asked_about(tmp_path: P
     assert run_grid(GRID, tmp_path) == []
     results = read_results(tmp_path / "results.csv")
     assert len(results) == 8 * 3
-    cell = next(cell for cell in GRID.cells() if (cell.asker, cell.selector) == ("random", "adaptive"))
+    cell = next(cell for cell in GRID.cells() if (cell.query_strategy, cell.selector) == ("random", "adaptive"))
     table = read_queries(tmp_path / "cells" / cell.name / "asked.csv", cell.label_counts)
     assert table["asked_at"].value_counts().to_dict() == {0: 196, 2: 2, 4: 2}
     for number in cell.label_counts:
@@ -244,7 +270,7 @@ def test_a_damaged_table_of_samples_is_told_and_the_cell_run_again(tmp_path: Pat
     )
     row = Row(
         **cell.key(), model_selection="last", accuracy=0.5, balanced_accuracy=0.5, positives=0, positives_accuracy=None,
-        seconds=1.0, config=cell.name, commit="c", asker="none",
+        seconds=1.0, config=cell.name, commit="c", query_strategy="none",
     )  # fmt: skip
     rows = [replace(row, asked=n) for n in cell.label_counts]
     BenchmarkFolder(tmp_path).keep(cell, CellResult(tuple(rows), asked=truth))

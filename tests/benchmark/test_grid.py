@@ -77,7 +77,7 @@ def test_selectors_are_compared_on_the_same_training() -> None:
         {"unknown": (5,)},
         {"missing_classes": (5,)},
         {"calibrate": True},
-        {"asker": ("none",), "ask": 2},
+        {"query_strategy": ("none",), "ask": 2},
     ],
 )
 def test_whatever_decides_the_result_names_the_cell(change: dict[str, Any]) -> None:
@@ -223,16 +223,21 @@ def test_a_scenario_is_two_domains_of_the_suite() -> None:
 
 
 def test_cells_that_ask_are_named_by_who_asks_for_how_many_and_in_how_many_rounds() -> None:
-    def named(asker: tuple[str, ...], ask: int, rounds: int) -> list[str]:
-        return [cell.name for cell in office(selectors=("random",), asker=asker, ask=ask, ask_rounds=rounds).cells()]
+    def named(strategy: tuple[str, ...], ask: int, rounds: int) -> list[str]:
+        return [
+            cell.name
+            for cell in office(selectors=("random",), query_strategy=strategy, ask=ask, ask_rounds=rounds).cells()
+        ]
 
     names = [*named(("random", "none"), 6, 2), *named(("random",), 6, 3), *named(("random",), 12, 2)]
     assert len(set(names)) == len(names) == 4 * 2  # two scenarios each
 
 
-def test_askers_come_in_the_order_of_the_tables_and_share_all_that_comes_before_them() -> None:
-    cells = office(selectors=("random",), scenarios=("webcam:amazon",), asker=("density", "none"), ask=6).cells()
-    assert [cell.asker for cell in cells] == ["none", "density"]
+def test_query_strategies_come_in_the_order_of_the_tables_and_share_all_that_comes_before_them() -> None:
+    cells = office(
+        selectors=("random",), scenarios=("webcam:amazon",), query_strategy=("density", "none"), ask=6
+    ).cells()
+    assert [cell.query_strategy for cell in cells] == ["none", "density"]
     assert len({cell.pretraining for cell in cells}) == len({cell.base for cell in cells}) == 1
     (plain,) = office(selectors=("random",), scenarios=("webcam:amazon",)).cells()
     assert (cells[0].base, cells[0].pretraining) == (plain, plain.pretraining)
@@ -245,16 +250,16 @@ def test_askers_come_in_the_order_of_the_tables_and_share_all_that_comes_before_
     ("change", "said"),
     [
         ({"ask": 7, "ask_rounds": 2}, "multiple of `ask_rounds`.*got 7 labels in 2 rounds"),
-        ({"asker": ("density", "nobody")}, "`asker`: .* must be one of random, .*, got 'nobody'"),
-        ({"ask": None}, "`asker` needs `ask`"),
+        ({"query_strategy": ("density", "nobody")}, "`query_strategy`: .* must be one of random, .*, got 'nobody'"),
+        ({"ask": None}, "`query_strategy` needs `ask`"),
         ({"ask": 0}, "`ask` must be between 1 and"),
         ({"model_selection": ("last", "snd")}, "needs `model_selection` 'last' alone.*got last, snd"),
         ({"calibrate": True}, "`ask` and `calibrate` cannot be combined"),
         ({"selectors": ("oracle",)}, "selector 'oracle' cannot be combined"),
-        ({"selectors": ("random", "none"), "asker": ("check",)}, "'none' and 'long' trust none"),
+        ({"selectors": ("random", "none"), "query_strategy": ("check",)}, "'none' and 'long' trust none"),
     ],
 )
 def test_asking_that_cannot_be_done_is_said_before_any_work(change: dict[str, Any], said: str) -> None:
-    asking: dict[str, Any] = {"asker": ("density",), "ask": 6, "selectors": ("random",)}
+    asking: dict[str, Any] = {"query_strategy": ("density",), "ask": 6, "selectors": ("random",)}
     with pytest.raises(QurateError, match=said):
         office(**(asking | change))

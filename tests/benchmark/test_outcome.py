@@ -48,10 +48,10 @@ def test_all_failed_is_a_table_too(tmp_path: Path) -> None:
 
 def test_a_failed_cell_that_asks_has_failed_after_each_number_of_labels(tmp_path: Path) -> None:
     write_grid(tmp_path, [])
-    write_failed(tmp_path, W, "tml", "adaptive", 0, asker="density", ask=6, ask_rounds=2)
+    write_failed(tmp_path, W, "tml", "adaptive", 0, query_strategy="density", ask=6, ask_rounds=2)
     outcome = read_outcome(tmp_path)
     assert outcome.results.empty
-    assert list(outcome.asked["asker"]) == ["density"] * 3
+    assert list(outcome.asked["query_strategy"]) == ["density"] * 3
     assert list(outcome.asked["asked"]) == [0, 3, 6]
     assert outcome.asked["accuracy"].isna().all()
 

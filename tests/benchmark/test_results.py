@@ -16,7 +16,7 @@ def test_rows_come_back_and_inapplicable_cells_are_empty(tmp_path: Path) -> None
     header, *lines = path.read_text().splitlines()
     assert header == (
         "scenario,method,selector,shots,seed,model_selection,accuracy,balanced_accuracy,positives,positives_accuracy,"
-        "seconds,config,commit,steps,imbalance,ece,ece_calibrated,temperature,asker,asked,device,"
+        "seconds,config,commit,steps,imbalance,ece,ece_calibrated,temperature,query_strategy,asked,device,"
         "unknown,missing_classes,auroc,auroc_unknown,hos"
     )
     assert lines[0] == "a:b,tml,none,3,0,last,0.912346,0.9,,,1.5,0123456789ab,1e5,,1,,,,,0,,0,0,,,"

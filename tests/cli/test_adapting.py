@@ -178,7 +178,7 @@ def test_a_new_answer_changes_what_is_asked_next(tmp_path: Path) -> None:
     asked = model.suggest(18)
     (run / "suggestions.csv").write_bytes(to_csv(asked.iloc[::-1]))  # another order, to tell it from one just made
     assert model.suggest(3)["file"].tolist() == asked["file"][::-1][:3].tolist()
-    assert model.suggest(3, random_share=0.5)["asker"].tolist().count("random") == 2
+    assert model.suggest(3, random_share=0.5)["query_strategy"].tolist().count("random") == 2
     answer = {"file": asked["file"][0], "answer": "none", "label": "", "predicted": "blue", "asked": "density"}
     AnswerLog(run / "labels.csv").add([answer])
     after = model.suggest(18)["file"].tolist()

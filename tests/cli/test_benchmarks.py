@@ -192,10 +192,10 @@ def test_times_are_said_roughly(seconds: float, said: str) -> None:
     assert said in say_time(seconds)
 
 
-def test_the_estimate_counts_the_run_that_askers_share_once(tmp_path: Path) -> None:
+def test_the_estimate_counts_the_run_that_query_strategies_share_once(tmp_path: Path) -> None:
     def grid(*seeds: int) -> list[Cell]:
         about: dict[str, Any] = {"methods": ("ent",), "selectors": ("random",), "ask": 6, "ask_rounds": 2}
-        return tiny_grid(asker=("none", "random", "density"), seeds=seeds, **about).cells()
+        return tiny_grid(query_strategy=("none", "random", "density"), seeds=seeds, **about).cells()
 
     (first, *_) = grid(0)
     assert first.config.training.steps == 6
@@ -209,15 +209,15 @@ def test_the_estimate_counts_the_run_that_askers_share_once(tmp_path: Path) -> N
 def test_a_benchmark_that_asks_says_what_it_asked_for_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asking = ("--selectors", "random", "--ask", "4", "--ask-rounds", "2", "--asker", "Density,none")
+    asking = ("--selectors", "random", "--ask", "4", "--ask-rounds", "2", "--query-strategy", "Density,none")
     words = (*WORDS, *asking, "--out", str(tmp_path / "out"))
     assert command(monkeypatch, *words, "--dry-run") == 0
     assert "ent random asking density for 4 in 2 seed 0: about" in capsys.readouterr().out
     assert command(monkeypatch, *words, worker=SmallRunner()) == 0
     assert re.search(r"2/2 .* asking density for 4 in 2 seed 0: .*% after 4 labels \(last\)", capsys.readouterr().out)
     table = read_results(tmp_path / "out" / "results.csv")
-    assert list(zip(table["asker"], table["asked"], strict=True)) == [
-        (asker, number) for asker in ("none", "density") for number in (0, 2, 4)
+    assert list(zip(table["query_strategy"], table["asked"], strict=True)) == [
+        (strategy, number) for strategy in ("none", "density") for number in (0, 2, 4)
     ]
     assert command(monkeypatch, "report", str(tmp_path / "out")) == 0
     assert "4 labels asked, on images that nobody asked about" in (tmp_path / "out/report/tables.md").read_text()
@@ -281,12 +281,18 @@ def test_results_of_others_are_left_alone(
         (("--suite", "office31", "--data", "nowhere"), "--data must be a folder, got nowhere, where there is none"),
         (("--suite", "office31", "--data", ".", "--backbone", "timm/x"), "There is no backbone 'timm/x'"),
         (("--suite", "digits", "--ask", "0"), "--ask must be between 1 and 1000000000, got 0"),
-        (("--suite", "digits", "--asker", "density"), "--asker needs --ask, the number of labels"),
+        (("--suite", "digits", "--query-strategy", "density"), "--query-strategy needs --ask, the number of labels"),
         (("--suite", "digits", "--ask-rounds", "2"), "--ask-rounds needs --ask, the number of labels"),
-        (("--suite", "digits", "--ask", "6", "--asker", "me"), "--asker: asker must be one of random, probability"),
+        (
+            ("--suite", "digits", "--ask", "6", "--query-strategy", "me"),
+            "--query-strategy: query strategy must be one of random, probability",
+        ),
         (("--suite", "digits", "--ask", "7", "--ask-rounds", "2"), "--ask must be a multiple of --ask-rounds"),
         (("--suite", "digits", "--ask", "6", "--calibrate"), "--ask and --calibrate cannot be combined"),
-        (("--suite", "digits", "--ask", "6"), "asker 'check' asks about trusted pseudo-labels, and selectors 'none'"),
+        (
+            ("--suite", "digits", "--ask", "6"),
+            "query strategy 'check' asks about trusted pseudo-labels, and selectors 'none'",
+        ),
         (("--suite", "digits", "--selectors", "dqn_paper"), "is chosen by --selectors dqn and --presets paper"),
     ],
 )

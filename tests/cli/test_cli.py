@@ -82,7 +82,10 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
         (("predict", "no-such-run", "b", "--out", "c.csv"), "must be the folder of a finished run"),
         (("export", "no-such-run"), "must be the folder of a finished run"),
         (("suggest", "no-such-run", "--count", "3", "--out", "c.csv"), "must be the folder of a finished run"),
-        (("suggest", "r", "--count", "3", "--out", "c.csv", "--asker", "dense"), "--asker must be one of random"),
+        (
+            ("suggest", "r", "--count", "3", "--out", "c.csv", "--query-strategy", "dense"),
+            "--query-strategy: query strategy must be one of random",
+        ),
         (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
         (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),
         (("benchmark", "--suite", "digits", "--out", "a", "--presets", "mine"), "preset must be one of"),
@@ -134,7 +137,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     place = tmp_path_factory.mktemp("place")
     finished = write_run(place)
     predictions = read_csv(finished / "predictions.csv").head(3)
-    suggested = predictions.assign(label="", predicted="blue", runner_up="été", asker="density", why="why")
+    suggested = predictions.assign(label="", predicted="blue", runner_up="été", query_strategy="density", why="why")
     (finished / "suggestions.csv").write_bytes(to_csv(suggested[SUGGESTED]))
     for part, separator, header in (("source.csv", ",", "path,label\n"), ("labeled.txt", " ", "")):
         files = sorted((place / Path(part).stem).rglob("*.*"))

@@ -213,7 +213,7 @@ def benchmark() -> dict[str, Any]:
             *("--steps", "40", "--imbalance", "1,5", "--calibrate", "--device", "cpu", "--out", "out"),
             where=Path(folder),
         )
-        asked = "--ask 20 --ask-rounds 2 --asker none,random,probability,margin,clusters,density,check"
+        asked = "--ask 20 --ask-rounds 2 --query-strategy none,random,probability,margin,clusters,density,check"
         run_command(
             *("benchmark", "--suite", "digits", "--methods", "tml+adaptive", "--seeds", "0", "--steps", "40"),
             *("--device", "cpu", "--out", "asked", *asked.split()),

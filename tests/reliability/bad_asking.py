@@ -24,8 +24,11 @@ def _suggest_rows() -> list[BadInput]:
         "no images": ("suggest run --count 0 --out t.csv", ("--count", "0")),
         "a negative count": ("suggest run --count -3 --out t.csv", ("--count", "-3")),
         "a huge count": (f"suggest run --count {_HUGE} --out t.csv", ("--count",)),
-        "an unknown asker": (f"suggest run --count 2 {_OUT} --asker dense", ("--asker", "dense", "density")),
-        "an empty asker": (f"suggest run --count 2 {_OUT} --asker ''", ("--asker", "empty")),
+        "an unknown query strategy": (
+            f"suggest run --count 2 {_OUT} --query-strategy dense",
+            ("--query-strategy", "dense", "density"),
+        ),
+        "an empty query strategy": (f"suggest run --count 2 {_OUT} --query-strategy ''", ("--query-strategy", "empty")),
         "more than all at random": (f"suggest run --count 2 {_OUT} --random-share 1.1", ("--random-share", "1.1")),
         "less than none at random": (f"suggest run --count 2 {_OUT} --random-share -0.1", ("--random-share", "-0.1")),
         "a share that is no number": (f"suggest run --count 2 {_OUT} --random-share nan", ("--random-share", "nan")),
@@ -57,12 +60,14 @@ def _suggest_rows() -> list[BadInput]:
         ),
         "nothing to check": (
             written("run/positives.csv", "file,label\n"),
-            ("--asker", "check", "nothing to ask"),
+            ("--query-strategy", "check", "nothing to ask"),
         ),
     }
     for name, (damage, says) in damages.items():
-        asker = " --asker check" if name == "nothing to check" else " --random-share 0.5"  # not the ready list
-        rows.append(BadInput(f"suggest: {name}", f"suggest run --count 2 {_OUT}{asker}", says, damage))
+        strategy = (
+            " --query-strategy check" if name == "nothing to check" else " --random-share 0.5"
+        )  # not the ready list
+        rows.append(BadInput(f"suggest: {name}", f"suggest run --count 2 {_OUT}{strategy}", says, damage))
     rows.append(BadInput("parser: nothing given to suggest", "suggest", ("--count",), parser=True))
     rows.append(
         BadInput("parser: suggest with a count in words", f"suggest run --count two {_OUT}", ("two",), parser=True)
@@ -73,7 +78,7 @@ def _suggest_rows() -> list[BadInput]:
 def _open_rows() -> list[BadInput]:
     given = {
         "no questions": ("open run --count 0", ("--count", "0")),
-        "an unknown asker": ("open run --asker best", ("--asker", "best")),
+        "an unknown query strategy": ("open run --query-strategy best", ("--query-strategy", "best")),
         "a share above one": ("open run --random-share 7", ("--random-share", "7")),
         "a negative seed": ("open run --seed -4", ("--seed", "-4")),
         "a port that is none": ("open run --port 70000", ("--port", "70000")),
@@ -101,8 +106,8 @@ def _python_rows() -> list[BadInput]:
         "count None": ({"count": None}, ("count must be",)),
         "a share above one": ({"random_share": 2}, ("random_share must be",)),
         "a share in words": ({"random_share": "half"}, ("random_share must be",)),
-        "an asker that cannot ask": ({"asker": object()}, ("asker must be one of",)),
-        "no asker": ({"asker": None}, ("asker must be one of",)),
+        "a query strategy that cannot ask": ({"query_strategy": object()}, ("query strategy must be one of",)),
+        "no query strategy": ({"query_strategy": None}, ("query strategy must be one of",)),
         "images that are nowhere": ({"images": "nowhere"}, ("images must be",)),
         "a seed in words": ({"seed": "one"}, ("seed must be",)),
     }

@@ -258,7 +258,7 @@ def _answers(root: Path) -> Iterator[Target]:
 
     path = root / "labels.csv"
     log = ",".join(Answer._fields) + '\n1,t,a.png,label,b,b,random,\n2,t,"b\nc,"".png",wrong,,b,check,Anna\n'
-    table = "file,label,predicted,asker\na.png,b,b,random\nc.png,,b,random\n"
+    table = "file,label,predicted,query_strategy\na.png,b,b,random\nc.png,,b,random\n"
     inputs = ANY_BYTES | damaged(log.encode()) | damaged(table.encode())
     yield Target("answers", inputs, _replacing(path, lambda: read_answers(path).fingerprint))
 

@@ -81,7 +81,7 @@ def write_failed(
         "suite": FACTS["suite"], "scenario": scenario, "shots": 3, "protocol": "mme", "selector": selector,
         "rules": ["last"], "backbone": FACTS["backbone"], "weights": "w",
         "config": {"method": {"name": method}, "seed": seed}, "imbalance": 1, "unknown": 0, "missing_classes": 0,
-        "asker": "", **changes,
+        "query_strategy": "", **changes,
     }  # fmt: skip
     place = folder / "cells" / f"{abs(hash(json.dumps(cell))):x}"
     place.mkdir(parents=True)

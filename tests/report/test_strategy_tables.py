@@ -20,12 +20,12 @@ QUERY_STRATEGIES = {"density": 0.04, "none": 0.0, "random": 0.01}
 
 
 def asking(
-    scenario: str, asker: str, seed: int, *accuracies: float, selector: str = "adaptive", size: int = 2
+    scenario: str, strategy: str, seed: int, *accuracies: float, selector: str = "adaptive", size: int = 2
 ) -> list[dict[str, Any]]:
     """Rows of one cell, from before anybody was asked on."""
-    name = f"{scenario}-{asker}-{seed}-{selector}".replace(":", "-")
+    name = f"{scenario}-{strategy}-{seed}-{selector}".replace(":", "-")
     return [
-        {**row(scenario, "tml", selector, seed, a), "config": name, "asker": asker, "asked": size * i}
+        {**row(scenario, "tml", selector, seed, a), "config": name, "query_strategy": strategy, "asked": size * i}
         for i, a in enumerate(accuracies)
     ]
 
@@ -35,9 +35,9 @@ def benchmark(*, rounds: int = 3, seeds: int = 7) -> list[dict[str, Any]]:
     return [
         found
         for scenario, start in ((W, 0.7), (D, 0.6))
-        for asker, gain in QUERY_STRATEGIES.items()
+        for strategy, gain in QUERY_STRATEGIES.items()
         for seed in range(seeds)
-        for found in asking(scenario, asker, seed, *(start + 0.001 * seed + gain * i for i in range(rounds + 1)))
+        for found in asking(scenario, strategy, seed, *(start + 0.001 * seed + gain * i for i in range(rounds + 1)))
     ]
 
 
@@ -71,7 +71,7 @@ def test_which_numbers_have_a_table(tmp_path: Path, rounds: int, shown: list[int
     assert numbers_to_show(read_outcome(write_grid(tmp_path, benchmark(rounds=rounds))).asked) == shown
 
 
-def test_every_asker_is_compared_with_random_ones(tmp_path: Path) -> None:
+def test_every_query_strategy_is_compared_with_random_ones(tmp_path: Path) -> None:
     second, last = compare_query_strategies(read_outcome(write_grid(tmp_path, benchmark())))
     assert (second.reference, second.title) == (
         "random",
@@ -83,7 +83,7 @@ def test_every_asker_is_compared_with_random_ones(tmp_path: Path) -> None:
     assert "chosen as the best" not in last.caution
 
 
-def test_another_asker_can_be_the_reference(tmp_path: Path) -> None:
+def test_another_query_strategy_can_be_the_reference(tmp_path: Path) -> None:
     outcome = read_outcome(write_grid(tmp_path, benchmark()))
     assert {found.reference for found in compare_query_strategies(outcome, "density")} == {"density"}
     with pytest.raises(ReportError, match=r"there is no such query strategy\. Choose from none, random, density"):
@@ -91,11 +91,11 @@ def test_another_asker_can_be_the_reference(tmp_path: Path) -> None:
 
 
 def test_without_random_ones_nothing_is_compared(tmp_path: Path) -> None:
-    kept = [found for found in benchmark() if found["asker"] != "random"]
+    kept = [found for found in benchmark() if found["query_strategy"] != "random"]
     assert compare_query_strategies(read_outcome(write_grid(tmp_path, kept))) == []
 
 
-def test_images_that_nobody_asked_about_are_those_of_no_asker_up_to_then(tmp_path: Path) -> None:
+def test_images_that_nobody_asked_about_are_those_of_no_query_strategy_up_to_then(tmp_path: Path) -> None:
     """Five images; random asks about 0, then 1; density about 4, then 0."""
     results = [
         *asking(W, "none", 0, 0.4, 0.4, 0.4, size=1),
@@ -108,16 +108,16 @@ def test_images_that_nobody_asked_about_are_those_of_no_asker_up_to_then(tmp_pat
         "random": [(0, 1, 1, 1, 1), (1, 2, 1, 1, 1), (2, 0, 0, 1, 1), (3, 0, 0, 0, 1), (4, 0, 0, 0, 0)],
         "density": [(0, 2, 1, 1, 1), (1, 0, 1, 0, 1), (2, 0, 0, 0, 0), (3, 0, 0, 1, 1), (4, 1, 0, 0, 0)],
     }
-    for asker, table in rights.items():
-        write_samples(tmp_path, f"webcam-amazon-{asker}-0-adaptive", table, size=1)
+    for strategy, table in rights.items():
+        write_samples(tmp_path, f"webcam-amazon-{strategy}-0-adaptive", table, size=1)
     asked = read_outcome(tmp_path).asked
-    found = {(one.asker, one.asked): one.unasked for one in asked.itertuples()}
+    found = {(one.query_strategy, one.asked): one.unasked for one in asked.itertuples()}
     expected = {}
-    for asker, table in rights.items():
+    for strategy, table in rights.items():
         for number in (0, 1, 2):
             gone = {one[0] for others in rights.values() for one in others if 1 <= one[1] <= number}
             left = [one[2 + number] for one in table if one[0] not in gone]
-            expected[asker, number] = sum(left) / len(left)
+            expected[strategy, number] = sum(left) / len(left)
     assert found == pytest.approx(expected)
     assert expected["random", 2] == 1.0  # of 2 and 3
     tables = query_strategy_tables(read_outcome(tmp_path))
@@ -141,7 +141,7 @@ def test_lines_are_means_over_scenarios_and_bands_over_seeds(tmp_path: Path) -> 
     assert density["spread"].tolist() == pytest.approx([0.1] * 4)
 
 
-def test_a_report_of_askers_is_whole_and_one_without_them_has_nothing_of_it(tmp_path: Path) -> None:
+def test_a_report_of_query_strategies_is_whole_and_one_without_them_has_nothing_of_it(tmp_path: Path) -> None:
     both = [*benchmark(seeds=2), *asking(W, "random", 0, 0.5, 0.6, 0.6, 0.6, selector="none")]
     report, files = write_report(write_grid(tmp_path / "asked", both), tmp_path / "out")
     assert {file.name for file in files} == {"tables.md", "tables.tex", "tables.html", "asking.png"}
@@ -149,18 +149,20 @@ def test_a_report_of_askers_is_whole_and_one_without_them_has_nothing_of_it(tmp_
     assert len(report.tables) == 4  # two rows of the benchmark
     text = (tmp_path / "out" / "tables.md").read_text()
     assert re.search(r"\| density \| \*\*78\.[01] ± 0\.1", text)
-    assert "Asker &" in (tmp_path / "out" / "tables.tex").read_text()
+    assert "Query strategy &" in (tmp_path / "out" / "tables.tex").read_text()
     page = (tmp_path / "out" / "tables.html").read_text()
-    assert '<th scope="col">asker</th>' in page
+    assert '<th scope="col">query strategy</th>' in page
     plain = read_outcome(write_grid(tmp_path / "plain", rows(W, "tml", "none", 0.7, 0.8)))
     assert asking_figure(plain.asked) is None
     assert [table.heading for table in make_report(plain).tables] == ["method"]
 
 
 def test_failed_cells_are_counted_and_leave_the_others_as_they_are(tmp_path: Path) -> None:
-    write_grid(tmp_path, [found for found in benchmark(seeds=2) if (found["asker"], found["seed"]) != ("density", 1)])
+    write_grid(
+        tmp_path, [found for found in benchmark(seeds=2) if (found["query_strategy"], found["seed"]) != ("density", 1)]
+    )
     for scenario in (W, D):
-        write_failed(tmp_path, scenario, "tml", "adaptive", 1, asker="density", ask=6, ask_rounds=3)
+        write_failed(tmp_path, scenario, "tml", "adaptive", 1, query_strategy="density", ask=6, ask_rounds=3)
     _, last = query_strategy_tables(read_outcome(tmp_path))
     density = last.rows[-1].cells[0]
     assert (density.seeds, density.failed) == (1, 1)

@@ -364,7 +364,7 @@ def test_ten_thousand_images_are_not_all_loaded(browser: Chrome, crowd: str) -> 
 def test_hostile_names_are_shown_and_neither_run_nor_break_the_page(browser: Chrome, tmp_path: Path) -> None:
     run = write_run(tmp_path, trusted=15)
     rename_hostile(run)
-    server = Served(run, "--count", "18", "--asker", "random")
+    server = Served(run, "--count", "18", "--query-strategy", "random")
     browser.get_log("browser")  # type: ignore[no-untyped-call]  # what other tests left
     page = Page(browser, server.address)
 

@@ -50,7 +50,7 @@ def test_a_name_that_is_no_valid_text_is_shown(tmp_path: Path) -> None:
         table.loc[number, "file"] = str(strange)
     (run / "predictions.csv").write_bytes(to_csv(table))
     (run / "positives.csv").write_bytes(to_csv(pd.read_csv(run / "positives.csv").head(0)))
-    server = Served(run, "--asker", "random")
+    server = Served(run, "--query-strategy", "random")
     status, body, *_ = server.request("GET", "question?tab=a")
     server.kill()
     assert status == 200

@@ -20,7 +20,7 @@ N, K = 40, 12
 
 
 def make_session(
-    folder: Path, count: int = 10, share: float = 0.3, asker: str = "margin", known: Tensor | None = None
+    folder: Path, count: int = 10, share: float = 0.3, strategy: str = "margin", known: Tensor | None = None
 ) -> Session:
     rng = torch.Generator().manual_seed(0)
     probabilities = (3 * torch.randn(N, K, generator=rng)).softmax(dim=1)
@@ -28,7 +28,7 @@ def make_session(
     pool = Pool(torch.randn(N, 5, generator=rng), probabilities, trusted)
     files, classes = tuple(f"{i}.png" for i in range(N)), tuple("abcdefghijkl")
     inquiry = Inquiry(files, classes, pool, {}, known=known, border=0.0 if known is None else 0.1)
-    return Session(inquiry, AnswerLog(folder / "labels.csv"), QueryOptions(count, asker, share, 0))
+    return Session(inquiry, AnswerLog(folder / "labels.csv"), QueryOptions(count, strategy, share, 0))
 
 
 def answer_all(session: Session) -> list[int]:
@@ -120,9 +120,9 @@ def test_what_is_called_wrong_is_the_pseudo_label_whatever_the_model_says_now(tm
 
 def test_the_random_part_of_the_questions_is_what_the_estimate_counts(tmp_path: Path) -> None:
     session = make_session(tmp_path, count=N, share=0.3)
-    honest = [question.image for question in session.questions if question.asker == "random"]
+    honest = [question.image for question in session.questions if question.query_strategy == "random"]
     assert len(honest) == 12
-    others = [question.image for question in session.questions if question.asker != "random"]
+    others = [question.image for question in session.questions if question.query_strategy != "random"]
     session.answer([{"image": image, "answer": "none"} for image in others[:8]])
     assert session.estimate().images == 0, "what a query strategy chose tells nothing"
     for place, image in enumerate(honest):
@@ -206,14 +206,14 @@ def test_a_name_that_no_class_can_have_is_refused_and_nothing_saved(tmp_path: Pa
 def test_one_question_in_five_is_about_what_is_between_known_and_unknown(tmp_path: Path) -> None:
     known = torch.linspace(0.005, 0.98, N)
     session = make_session(tmp_path, count=20, share=0.2, known=known)
-    askers = [question.asker for question in session.questions]
-    assert (askers.count("border"), askers.count("random"), len(askers)) == (4, 4, 20)
-    drawn = {question.image for question in session.questions if question.asker == "random"}
+    strategies = [question.query_strategy for question in session.questions]
+    assert (strategies.count("border"), strategies.count("random"), len(strategies)) == (4, 4, 20)
+    drawn = {question.image for question in session.questions if question.query_strategy == "random"}
     nearest = sorted(set(range(N)) - drawn, key=lambda i: abs(float(known[i]) - 0.1))[:4]
-    asked = [question for question in session.questions if question.asker == "border"]
+    asked = [question for question in session.questions if question.query_strategy == "border"]
     assert [question.image for question in asked] == nearest
     assert asked[0].why.startswith("It is between what fits your classes and what fits none: ")
-    assert max(i for i, asker in enumerate(askers) if asker == "border") > 10, "they are spread"
+    assert max(i for i, strategy in enumerate(strategies) if strategy == "border") > 10, "they are spread"
     session.answer([{"image": question.image, "answer": "none"} for question in session.questions])
     assert {row.asked for row in session.log.rows()} == {"border", "random", "margin"}
     assert session.ask_more() == 20
@@ -222,13 +222,15 @@ def test_one_question_in_five_is_about_what_is_between_known_and_unknown(tmp_pat
 
 def test_where_nothing_is_flagged_the_worst_are_asked_about_and_without_a_score_nothing(tmp_path: Path) -> None:
     session = make_session(tmp_path / "none", count=20)
-    assert "border" not in {question.asker for question in session.questions}
+    assert "border" not in {question.query_strategy for question in session.questions}
     inquiry = replace(session.inquiry, known=torch.linspace(0.01, 0.99, N).flip(0))
     asked = inquiry.draw(10, "margin", random_share=0.0, seed=0, border_share=0.2)
-    found = [question for question in asked if question.asker == "border"]
+    found = [question for question in asked if question.query_strategy == "border"]
     assert [question.image for question in found] == [N - 1, N - 2]
     assert found[0].why.startswith("It is among those that fit your classes worst: 1.0 in 100")
-    assert {one.asker for one in inquiry.draw(10, "margin", random_share=1.0, seed=0, border_share=0.2)} == {"random"}
+    assert {one.query_strategy for one in inquiry.draw(10, "margin", random_share=1.0, seed=0, border_share=0.2)} == {
+        "random"
+    }
 
 
 @pytest.mark.parametrize("given", [[], [{"image": N, "answer": "none"}], [{"image": 0, "answer": "label"}]])
@@ -286,7 +288,9 @@ def test_a_server_that_starts_again_goes_on_with_what_is_left_of_the_questions(t
         first.answer([{"image": question.image, "answer": "none"}])
     again = make_session(tmp_path, count=10, share=0.3)
     assert len(again.questions) == 6
-    drawn = [{one.image for one in part if one.asker == "random"} for part in (first.questions[4:], again.questions)]
+    drawn = [
+        {one.image for one in part if one.query_strategy == "random"} for part in (first.questions[4:], again.questions)
+    ]
     assert drawn[0] == drawn[1] != set()
     again.answer([{"image": 19, "answer": "none"}])  # nobody asked about it
     for question in again.questions:

@@ -61,8 +61,8 @@ def test_the_table_is_that_of_a_run_and_the_images_those_of_the_target(place: Pa
     words = {"backbone": BACKBONE, "weights": save_weights(place / "w.safetensors"), "cache": place / "cache"}
     table = qurate.suggest(place / "source", place / "unlabeled", 5, random_share=0.2, **words)  # type: ignore[arg-type]  # values of two types
     assert list(table.columns) == SUGGESTED
-    assert table["asker"].tolist().count("random") == 1
-    assert set(table["asker"]) == {"clusters", "random"}
+    assert table["query_strategy"].tolist().count("random") == 1
+    assert set(table["query_strategy"]) == {"clusters", "random"}
     assert table["file"].nunique() == 5
     assert all(str(place / "unlabeled") in file for file in table["file"])
     assert not any(table["label"])
@@ -71,7 +71,7 @@ def test_the_table_is_that_of_a_run_and_the_images_those_of_the_target(place: Pa
         def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
             return pool.open[:count]
 
-    own = qurate.suggest(place / "source", place / "unlabeled", 2, asker=First(), **words)  # type: ignore[arg-type]
+    own = qurate.suggest(place / "source", place / "unlabeled", 2, query_strategy=First(), **words)  # type: ignore[arg-type]
     assert own["why"].tolist() == ["Chosen by First."] * 2
 
 

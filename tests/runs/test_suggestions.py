@@ -21,7 +21,7 @@ from qurate.runs.model import AdaptedModel
 from qurate.runs.suggestions import Inquiry, make_inquiry, read_run_images
 from qurate.runtime.tables import read_csv, to_csv
 
-COLUMNS = ["file", "label", "predicted", "probability", "runner_up", "asker", "why"]
+COLUMNS = ["file", "label", "predicted", "probability", "runner_up", "query_strategy", "why"]
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def model(run: Path) -> AdaptedModel:
 
 
 @pytest.mark.parametrize("name", QUERY_STRATEGIES)
-def test_every_asker_gives_images_of_the_run_with_words(name: str, run: Path, model: AdaptedModel) -> None:
-    table = model.suggest(4, asker=name)
+def test_every_query_strategy_gives_images_of_the_run_with_words(name: str, run: Path, model: AdaptedModel) -> None:
+    table = model.suggest(4, query_strategy=name)
     assert list(table.columns) == COLUMNS
     assert len(table) == table["file"].nunique() == 4
     known = pd.read_csv(run / "predictions.csv").set_index("file")
@@ -44,7 +44,7 @@ def test_every_asker_gives_images_of_the_run_with_words(name: str, run: Path, mo
     assert table["probability"].tolist() == pytest.approx(known.loc[table["file"], "probability"].tolist())
     assert all(a != b for a, b in zip(table["predicted"], table["runner_up"], strict=True))
     assert set(table["runner_up"]) <= set(CLASSES)
-    assert set(table["asker"]) == {name}
+    assert set(table["query_strategy"]) == {name}
     assert all(table["why"].str.endswith("."))
     if name == "check":
         assert set(table["file"]) <= set(pd.read_csv(run / "positives.csv")["file"])
@@ -52,11 +52,11 @@ def test_every_asker_gives_images_of_the_run_with_words(name: str, run: Path, mo
 
 def test_the_random_part_is_marked_spread_and_does_not_depend_on_the_rest(model: AdaptedModel) -> None:
     table = model.suggest(8, random_share=0.5, seed=2)
-    assert (table["asker"] == "random").tolist() == [True, False] * 4
-    honest = table.loc[table["asker"] == "random", "file"].tolist()
-    other = model.suggest(8, asker="margin", random_share=0.5, seed=2)
-    assert other.loc[other["asker"] == "random", "file"].tolist() == honest
-    assert model.suggest(4, asker="random", seed=2)["file"].tolist() == honest
+    assert (table["query_strategy"] == "random").tolist() == [True, False] * 4
+    honest = table.loc[table["query_strategy"] == "random", "file"].tolist()
+    other = model.suggest(8, query_strategy="margin", random_share=0.5, seed=2)
+    assert other.loc[other["query_strategy"] == "random", "file"].tolist() == honest
+    assert model.suggest(4, query_strategy="random", seed=2)["file"].tolist() == honest
     assert table["file"].nunique() == 8
 
 
@@ -98,24 +98,24 @@ def test_more_than_there_are_gives_all(model: AdaptedModel) -> None:
     assert len(model.suggest(1000, random_share=0.2)) == 18
 
 
-def test_own_images_and_an_asker_of_ones_own(model: AdaptedModel, run: Path) -> None:
+def test_own_images_and_an_query_strategy_of_ones_own(model: AdaptedModel, run: Path) -> None:
     class Last:
         def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
             return pool.open.flip(0)[:count]
 
     files = sorted((run.parent / "source").rglob("*.png"))
-    table = model.suggest(2, run.parent / "source", asker=Last())
+    table = model.suggest(2, run.parent / "source", query_strategy=Last())
     assert table["file"].tolist() == [str(files[-1]), str(files[-2])]
     assert table["why"].tolist() == ["Chosen by Last."] * 2
 
 
-def test_an_asker_that_asks_twice_is_refused(model: AdaptedModel) -> None:
+def test_a_query_strategy_that_asks_twice_is_refused(model: AdaptedModel) -> None:
     class Twice:
         def ask(self, pool: Pool, count: int, seed: int) -> Tensor:
             return torch.tensor([1, 1])
 
     with pytest.raises(DataError, match="Twice must ask about different images that are open"):
-        model.suggest(2, asker=Twice())
+        model.suggest(2, query_strategy=Twice())
 
 
 def test_an_answer_is_certain_and_closed() -> None:
@@ -133,8 +133,8 @@ def test_an_answer_is_certain_and_closed() -> None:
         ({"count": 0}, "count must be an integer between 1 and"),
         ({"count": 2.5}, "got 2.5"),
         ({"random_share": 1.5}, "random_share must be between 0 and 1, got 1.5"),
-        ({"asker": "dense"}, "asker must be one of random, .*, got 'dense'. Did you mean 'density'"),
-        ({"asker": 3}, "asker must be one of"),
+        ({"query_strategy": "dense"}, "query strategy must be one of random, .*, got 'dense'. Did you mean 'density'"),
+        ({"query_strategy": 3}, "query strategy must be one of"),
         ({"seed": -1}, "seed must be an integer between 0 and"),
     ],
 )

@@ -310,7 +310,7 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
     """The answers of a file.
 
     Args:
-        where: labels.csv of a run; a table with the columns `file` and `label` and perhaps `predicted` and `asker`,
+        where: labels.csv of a run; a table with the columns `file`, `label` and perhaps `predicted`, `query_strategy`,
             in which rows without a label are no answers; or an export of Label Studio as JSON or JSON_MIN.
         allow_empty: Accept a file without an answer.
 
@@ -358,12 +358,13 @@ def _of_table(path: Path) -> dict[str, Answer]:
     """The rows that have a label, as answers."""
     table = read_csv(path)
     when = _changed(path)
-    columns = [table[name] if name in table else [""] * len(table) for name in ("file", "label", "predicted", "asker")]
+    names = ("file", "label", "predicted", "query_strategy")
+    columns = [table[name] if name in table else [""] * len(table) for name in names]
     said = []
-    for number, (file, written, predicted, asker) in enumerate(zip(*columns, strict=True), 1):
+    for number, (file, written, predicted, asked) in enumerate(zip(*columns, strict=True), 1):
         label = compose_name(written.strip())
         if file and label:
-            answer = Answer(_act(file, label), when, file, "label", label, predicted, asker)
+            answer = Answer(_act(file, label), when, file, "label", label, predicted, asked)
             said.append(_Said(answer, f"row {number}"))
     return _one_each(path, said)
 

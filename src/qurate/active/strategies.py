@@ -22,7 +22,7 @@ _LEAST_WEIGHT = 1e-6  # so that certain predictions count too
 class QueryStrategy(Protocol):
     """Says which images a person should label next.
 
-    An asker of your own is one small class, passed as `model.suggest(count, asker=First())`:
+    A query strategy of your own is one small class, passed as `model.suggest(count, query_strategy=First())`:
 
         class First:
             def ask(self, pool: Pool, count: int, seed: int) -> Tensor:

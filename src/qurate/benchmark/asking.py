@@ -157,19 +157,20 @@ def ask_in_rounds(
     Raises:
         BenchmarkError: If the query strategy has fewer images to ask about.
     """
-    if cell.asker == NOBODY:
+    if cell.query_strategy == NOBODY:
         nothing = torch.empty(0, dtype=torch.int64)
         state = _learn(split, first, config, nothing, annotator.label(nothing), time.perf_counter())
         yield from repeat(state, cell.ask_rounds)
         return
-    strategy: QueryStrategy = QUERY_STRATEGIES.find(cell.asker).load()()
+    strategy: QueryStrategy = QUERY_STRATEGIES.find(cell.query_strategy).load()()
     state, size = first, cell.ask // cell.ask_rounds
     for number in range(1, cell.ask_rounds + 1):
         began = time.perf_counter()
         new = strategy.ask(pool_of(split, state), size, config.seed)
         if len(new) < size:
             raise BenchmarkError(
-                f"asker '{cell.asker}' finds {len(new)} images to ask about in round {number}, which asks for {size}. "
+                f"query strategy '{cell.query_strategy}' finds {len(new)} images to ask about in round {number}, "
+                f"which asks for {size}. "
                 "Ask for fewer labels."
             )
         state = _learn(split, state, config, new, annotator.label(new), began)
@@ -238,7 +239,7 @@ def _row(split: Split, cell: Cell, state: QueryState, count: int, commit: str) -
         config=cell.name,
         commit=commit,
         steps=state.steps,
-        asker=cell.asker,
+        query_strategy=cell.query_strategy,
         asked=count,
         device=device_of(state.method),
     )

@@ -177,7 +177,7 @@ def snapshot_steps(config: RunConfig, rules: Collection[str]) -> tuple[int, ...]
     return tuple(config.training.steps * i // SNAPSHOTS for i in range(1, SNAPSHOTS))
 
 
-ASKING = ("asker", "ask", "ask_rounds")
+ASKING = ("query_strategy", "ask", "ask_rounds")
 """What only cells that ask people name."""
 
 
@@ -200,8 +200,8 @@ class Cell:
         unknown: How many classes are hidden, but for their images in the unlabelled target.
         missing_classes: How many known classes the unlabelled target lacks.
         calibrate: Whether to judge what `adapt` gives, the combined and calibrated model, in place of the network.
-        asker: Which images to label next: a name of `qurate.QUERY_STRATEGIES`, 'none' for nobody, or empty where
-            nobody is asked and the run ends.
+        query_strategy: Which images to label next: a name of `qurate.QUERY_STRATEGIES`, 'none' for nobody, or empty
+            where nobody is asked and the run ends.
         ask: Labels to ask for.
         ask_rounds: In as many rounds of equal size.
     """
@@ -217,7 +217,7 @@ class Cell:
     config: RunConfig
     imbalance: int = 1
     calibrate: bool = False
-    asker: str = ""
+    query_strategy: str = ""
     ask: int = 0
     ask_rounds: int = 0
     unknown: int = 0
@@ -246,7 +246,7 @@ class Cell:
     @property
     def base(self) -> Cell:
         """The same without asking."""
-        return dataclasses.replace(self, asker="", ask=0, ask_rounds=0)
+        return dataclasses.replace(self, query_strategy="", ask=0, ask_rounds=0)
 
     @property
     def label_counts(self) -> tuple[int, ...]:
@@ -265,7 +265,7 @@ class Cell:
         changed = "" if self.imbalance == 1 else f" imbalance {self.imbalance}"
         changed += f" unknown {self.unknown}" if self.unknown else ""
         changed += f" missing {self.missing_classes}" if self.missing_classes else ""
-        asking = f" asking {self.asker} for {self.ask} in {self.ask_rounds}" if self.asker else ""
+        asking = f" asking {self.query_strategy} for {self.ask} in {self.ask_rounds}" if self.query_strategy else ""
         pair = f"{self.config.method.row_name} {self.selector}"
         return f"{self.scenario} {self.shots}-shot{changed} {pair}{asking} seed {self.config.seed}"
 

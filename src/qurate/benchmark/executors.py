@@ -57,7 +57,7 @@ class CellRunner:
                 warnings.simplefilter("ignore", DataWarning)  # printed once, before the workers began
                 split = self.load(cell)
             config = self.localize(cell.config)
-            if cell.asker:
+            if cell.query_strategy:
                 result, self._base = run_query_cell(split, cell, config, self._base, self._pretrained, self.commit)
                 self._pretrained = self._base.pretrained
             else:

@@ -198,17 +198,17 @@ class BenchmarkFolder:
         """What was kept of a cell, if it is whole and its own."""
         places = self._of(cell) / ROWS, self._of(cell) / ROUNDS
         rows, rounds = read_results(places[0]), read_results(places[1], ROUND_COLUMNS)
-        expected = [(rule, cell.asker, number) for rule in cell.rules for number in cell.label_counts]
-        found = list(zip(rows["model_selection"], rows["asker"], rows["asked"], strict=True))
+        expected = [(rule, cell.query_strategy, number) for rule in cell.rules for number in cell.label_counts]
+        found = list(zip(rows["model_selection"], rows["query_strategy"], rows["asked"], strict=True))
         if found != expected or set(rows["config"]) != {cell.name}:
-            asked = f", with {', '.join(map(str, cell.label_counts))} labels asked" if cell.asker else ""
+            asked = f", with {', '.join(map(str, cell.label_counts))} labels asked" if cell.query_strategy else ""
             raise BenchmarkError(f"{places[0]}: must have a row for each of {', '.join(cell.rules)}{asked}.")
         if rows[["accuracy", "seconds"]].isna().any(axis=None) or rounds["accuracy"].isna().any():
             raise BenchmarkError(f"{places[0]}: a result is missing.")
-        has_none = cell.selector in PLAIN or bool(cell.asker)
+        has_none = cell.selector in PLAIN or bool(cell.query_strategy)
         if list(rounds["round"]) != list(range(len(rounds))) or has_none == (len(rounds) > 0):
             raise BenchmarkError(f"{places[1]}: must have a row for each round.")
-        if cell.asker:
+        if cell.query_strategy:
             read_queries(self._of(cell) / ASKED, cell.label_counts)
         of_rows, of_rounds = (place.read_text(encoding="utf-8").partition("\n")[2] for place in places)
         return _Kept(of_rows, of_rounds, float(rows["seconds"].iloc[-1]))

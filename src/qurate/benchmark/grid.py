@@ -101,8 +101,8 @@ class Grid:
             raise BenchmarkError("`ask` and selector 'oracle' cannot be combined: it knows all labels already.")
         if "check" in self.options.query_strategies and selectors & set(PLAIN):
             raise BenchmarkError(
-                "asker 'check' asks about trusted pseudo-labels, and selectors 'none' and 'long' trust none. Leave one "
-                "of them out."
+                "query strategy 'check' asks about trusted pseudo-labels, and selectors 'none' and 'long' trust none. "
+                "Leave one of them out."
             )
 
     @property
@@ -165,9 +165,9 @@ class Grid:
                 unknown=unknown,
                 missing_classes=missing,
                 calibrate=options.calibrate,
-                asker=asker,
+                query_strategy=strategy,
                 ask=options.ask or 0,
-                ask_rounds=options.ask_rounds or 1 if asker else 0,
+                ask_rounds=options.ask_rounds or 1 if strategy else 0,
             )
             for scenario in self._scenarios()
             for shots in sorted(set(options.shots))
@@ -177,7 +177,7 @@ class Grid:
             for method in dict.fromkeys(method for method, _ in self.pairs())
             for seed in sorted(set(options.seeds))
             for selector in (selector for of, selector in self.pairs() if of == method)
-            for asker in options.query_strategies or ("",)
+            for strategy in options.query_strategies or ("",)
         ]
 
     def run_config(self, method: str, selector: str, seed: int, weights: str) -> RunConfig:

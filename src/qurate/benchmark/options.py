@@ -54,7 +54,7 @@ _METHODS = (
     "mme+sla adapts source labels. Alone: tml+dqn, or a row of the paper such as TML_SPL."
 )
 _SELECTORS = f"Which pseudo-labels to trust: {', '.join([*SELECTORS, ORACLE, LONG])}."
-_ASKERS = f"Which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers."
+_QUERY_STRATEGIES = f"Which images to label next: {', '.join(QUERY_STRATEGIES)}, or none, the control without answers."
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class GridOptions:
         calibrate: Judge what `adapt` gives: the network combined with S+T and calibrated on held-out labelled images,
             without images that fit no class (three folds: about six times the work).
         ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
-        asker: Which images to label next: names of `qurate.QUERY_STRATEGIES`, or 'none' for the control.
+        query_strategy: Which images to label next: names of `qurate.QUERY_STRATEGIES`, or 'none' for the control.
         ask_rounds: Ask in this many rounds of equal size; 1 unless given.
         steps: Training steps before selection; the suite's own unless given. Rounds become shorter in proportion.
         precision: Of floating-point numbers, as Lightning Fabric names it.
@@ -114,7 +114,7 @@ class GridOptions:
     missing_classes: Numbers = (0,)
     calibrate: Flag = False
     ask: Count = None
-    asker: Annotated[Names, option(default="all", help=_ASKERS)] = ()
+    query_strategy: Annotated[Names, option(default="all", help=_QUERY_STRATEGIES)] = ()
     ask_rounds: Count = None
     steps: Annotated[int | None, option("INT"), between(1, MOST_STEPS)] = None
     precision: Annotated[Precision, option("{32-true,16-mixed,bf16-mixed}", "32-true")] = "32-true"
@@ -148,11 +148,12 @@ class GridOptions:
                 _named("selectors", SELECTORS.find, word)
         for word in self.presets:
             _named("presets", check_preset, word)
-        if self.ask is None and (self.asker or self.ask_rounds is not None):
-            raise ConfigError(f"`{'asker' if self.asker else 'ask_rounds'}` needs `ask`, the number of labels.")
-        for word in self.asker:
+        if self.ask is None and (self.query_strategy or self.ask_rounds is not None):
+            name = "query_strategy" if self.query_strategy else "ask_rounds"
+            raise ConfigError(f"`{name}` needs `ask`, the number of labels.")
+        for word in self.query_strategy:
             if word != NOBODY:
-                _named("asker", QUERY_STRATEGIES.find, word)
+                _named("query_strategy", QUERY_STRATEGIES.find, word)
         if self.data is not None and not is_folder(self.data):
             raise ConfigError(f"`data` must be a folder, got {shorten(self.data)}, where there is none.")
 
@@ -161,7 +162,7 @@ class GridOptions:
         """Names in the order of the tables; all of them where labels are asked for and none is named."""
         if self.ask is None:
             return ()
-        chosen = {word if word == NOBODY else QUERY_STRATEGIES.find(word).name for word in self.asker}
+        chosen = {word if word == NOBODY else QUERY_STRATEGIES.find(word).name for word in self.query_strategy}
         return tuple(name for name in QUERY_STRATEGY_ORDER if name in chosen or not chosen)
 
 

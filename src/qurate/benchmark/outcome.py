@@ -34,7 +34,7 @@ DATA = ["scenario", *NATURAL]
 """What a column of a table stands for."""
 CELL = [*DATA, "method", "selector", "shots", "seed"]
 """What names one run of the grid, where nobody is asked, and what compared query strategies have in common."""
-KEY = [*CELL, "asker", "asked", "model_selection"]
+KEY = [*CELL, "query_strategy", "asked", "model_selection"]
 """What names one result."""
 
 
@@ -98,7 +98,7 @@ def read_outcome(folder: Path) -> Outcome:
         raise ReportError(f"{folder / RESULTS}: no results yet. Let `qurate benchmark` finish a cell first.")
     _check_once(results, KEY, folder / RESULTS)
     _check_once(rounds, [*CELL, "round"], folder / ROUNDS)
-    alone = results["asker"] == ""
+    alone = results["query_strategy"] == ""
     try:
         asked = _with_unasked(results[~alone], folder)
     except BenchmarkError as error:
@@ -135,8 +135,8 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
         name = method["name"] + (f"+{SLA}" if method.get("source_labels") else "")
         found = {"method": name, "seed": cell["config"]["seed"]}
         found.update({name: cell[name] for name in CELL if name not in found})
-        rules, asker = cell["rules"], str(cell["asker"])
-        numbers = label_counts(int(cell["ask"]), int(cell["ask_rounds"])) if asker else (0,)
+        rules, strategy = cell["rules"], str(cell["query_strategy"])
+        numbers = label_counts(int(cell["ask"]), int(cell["ask_rounds"])) if strategy else (0,)
         steps = cell["config"]["training"]["steps"] if found["selector"] == LONG else None  # which name the row
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"lacks {error}") from error
@@ -144,7 +144,7 @@ def _failed_rows(path: Path) -> list[dict[str, Any]]:
     if not isinstance(rules, list) or not all(isinstance(found[name], kinds.get(name, str)) for name in CELL):
         raise _damaged(path, f"has a value of the wrong kind among {', '.join([*CELL, 'rules'])}")
     return [
-        {**found, "model_selection": str(rule), "steps": steps, "asker": asker, "asked": number}
+        {**found, "model_selection": str(rule), "steps": steps, "query_strategy": strategy, "asked": number}
         for rule in rules
         for number in numbers
     ]

@@ -75,7 +75,7 @@ def estimate(to_run: Sequence[Cell], finished: Sequence[tuple[Cell, float]], run
             costs.append(None)
             continue
         cost = whole
-        if cell.asker and cell.base.name in seen:
+        if cell.query_strategy and cell.base.name in seen:
             cost *= 1 - times.steps(cell.base) / times.steps(cell)
         elif cell.pretraining in seen:
             selection = replace(cell.config.selection, selector=NoneConfig())
@@ -225,9 +225,9 @@ class CellDisplay:
         if result.error:
             text = f"FAILED: {last_line(result.error)}"
         else:
-            row = result.rows[-1 if cell.asker else 0]
+            row = result.rows[-1 if cell.query_strategy else 0]
             self._finished.append((cell, row.seconds))
-            asked = f" after {row.asked} labels" if cell.asker else ""
+            asked = f" after {row.asked} labels" if cell.query_strategy else ""
             text = f"{row.accuracy:.1%}{asked} ({row.model_selection}), {row.seconds:.0f} s"
         self._console.print(f"{count}  {cell.title()}: {text}", markup=False, highlight=False, soft_wrap=True)
 

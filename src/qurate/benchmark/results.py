@@ -47,8 +47,8 @@ class Row:
         ece: Expected calibration error on the hidden labels of D_u.
         ece_calibrated: The same at `temperature`; None where the run was not calibrated.
         temperature: Found by cross-fitting on the labelled target; None likewise.
-        asker: Who chose the images that people labelled; empty where nobody was asked.
-        asked: How many labels were asked for by then; of asker 'none', how many the others had. Accuracy counts the
+        query_strategy: Who chose the images that people labelled; empty where nobody was asked.
+        asked: How many labels were asked for by then; of 'none', how many the others had. Accuracy counts the
             images that were labelled as right, and so do all measures of D_u.
         device: That trained the run: 'cpu', 'cuda' or 'mps'.
         unknown: How many classes were hidden. Accuracy, balanced accuracy and calibration errors are those on images of
@@ -79,7 +79,7 @@ class Row:
     ece: float | None = None
     ece_calibrated: float | None = None
     temperature: float | None = None
-    asker: str = ""
+    query_strategy: str = ""
     asked: int = 0
     device: str = ""
     unknown: int = 0
@@ -210,7 +210,7 @@ _COUNT_OR_EMPTY = _Kind("a whole number from 0 on, or empty", "Int64", empty=Non
 _NUMBER = _Kind("a number from 0 on, or empty", "float64", most=sys.float_info.max, empty=None)
 _KINDS = {
     **dict.fromkeys(("scenario", "method", "selector", "model_selection", "config", "commit"), _TEXT),
-    **dict.fromkeys(("asker", "device"), _TEXT_OR_EMPTY),
+    **dict.fromkeys(("query_strategy", "device"), _TEXT_OR_EMPTY),
     **dict.fromkeys(("accuracy", "balanced_accuracy", "positives_accuracy", "coverage"), _SHARE),
     **dict.fromkeys(("ece", "ece_calibrated", "auroc", "auroc_unknown", "hos"), _SHARE),
     **dict.fromkeys(("seed", "round", "asked", "unknown", "missing_classes"), _COUNT),

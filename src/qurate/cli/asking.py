@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from qurate.review.runs import OpenRuns
 
 
-_ASKERS = f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}."
+_QUERY_STRATEGIES = f"Which images to ask about: {', '.join(QUERY_STRATEGIES)}."
 _DEFAULTS = f"{DEFAULT_QUERY_STRATEGY}, and {COLD_START_STRATEGY} before any run"
-QueryStrategyName = Annotated[str, tyro.conf.arg(metavar="NAME", help=_ASKERS)]
+QueryStrategyName = Annotated[str, tyro.conf.arg(metavar="NAME", help=_QUERY_STRATEGIES)]
 
 
 def suggest(
@@ -41,7 +41,7 @@ def suggest(
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
     source: options.Folders = (),
     unlabeled: options.AnyFolder = None,
-    asker: Annotated[str | None, option("NAME", _DEFAULTS, help=_ASKERS)] = None,
+    query_strategy: Annotated[str | None, option("NAME", _DEFAULTS, help=_QUERY_STRATEGIES)] = None,
     random_share: options.Share = 0.0,
     seed: options.Seed = 0,
     force: options.Flag = False,
@@ -50,12 +50,13 @@ def suggest(
 
     Args:
         count: How many images.
-        out: CSV table to write: file, label (empty, for you), predicted, probability, runner_up, asker, why.
+        out: CSV table to write: file, label (empty, for you), predicted, probability, runner_up, query_strategy,
+            why.
         model: The backbone, before any run.
         run: Folder of a finished run. Without it, --source and --unlabeled say where the images are.
         source: Labelled source images, before any run: class folders, a list file or a CSV table; or several of them.
         unlabeled: Target images, before any run: any folder, a list or a table.
-        asker: Which images to ask about; a name of the registry.
+        query_strategy: Which images to ask about; a name of the registry.
         random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
         seed: Decides everything random.
         force: Overwrite FILE if it exists.
@@ -68,11 +69,11 @@ def suggest(
         raise ConfigError(
             f"--{next(iter(model)).replace('_', '-')} is for --source and --unlabeled: a run has its own backbone."
         )
-    asker = asker or (DEFAULT_QUERY_STRATEGY if run is not None else COLD_START_STRATEGY)
-    _check_strategy(asker)
+    query_strategy = query_strategy or (DEFAULT_QUERY_STRATEGY if run is not None else COLD_START_STRATEGY)
+    _check_strategy(query_strategy)
     check_output(out, "--out", force=force)
     if run is not None:
-        _suggest_of_run(run, count, out, asker, random_share, seed)
+        _suggest_of_run(run, count, out, query_strategy, random_share, seed)
         return
     assert unlabeled is not None
     for place in source:
@@ -86,13 +87,22 @@ def suggest(
     with PhaseBars(Console()) as bars:
         show = functools.partial(bars.show, "embedding")
         table = qurate.suggest(
-            source, unlabeled, count, asker=asker, random_share=random_share, seed=seed, on_progress=show, **model
+            source,
+            unlabeled,
+            count,
+            query_strategy=query_strategy,
+            random_share=random_share,
+            seed=seed,
+            on_progress=show,
+            **model,
         )
     if table.empty:
-        raise ConfigError(f"--asker {asker} finds nothing to ask about in {unlabeled}. Choose another --asker.")
+        raise ConfigError(
+            f"--query-strategy {query_strategy} finds nothing to ask about in {unlabeled}. Choose another."
+        )
     relative = [file if Path(file).is_absolute() else os.path.relpath(file, out.parent) for file in table["file"]]
     write_output(out, to_csv(table.assign(file=relative)), "--out")
-    honest = int((table["asker"] == "random").sum())
+    honest = int((table["query_strategy"] == "random").sum())
     print_line(f"{len(table)} images to label first, {honest} of them drawn at random. Table: {out}")
     print_line(
         "Fill in its column label; a row without a label does not count. Each class of the source needs one image: if "
@@ -102,7 +112,7 @@ def suggest(
     print_next(NextStep("adapt with these labels", ("adapt", *words, "--out", free_name("run"))))
 
 
-def _suggest_of_run(run: Path, count: int, out: Path, asker: str, random_share: float, seed: int) -> None:
+def _suggest_of_run(run: Path, count: int, out: Path, strategy: str, random_share: float, seed: int) -> None:
     """The table of what to label next of a finished run."""
     read_about(run)
     on_stop(lambda: "Nothing was written. Re-run the command to start again.")
@@ -115,7 +125,7 @@ def _suggest_of_run(run: Path, count: int, out: Path, asker: str, random_share: 
     if out.resolve() == (run / LABELS_FILE).resolve():
         raise ConfigError(f"--out cannot be {out}, for 'qurate open' adds answers to it. Choose another --out.")
     answers = AnswerLog(run / LABELS_FILE).current()
-    table = read_suggested(run, count, asker, random_share, answers)
+    table = read_suggested(run, count, strategy, random_share, answers)
     if table is None:
         load_torch("there is no ready list for that, so the model looks at the images")
         from qurate.runs.model import load
@@ -124,12 +134,12 @@ def _suggest_of_run(run: Path, count: int, out: Path, asker: str, random_share: 
         with PhaseBars(Console()) as bars:
             show = functools.partial(bars.show, "looking at the images")
             inquiry = look_at(load(run), read_run_images(run), show, functools.partial(print_message, style="yellow"))
-        table = inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))
+        table = inquiry.table(inquiry.draw(count, strategy, random_share=random_share, seed=seed, answers=answers))
     if table.empty:
-        raise ConfigError(f"--asker {asker} finds nothing to ask about in {run}. Choose another --asker.")
+        raise ConfigError(f"--query-strategy {strategy} finds nothing to ask about in {run}. Choose another.")
     write_output(out, to_csv(table), "--out")
     images = int((read_run_table(run, PREDICTIONS_FILE, "file", "problem")["problem"] == "").sum())
-    honest = int((table["asker"] == "random").sum())
+    honest = int((table["query_strategy"] == "random").sum())
     print_line(f"{len(table)} of {images} images to label, {honest} of them drawn at random. Table: {out}")
     print_line("Fill in its column label.")
     print_next(learn_from(run, "--labels", str(out)))
@@ -138,7 +148,7 @@ def _suggest_of_run(run: Path, count: int, out: Path, asker: str, random_share: 
 def open_page(
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None,
     count: options.Count = 50,
-    asker: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
+    query_strategy: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
     random_share: options.Share = 0.2,
     seed: options.Seed = 0,
     port: Annotated[int, between(0, 65535)] = 0,
@@ -150,13 +160,13 @@ def open_page(
         run: Folder of a run, finished or at work; every answer is added to RUN/labels.csv at once. Without it, the page
             begins with the folders of a new run.
         count: Questions at a time.
-        asker: Which images to ask about; a name of the registry.
+        query_strategy: Which images to ask about; a name of the registry.
         random_share: Part that is drawn at random, 0 to 1; only that part tells how often the model is right.
         seed: Decides everything random.
         port: Of the server, which only this machine can reach; 0 takes any that is free.
         browser: Open the page in a browser.
     """
-    _check_strategy(asker)
+    _check_strategy(query_strategy)
     is_begun = run is not None and _is_begun(run)
     if run is not None and not is_begun:
         read_about(run)
@@ -168,7 +178,7 @@ def open_page(
     from qurate.review.server import listen, load_page, serve
     from qurate.review.session import QueryOptions
 
-    ask = QueryOptions(count, asker, random_share, seed)
+    ask = QueryOptions(count, query_strategy, random_share, seed)
     warn = functools.partial(print_message, style="yellow")
     runs = OpenRuns(lambda folder, on_progress: load_page(folder, ask, on_progress, warn))
     on_stop(functools.partial(_after_page, run, runs))
@@ -212,8 +222,8 @@ def _after_page(run: Path | None, runs: OpenRuns | None) -> str:
     return " ".join(said) or "Nothing was started."
 
 
-def _check_strategy(asker: str) -> None:
+def _check_strategy(name: str) -> None:
     try:
-        QUERY_STRATEGIES.find(asker)
+        QUERY_STRATEGIES.find(name)
     except ConfigError as error:
-        raise ConfigError(f"--{error}") from None
+        raise ConfigError(f"--query-strategy: {error}") from None

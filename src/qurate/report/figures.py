@@ -116,13 +116,13 @@ def asking_figure(asked: pd.DataFrame) -> bytes | None:
     panels = list(asked.groupby(["title", "shots", *NATURAL], sort=False))
     figure = Figure(figsize=(2.6 + 4.6 * len(panels), 4.4), dpi=150, layout="constrained")
     drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    there = {str(name) for name in asked["asker"]}
+    there = {str(name) for name in asked["query_strategy"]}
     styles = _styles(
         {name: name for name in [*QUERY_STRATEGY_ORDER, *sorted(there - set(QUERY_STRATEGY_ORDER))] if name in there}
     )
     for place, (_, rows) in enumerate(panels):
-        for asker, line in asking_lines(rows).items():
-            _draw(drawn[place], line, asker, styles[asker])
+        for strategy, line in asking_lines(rows).items():
+            _draw(drawn[place], line, strategy, styles[strategy])
         _finish(drawn[place], "labels asked for", "" if place else "accuracy, percent")
         first = rows.iloc[0]
         change = [int(first[name]) for name in NATURAL]
@@ -139,7 +139,7 @@ def asking_lines(asked: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Args:
         asked: Of one row of the benchmark, number of shots and kind of target.
     """
-    return round_lines(asked.assign(title=asked["asker"], round=asked["asked"]), "accuracy")
+    return round_lines(asked.assign(title=asked["query_strategy"], round=asked["asked"]), "accuracy")
 
 
 def round_lines(rounds: pd.DataFrame, value: str) -> dict[str, pd.DataFrame]:

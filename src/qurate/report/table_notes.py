@@ -47,16 +47,16 @@ def table_notes(facts: Facts, results: pd.DataFrame, published: Published, measu
 
 def query_strategy_notes(facts: Facts, results: pd.DataFrame, measure: str, number: int) -> list[str]:
     """All sentences under a table of query strategies after so many labels."""
-    askers = [str(asker) for asker in results["asker"].unique()]
+    strategies = [str(name) for name in results["query_strategy"].unique()]
     answers = f"After each run people were asked for {number} labels, from which a run in a third of the steps learned"
     right = "; images that were labelled count as right." if measure == "accuracy" else "."
     return [
         _measure(results, measure),
         answers + right,
-        *(["'none' is the control: a run in a third of the steps, without answers."] if "none" in askers else []),
+        *(["'none' is the control: a run in a third of the steps, without answers."] if "none" in strategies else []),
         *_changed(results),
         "Bold: the best.",
-        *_gaps(results, len(askers)),
+        *_gaps(results, len(strategies)),
         *_legend(results),
         _made_with(facts, results),
         *(_active(Published(facts.suite)) if measure == "accuracy" else []),

@@ -299,7 +299,7 @@ def compare_query_strategies(outcome: Outcome, reference: str | None = None) -> 
         ReportError: If the query strategy that was named is not there.
     """
     asked, found = _by_query_strategy(outcome.asked), []
-    there = list(dict.fromkeys(asked["asker"]))
+    there = list(dict.fromkeys(asked["query_strategy"]))
     if reference is not None and reference not in there and outcome.results.empty:
         raise ReportError(f"--reference {reference}: there is no such query strategy. Choose from {', '.join(there)}.")
     name = reference if reference in there else REFERENCE
@@ -308,7 +308,7 @@ def compare_query_strategies(outcome: Outcome, reference: str | None = None) -> 
             here = rows[rows["asked"] == number]
             for measure in (ACCURACY, UNASKED):
                 known = here.assign(**{ACCURACY: here[measure]}).dropna(subset=[ACCURACY])
-                if name not in set(known["asker"]):
+                if name not in set(known["query_strategy"]):
                     continue
                 compared = compare_rows(known, str(known["model_selection"].iloc[0]), name)
                 if compared is not None:
@@ -319,8 +319,8 @@ def compare_query_strategies(outcome: Outcome, reference: str | None = None) -> 
 def _by_query_strategy(asked: pd.DataFrame) -> pd.DataFrame:
     """With query strategies as rows, in their order; `row` is the row of the benchmark."""
     order = {name: i for i, name in enumerate(QUERY_STRATEGY_ORDER)}
-    named = asked.assign(row=asked["title"], title=asked["asker"], selector=asked["asker"])
-    return named.sort_values("asker", kind="stable", key=lambda names: names.map(order).fillna(len(order)))
+    named = asked.assign(row=asked["title"], title=asked["query_strategy"], selector=asked["query_strategy"])
+    return named.sort_values("query_strategy", kind="stable", key=lambda names: names.map(order).fillna(len(order)))
 
 
 def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about: str, number: int) -> Table:
@@ -333,6 +333,6 @@ def _strategy_table(outcome: Outcome, results: pd.DataFrame, measure: str, about
         (),
         title=f"{about}, {asked}",
         notes=tuple(query_strategy_notes(outcome.facts, results, measure, number)),
-        heading="asker",
+        heading="query strategy",
         short=f"{about}: {asked}",
     )

@@ -40,7 +40,7 @@ class QueryOptions:
     """How many questions at a time, the query strategy, the share drawn at random, and the seed."""
 
     count: int
-    asker: str | QueryStrategy
+    query_strategy: str | QueryStrategy
     random_share: float
     seed: int
 
@@ -96,7 +96,7 @@ class Session:
             waiting = {self.inquiry.files[image]: placeholder for image in known}
             drawn = self.inquiry.draw(
                 self.options.count if count is None else count,
-                self.options.asker,
+                self.options.query_strategy,
                 random_share=self.options.random_share,
                 seed=self.options.seed,
                 answers={**waiting, **answers},
@@ -131,7 +131,7 @@ class Session:
         return {
             "image": question.image,
             "file": self.inquiry.files[question.image],
-            "asker": question.asker,
+            "query_strategy": question.query_strategy,
             "why": question.why,
             "choices": self.choices(question.image),
             "following": [question.image for question in order[1:3]],
@@ -161,7 +161,7 @@ class Session:
             DataError: If one makes no sense; then none is saved.
         """
         person = _check_person(by)
-        askers, added = self._askers(), self.added_classes()
+        strategies, added = self._strategies(), self.added_classes()
         rows = []
         for image, one in _each_image(given):
             kind, issue = one.get("answer"), one.get("issue")
@@ -181,7 +181,7 @@ class Session:
                 about = {
                     "file": self.inquiry.files[image],
                     "predicted": self.inquiry.classes[predicted],
-                    "asked": askers.get(image, "check"),
+                    "asked": strategies.get(image, "check"),
                 }
             label = self._class_of(one, added) if kind == "label" else ""
             rows.append({**about, "answer": str(kind), "label": label, "by": person})
@@ -296,8 +296,8 @@ class Session:
         labels = self.inquiry.pool.trusted
         return {} if labels is None else {i: k for i, k in enumerate(labels.tolist()) if k >= 0}
 
-    def _askers(self) -> dict[int, str]:
-        return {question.image: question.asker for question in self.questions}
+    def _strategies(self) -> dict[int, str]:
+        return {question.image: question.query_strategy for question in self.questions}
 
     def answers(self) -> dict[str, Answer]:
         """The answers that count, of images of this run."""
@@ -313,9 +313,9 @@ class Session:
         """What is still to be answered: first the images that somebody called wrong without saying what they are."""
         answers = self.answers()
         wrong = {self.inquiry.place[file]: one.predicted for file, one in answers.items() if one.answer == "wrong"}
-        askers = self._askers()
+        strategies = self._strategies()
         first = [
-            Question(image, askers.get(image, "check"), f"Somebody said that it is not {name}. What is it?")
+            Question(image, strategies.get(image, "check"), f"Somebody said that it is not {name}. What is it?")
             for image, name in wrong.items()
         ]
         waiting = [question for question in self.questions if self.inquiry.files[question.image] not in answers]

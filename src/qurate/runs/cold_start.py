@@ -41,7 +41,7 @@ def suggest(
     unlabeled: StrPath,
     count: int,
     *,
-    asker: str | QueryStrategy = COLD_START_STRATEGY,
+    query_strategy: str | QueryStrategy = COLD_START_STRATEGY,
     random_share: float = 0.0,
     seed: int = 0,
     cache: StrPath | None = None,
@@ -56,7 +56,7 @@ def suggest(
         source: Labelled source images: class folders, a list file or a CSV table; or several of them.
         unlabeled: Target images: any folder, a list or a table.
         count: How many to label.
-        asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or a `QueryStrategy` of your own.
+        query_strategy: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or a `QueryStrategy` of your own.
         random_share: Part of them that is drawn at random instead, between 0 and 1.
         seed: Decides everything random.
         cache: Folder of the embedding cache; the user's unless given.
@@ -64,8 +64,8 @@ def suggest(
         **backbone: `backbone`, `weights`, `image_size` and `pooling`, as of `qurate.adapt`.
 
     Returns:
-        Columns file, label (empty, for the answer), predicted, probability, runner_up, asker and why; in the order of
-        asking. With answers, written as CSV to the current folder, it is the `labeled` of `qurate.adapt`.
+        Columns file, label (empty, for the answer), predicted, probability, runner_up, query_strategy and why; in the
+        order of asking. With answers, written as CSV to the current folder, it is the `labeled` of `qurate.adapt`.
 
     Raises:
         ConfigError: If an argument is not allowed.
@@ -75,7 +75,7 @@ def suggest(
     Example:
         >>> table = qurate.suggest("studio", "phone", 90)  # needs images  # doctest: +SKIP
     """
-    check_query(count, asker, random_share, seed)
+    check_query(count, query_strategy, random_share, seed)
     for name in backbone:
         if name not in BackboneOptions.__annotations__:
             known = BackboneOptions.__annotations__
@@ -98,7 +98,7 @@ def suggest(
     ours, theirs = (found.of(ImageFiles(paths_of(domain))) for domain in (first, second))
     pool = Pool(theirs, predict_by_source(ours, first.labels, theirs, len(first.classes)))
     inquiry = Inquiry(tuple(map(str, paths_of(second))), first.classes, pool, found.unreadable)
-    return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed))
+    return inquiry.table(inquiry.draw(count, query_strategy, random_share=random_share, seed=seed))
 
 
 def _check_source(source: Domain) -> None:

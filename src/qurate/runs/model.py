@@ -455,7 +455,7 @@ class AdaptedModel:
         count: int,
         images: StrPath | Sequence[StrPath] | None = None,
         *,
-        asker: str | QueryStrategy = DEFAULT_QUERY_STRATEGY,
+        query_strategy: str | QueryStrategy = DEFAULT_QUERY_STRATEGY,
         random_share: float = 0.0,
         seed: int = 0,
         on_progress: OnProgress | None = None,
@@ -466,19 +466,21 @@ class AdaptedModel:
             count: How many.
             images: To choose from: a folder, a glob, a list file or paths; the unlabelled images of the run that the
                 model comes from unless given, without those that have an answer in its labels.csv.
-            asker: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or an `QueryStrategy` of your own.
+            query_strategy: How they are chosen: one of `qurate.QUERY_STRATEGIES`, or a `QueryStrategy` of your own.
             random_share: Part of them that is drawn at random instead, between 0 and 1. Only that part shows how often
                 the model is right.
             seed: Decides everything random.
             on_progress: Called with the number of images that are done, and of all.
 
         Returns:
-            Columns file, label (empty, for the answer), predicted, probability, runner_up, asker and why; in the order
-            of asking.
+            Columns file, label (empty, for the answer), predicted, probability, runner_up, query_strategy and why; in
+            the order of asking.
         """
         from qurate.runs.suggestions import suggest_images
 
-        return suggest_images(self, count, images, asker, random_share=random_share, seed=seed, on_progress=on_progress)
+        return suggest_images(
+            self, count, images, query_strategy, random_share=random_share, seed=seed, on_progress=on_progress
+        )
 
     def look(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Looked:
         """Embeddings and probabilities of the image files that can be read; why the others cannot."""

@@ -16,7 +16,7 @@ from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runtime.paths import is_file, list_some
 from qurate.runtime.tables import TableError, read_csv
 
-SUGGESTED = ["file", "label", "predicted", "probability", "runner_up", "asker", "why"]
+SUGGESTED = ["file", "label", "predicted", "probability", "runner_up", "query_strategy", "why"]
 """Columns of what to label next; label is empty, for the answer."""
 MOST_KEPT = 200
 """Rows of suggestions.csv. Our choice: more than a person answers at once."""
@@ -42,7 +42,7 @@ def read_run_table(folder: Path, name: str, *columns: str) -> pd.DataFrame:
 
 
 def read_suggested(
-    folder: Path, count: int, asker: object, random_share: float, answers: Mapping[str, Answer]
+    folder: Path, count: int, strategy: object, random_share: float, answers: Mapping[str, Answer]
 ) -> pd.DataFrame | None:
     """What to label next, as suggestions.csv says; None where it does not say it, or no longer.
 
@@ -52,11 +52,11 @@ def read_suggested(
     Args:
         folder: Of the run.
         count: How many images.
-        asker: The strategy.
+        strategy: The query strategy.
         random_share: Part to be drawn at random.
         answers: In labels.csv of the run, by file.
     """
-    if asker != DEFAULT_QUERY_STRATEGY or random_share:
+    if strategy != DEFAULT_QUERY_STRATEGY or random_share:
         return None
     try:
         table = read_csv(file_of(folder, SUGGESTIONS_FILE))

@@ -31,7 +31,7 @@ from qurate.runtime.paths import list_some
 from qurate.runtime.validation import LARGEST_SEED, MOST, show
 
 BORDER = "border"
-"""The asker of an image that is between known and unknown."""
+"""In place of a query strategy, of an image that is between known and unknown."""
 
 
 class Question(NamedTuple):
@@ -39,12 +39,12 @@ class Question(NamedTuple):
 
     Args:
         image: Its position among those of the inquiry.
-        asker: The query strategy that chose it; 'random' for the random part, 'border' for the part at the border.
+        query_strategy: That chose it; 'random' for the random part, 'border' for the part at the border.
         why: In a sentence.
     """
 
     image: int
-    asker: str
+    query_strategy: str
     why: str
 
 
@@ -108,7 +108,7 @@ class Inquiry:
     def draw(
         self,
         count: int,
-        asker: str | QueryStrategy,
+        query_strategy: str | QueryStrategy,
         *,
         random_share: float,
         seed: int,
@@ -119,16 +119,16 @@ class Inquiry:
 
         Args:
             count: How many.
-            asker: The query strategy.
+            query_strategy: Which of the others are chosen; a name, or one of your own.
             random_share: Part of them that is drawn at random.
             seed: Decides everything random.
             answers: What was answered already, by file.
             border_share: Part of them that is asked about because it is between known and unknown, where `known` is
                 measured; the random ones come first.
         """
-        check_query(count, asker, random_share, seed)
-        strategy = QUERY_STRATEGIES.find(asker).load()() if isinstance(asker, str) else asker
-        name = asker if isinstance(asker, str) else type(asker).__name__
+        check_query(count, query_strategy, random_share, seed)
+        strategy = QUERY_STRATEGIES.find(query_strategy).load()() if isinstance(query_strategy, str) else query_strategy
+        name = query_strategy if isinstance(query_strategy, str) else type(query_strategy).__name__
         pool = self.after(answers or {})
         whole = min(count, len(pool.open))
         random = RandomStrategy().ask(pool, math.ceil(random_share * whole), seed)
@@ -172,16 +172,16 @@ class Inquiry:
         return [Question(i, name, why) for i, why in zip(asked.tolist(), reasons, strict=True)]
 
     def table(self, questions: Sequence[Question]) -> pd.DataFrame:
-        """Questions as a table: file, label (empty), predicted, probability, runner_up, asker, why."""
+        """Questions as a table: file, label (empty), predicted, probability, runner_up, query_strategy, why."""
         values, labels = self.pool.probabilities.topk(2, dim=1)
         rows = []
-        for i, asker, why in questions:
+        for i, strategy, why in questions:
             first, second = (self.classes[label] for label in labels[i].tolist())
-            rows.append((self.files[i], "", first, float(values[i, 0]), second, asker, why))
+            rows.append((self.files[i], "", first, float(values[i, 0]), second, strategy, why))
         return pd.DataFrame(rows, columns=SUGGESTED)
 
 
-def check_query(count: object, asker: object, random_share: object, seed: object) -> None:
+def check_query(count: object, query_strategy: object, random_share: object, seed: object) -> None:
     """Check the arguments of a query before any work."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
         raise ConfigError(f"count must be an integer between 1 and {MOST}, got {show(count)}.")
@@ -189,8 +189,8 @@ def check_query(count: object, asker: object, random_share: object, seed: object
         raise ConfigError(f"random_share must be between 0 and 1, got {show(random_share)}.")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed must be an integer between 0 and {LARGEST_SEED}, got {show(seed)}.")
-    if isinstance(asker, str) or not hasattr(asker, "ask"):
-        QUERY_STRATEGIES.find(asker)  # type: ignore[arg-type]  # whose error lists what is allowed
+    if isinstance(query_strategy, str) or not hasattr(query_strategy, "ask"):
+        QUERY_STRATEGIES.find(query_strategy)  # type: ignore[arg-type]  # whose error lists what is allowed
 
 
 class RunImages(NamedTuple):
@@ -277,14 +277,14 @@ def suggest_images(
     model: AdaptedModel,
     count: int,
     images: StrPath | Sequence[StrPath] | None,
-    asker: str | QueryStrategy,
+    query_strategy: str | QueryStrategy,
     *,
     random_share: float,
     seed: int,
     on_progress: OnProgress | None = None,
 ) -> pd.DataFrame:
     """See `AdaptedModel.suggest`."""
-    check_query(count, asker, random_share, seed)
+    check_query(count, query_strategy, random_share, seed)
     answers: dict[str, Answer] = {}
     if images is not None:
         chosen = RunImages(find_images(images))
@@ -292,8 +292,8 @@ def suggest_images(
         raise ConfigError("`images` must be given, because this model was not loaded from a run nor written as one.")
     else:
         answers = AnswerLog(model.folder / LABELS_FILE).current()
-        if (table := read_suggested(model.folder, count, asker, random_share, answers)) is not None:
+        if (table := read_suggested(model.folder, count, query_strategy, random_share, answers)) is not None:
             return table
         chosen = read_run_images(model.folder)
     inquiry = make_inquiry(model, chosen, on_progress)
-    return inquiry.table(inquiry.draw(count, asker, random_share=random_share, seed=seed, answers=answers))
+    return inquiry.table(inquiry.draw(count, query_strategy, random_share=random_share, seed=seed, answers=answers))

@@ -74,7 +74,7 @@ function showQuestion() {
   $("image").src = `images/${question.image}/large`;
   $("file").textContent = name;
   $("file").title = question.file;
-  $("question").textContent = question.asker === "border" ? "Is it any of your classes?" : "Which class is this?";
+  $("question").textContent = question.query_strategy === "border" ? "Is it any of your classes?" : "Which class is this?";
   $("why").textContent = question.why;
   $("choices").replaceChildren(...question.choices.map(({ label, probability }, i) => {
     const key = keyOf(i), button = element("button", { title: state.classes[label], onclick: () => answer("label", label) });
