@@ -170,8 +170,8 @@ def test_a_class_on_one_side_only_is_an_error() -> None:
     target = _domain("t", [0, 1, 1], ("a", "z"))
     with pytest.raises(DataError) as caught:
         match_classes(source, target)
-    assert "only 's' has 'b' (1 classes, 1 samples)" in str(caught.value)
-    assert "only 't' has 'z' (1 classes, 2 samples)" in str(caught.value)
+    assert "only 's' has 'b' (1 class, 1 sample)" in str(caught.value)
+    assert "only 't' has 'z' (1 class, 2 samples)" in str(caught.value)
     assert str(caught.value).endswith("samples). Rename the classes alike.")
 
 
@@ -184,7 +184,7 @@ def test_classes_of_the_source_alone_are_to_be_labelled() -> None:
 def test_dropping_a_class_counts_its_samples() -> None:
     source = _domain("s", [0, 1, 2, 1], ("a", "b", "c"))
     target = _domain("t", [0, 1, 1, -1, 2], ("c", "z", "a"))
-    with pytest.warns(DataWarning, match=r"'b' \(1 classes, 2 samples\).*'z' \(1 classes, 2 samples\)"):
+    with pytest.warns(DataWarning, match=r"'b' \(1 class, 2 samples\).*'z' \(1 class, 2 samples\)"):
         matched = match_classes(source, target, missing="drop")
     assert [domain.classes for domain in matched] == [("a", "c")] * 2
     assert [_names(domain) for domain in matched] == [["a", "c"], ["c", None, "a"]]

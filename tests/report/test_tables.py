@@ -240,7 +240,7 @@ def test_the_calibration_error_has_two_tables_where_runs_were_calibrated(tmp_pat
     assert marked(before, "best") == [{"TML + adaptive"}]  # the lowest
     assert marked(after, "best") == [{"TML"}]
     assert after.title == f"{accuracy.title}, calibration error after calibration"
-    assert "with a temperature that two folds" in after.notes[0]
+    assert "of what `adapt` gives, calibrated on" in after.notes[0]
     assert not before.has_published
     (alone,) = make_tables(outcome_of(tmp_path / "not", [{**one, "ece": 0.2} for one in rows(W, "tml", "none", 0.7)]))
     assert alone.measure == "accuracy"

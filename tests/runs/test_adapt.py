@@ -364,7 +364,7 @@ def test_bad_input_says_what_is_wrong(place: dict[str, Path], adapt: Adapt, tmp_
         ({"unlabeled": empty}, "at least one readable image"),
         ({"unlabeled": tmp_path / "nowhere"}, "`unlabeled` must be a folder, .*does not exist"),
         ({"source": tmp_path / "one", "labeled": tmp_path / "one"}, "at least two classes, got 'blue'"),
-        ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 classes, 6 samples\).*`missing='drop'`"),
+        ({"labeled": tmp_path / "fewer"}, r"only 'source' has 'green tea' \(1 class, 6 samples\).*`missing='drop'`"),
         ({"unlabeled": place["labeled"]}, "at least two images that labeled .* does not, got 0 among 9"),
     ):
         with pytest.raises(DataError, match=words):

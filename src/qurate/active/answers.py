@@ -22,7 +22,7 @@ from qurate.active.label_studio import is_export, read_export
 from qurate.data.class_names import NO_CLASS, compose_name
 from qurate.errors import DataError, RunError
 from qurate.runtime.files import call_within, wait_for_lock
-from qurate.runtime.paths import StrPath, as_path, shorten
+from qurate.runtime.paths import StrPath, as_path, list_some, shorten
 from qurate.runtime.tables import decode_text, read_csv, split_header, to_csv, unguard
 
 LABELS_FILE = "labels.csv"
@@ -331,6 +331,8 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
         found = AnswersFile(path, _of_table(path))
     else:
         rows, damaged = parse_answers(content)
+        if text.strip() and not rows and "answer" not in (names := split_header(path, text)):
+            raise DataError(f"labels must be {_ALLOWED}; the columns of {path} are {list_some(names)}. Rename them.")
         found = AnswersFile(path, current_answers(rows), damaged)
     if not found.current and not allow_empty:
         lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""

@@ -84,7 +84,7 @@ class GridOptions:
         imbalance: Thin the unlabelled target to a long tail: 20 makes its largest class 20 times the smallest.
         unknown: Hide this many classes, drawn by the seed; their images stay in the unlabelled target alone.
         missing_classes: Remove the images of this many known classes from the unlabelled target.
-        calibrate: Judge what `adapt` gives: the network combined with S+T and calibrated on held-out labelled images,
+        calibrate: Measure what `adapt` gives: the network combined with S+T and calibrated on held-out labelled images,
             without images that fit no class (three folds: about six times the work).
         ask: Ask for this many labels after each run, and learn from the answers, which come from the hidden labels.
         query_strategy: Which images to label next: names of `qurate.QUERY_STRATEGIES`, or 'none' for the control.

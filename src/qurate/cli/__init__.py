@@ -40,7 +40,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 _DESCRIPTION = (
     "Adapt an image classifier to a new domain with a few labels per class. "
-    "`qurate VERB --help` explains a verb; `qurate --version` prints the version."
+    "`qurate COMMAND --help` explains a command; `qurate --version` prints the version."
 )
 
 

@@ -22,6 +22,7 @@ from qurate.cli.terminal import announce_loading, load_torch, on_stop, print_lin
 from qurate.errors import ConfigError
 from qurate.runtime.commands import NextStep, free_name
 from qurate.runtime.options import option
+from qurate.runtime.paths import count
 
 if TYPE_CHECKING:
     from qurate.benchmark.cell import Cell
@@ -180,9 +181,9 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
 
     cells, gpus = grid.cells(), _gpus(grid)
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    print_line(f"{grid.suite.title}: {_count(cells)}, {len(cells) - len(to_run)} of them already finished.")
+    print_line(f"{grid.suite.title}: {count(len(cells), 'cell')}, {len(cells) - len(to_run)} of them already finished.")
     on_stop(
-        lambda: f"Finished: {sum(map(folder.is_finished, cells))} of {_count(cells)}. Re-run the command to resume."
+        lambda: f"Finished: {sum(map(folder.is_finished, cells))} of {len(cells)} cells. Re-run the command to resume."
     )
     processes = execution.processes or _processes(grid)
     if execution.ray in (None, "local"):
@@ -207,7 +208,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
         print_line(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
     print_next(NextStep("make tables and figures", ("report", str(folder.path))))
     if failed:
-        print_line(f"{len(failed)} of {_count(cells)} failed. Re-run the command to try them again.")
+        print_line(f"{len(failed)} of {count(len(cells), 'cell')} failed. Re-run the command to try them again.")
         sys.exit(1)
 
 
@@ -260,7 +261,7 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, process
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
     expected = estimate(to_run, list(folder.seconds(cells)), runner)
     costs = dict(zip(to_run, expected.of_cells, strict=True))
-    print_line(f"{grid.suite.title}: {_count(cells)}")
+    print_line(f"{grid.suite.title}: {count(len(cells), 'cell')}")
     for cell in cells:
         cost = costs.get(cell)
         state = "finished" if cell not in costs else "time unknown" if cost is None else f"about {cost:.0f} s"
@@ -275,7 +276,7 @@ def _print_plan(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, process
     how += [f"{timed} by a few training steps on this machine"] if timed else []
     how += [f"{unknown} not counted, of methods that take no training steps"] if unknown else []
     print_line(
-        f"{_count(to_run)} to run: {say_time(expected.whole(processes))} with {processes} at once "
+        f"{count(len(to_run), 'cell')} to run: {say_time(expected.whole(processes))} with {processes} at once "
         f"(estimated: {'; '.join(how)}). Cells that share pre-training pay for it once."
     )
 
@@ -296,10 +297,6 @@ def _facts(grid: Grid, cells: Sequence[Cell]) -> dict[str, object]:
         "cells": [cell.name for cell in cells],
         "model_selection": {rule: describe_rule(rule, grid.protocol) for rule in cells[0].rules},
     }
-
-
-def _count(cells: Sequence[Cell]) -> str:
-    return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
 
 
 def _gpus(grid: Grid) -> int:

@@ -29,7 +29,7 @@ from qurate.cli.terminal import (
 )
 from qurate.config import Device
 from qurate.errors import ConfigError, DataError
-from qurate.runs.files import EXPORT_FILE, ExportFormat, LabelFormat
+from qurate.runs.files import BASELINE_FOLDER, EXPORT_FILE, ExportFormat, LabelFormat
 from qurate.runs.model_json import ABOUT_FILE, read_about
 from qurate.runs.options import (
     BACKBONE,
@@ -84,9 +84,7 @@ def check(images: OmitArgPrefixes[ImageOptions], suite: options.AnyName = None, 
         print_next(NextStep("adapt to these images", ("adapt", *words)))
 
 
-_MINUTES = (
-    "Take about so long at most: the best backbone, comparison, steps and rounds that fit are chosen, unless given."
-)
+_MINUTES = "About how long the run may take: the best backbone, comparison, steps and rounds that fit, unless given."
 
 
 def adapt(
@@ -189,7 +187,7 @@ def evaluate(
 
     Args:
         run: Folder of a finished run.
-        labeled: Class folders, a list file ('path class' per line) or a CSV table; class 'none' is no class.
+        labeled: Class folders, a list file ('path class' per line) or a CSV table; class 'none' has images of no class.
         confusion: CSV table to write: counts, a row for each true class and a column for each predicted one.
         force: Overwrite the confusion table if it exists.
     """
@@ -215,7 +213,8 @@ def evaluate(
         counted.insert(0, "true class", model.classes, allow_duplicates=True)
         write_output(confusion, to_csv(counted), "--confusion")
         print_line(f"Confusion table: {confusion}")
-    print_next(open_run(run), predict_with(run))
+    is_baseline = run.name == BASELINE_FOLDER and is_file(run.parent / ABOUT_FILE)
+    print_next(open_run(run.parent if is_baseline else run), predict_with(run))
 
 
 def export(
@@ -297,7 +296,7 @@ def embed(
     device: Annotated[Device, option("{auto,cpu,cuda,mps}", "auto")] = "auto",
     ray: options.Ray = None,
 ) -> None:
-    """Pass images through a frozen backbone ahead of time; the other verbs then find the embeddings in the cache.
+    """Pass images through a frozen backbone ahead of time; the other commands then find the embeddings in the cache.
 
     Args:
         images: One or more folders, globs (in quotes), list files or images.
@@ -367,7 +366,7 @@ def _on_ray(address: str | None) -> Iterator[Mapping[str, float] | None]:
 
 
 def backbones() -> None:
-    """List the backbones that we would take, what they cost, and which are ready to use here."""
+    """List the recommended backbones, what they cost, and which are ready to use here."""
     on_stop(lambda: "Nothing was changed.")
     load_torch("listing backbones")
     from qurate.networks.backbone_names import (
@@ -389,7 +388,7 @@ def backbones() -> None:
     columns = ("word", "--backbone", "trained on", "licence", "pixels", "width", "GMACs", "time", "file", "ready here")
     Console(width=max(160, Console().width)).print(make_table("Backbones", columns, rows))
     print_line(
-        "time: per image on a CPU, in times of the first. Any other model of timm will do: --backbone timm/NAME.TAG."
+        "time: per image on a CPU, relative to the first row. Any other model of timm works: --backbone timm/NAME.TAG."
     )
     print_line(
         f"--backbone auto takes the last of those that are ready or can be downloaded (at most {AUTO_MEGABYTES} MB) "

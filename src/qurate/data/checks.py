@@ -26,7 +26,7 @@ from qurate.data.listing import (
 )
 from qurate.embedding.digests import hash_files
 from qurate.errors import DataError
-from qurate.runtime.paths import StrPath, list_some
+from qurate.runtime.paths import StrPath, count, list_some
 
 FEW_LABELS = 3
 """Fewer labels per class than this are too few to count on; the paper has 1 or 3."""
@@ -213,7 +213,8 @@ def _class_problems(domains: Mapping[str, Listing], by_part: Mapping[str, Sequen
                 likely = _same_but_for_spelling(names, domains[other].classes)
                 hint = f" Spelled differently there: {likely}." if likely else ""
                 label = "Label an image of each in labeled, rename" if part == "source" and not likely else "Rename"
-                yield f"Only {part} has {list_some(names)}.{hint} {label} the classes alike, or remove those."
+                drop = "" if likely else " `adapt --missing drop` does without them."
+                yield f"Only {part} has {list_some(names)}.{hint} {label} the classes alike, or remove those.{drop}"
 
 
 def _same_but_for_spelling(names: Sequence[str], others: Sequence[str]) -> str:
@@ -284,4 +285,4 @@ def _with_sizes(pictures: Sequence[Picture]) -> str:
 
 
 def _count(things: Sequence[object], what: str = "image") -> str:
-    return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
+    return count(len(things), what)

@@ -20,7 +20,7 @@ from qurate.data.images import ImageFiles
 from qurate.data.listing import DataWarning as DataWarning
 from qurate.data.listing import Listing, Skipped, list_any_folder, list_class_folders
 from qurate.data.samples import DataError, Inputs, describe, take
-from qurate.runtime.paths import list_some
+from qurate.runtime.paths import count, list_some
 from qurate.runtime.validation import show
 
 Array: TypeAlias = NDArray[Any] | Tensor
@@ -196,7 +196,8 @@ def _only_here(domain: Domain, common: tuple[str, ...]) -> str:
     if not extra:
         return ""
     samples = int(domain.class_sizes()[list(extra)].sum())
-    return f"only '{domain.name}' has {list_some(extra.values())} ({len(extra)} classes, {samples} samples)"
+    how_many = f"{count(len(extra), 'class', 'classes')}, {count(samples, 'sample')}"
+    return f"only '{domain.name}' has {list_some(extra.values())} ({how_many})"
 
 
 def _relabel(domain: Domain, classes: tuple[str, ...]) -> Domain:

@@ -312,7 +312,7 @@ class Recommended:
     image_size: int
     width: int
     gmacs: float  # billions of multiplications per image
-    cost: float  # time per image on a CPU, in times of the first row; measured (docs/backbones.md)
+    cost: float  # time per image on a CPU, relative to the first row; measured (docs/backbones.md)
     megabytes: int
 
     @property

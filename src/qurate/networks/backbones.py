@@ -292,7 +292,7 @@ def check_backbone(name: str) -> None:
             raise BackboneError(
                 f"There is no backbone {spec.model!r}. Allowed: 'timm/NAME.TAG' (timm.list_models(pretrained=True) "
                 "lists them), 'torchvision/vgg16', 'torchvision/resnet34'; with '@224' its image size in pixels, and "
-                "several with '+' between them. `qurate backbones` lists those that we would take."
+                "several with '+' between them. `qurate backbones` lists the recommended ones."
             )
 
 

@@ -21,7 +21,7 @@ def steps_after(record: RunRecord | None, run: Path) -> list[NextStep]:
     steps, page = _by_outcome(record, run), open_run(run)
     if record.label_issues.empty:
         return steps
-    correct = NextStep("correct doubted labels (under Your labels) and answer questions, on a page", page.words)
+    correct = NextStep("check labels that may be wrong (under Your labels) and answer questions, on a page", page.words)
     return [correct if step == page else step for step in steps] if page in steps else [steps[0], correct]
 
 

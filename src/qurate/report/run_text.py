@@ -64,9 +64,9 @@ def outcome(
     )
     measured = (
         f"On {count(found.images, 'labelled target image')} that neither was trained on ({found.how}) the adapted "
-        f"model is right on {percent(found.adapted, 1)} and plain training on {percent(found.baseline, 1)}. They name "
-        f"different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference can be "
-        f"larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
+        f"model is right on {percent(found.adapted, 1)} and plain training on {percent(found.baseline, 1)}. They "
+        f"predict different classes for {percent(found.disagreement, 1)} of the unlabelled images, and no difference "
+        f"can be larger than that; the predicted proportions of the classes differ by {percent(found.moved, 1)}."
     )
     tone, headline = _HEADLINES[found.verdict if found.disagreement else "same"]
     return PageOutcome(tone, headline, (estimate, measured, _advice(found)))

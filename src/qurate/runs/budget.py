@@ -24,6 +24,7 @@ from qurate.methods import Method
 from qurate.networks.backbone_names import RECOMMENDED, find_weights, list_available, parse_backbones, weights_of
 from qurate.runs.setup import Clock, RunSetup
 from qurate.runs.workload import WRITING_AGAIN, workload_of
+from qurate.runtime.paths import count
 from qurate.runtime.progress import Reporter, say_rate, say_time
 from qurate.runtime.randomness import generator
 from qurate.selection.algorithm import fit
@@ -127,7 +128,7 @@ class RunPlan:
 
 def describe_choice(backbone: str, steps: int, rounds: int, compare: bool) -> str:
     """'timm/NAME, 500 steps and 4 rounds, without a comparison'."""
-    with_rounds = f" and {rounds} round{'' if rounds == 1 else 's'}" if rounds else ""
+    with_rounds = f" and {count(rounds, 'round')}" if rounds else ""
     return f"{backbone}, {steps} steps{with_rounds}, {'with' if compare else 'without'} a comparison"
 
 
@@ -484,5 +485,5 @@ class _Watch:
 
 def _minutes(seconds: float) -> str:
     """'3 minutes', '0.5 minutes', rounded up."""
-    count = math.ceil(seconds / 6 - 1e-6) / 10
-    return f"{count:g} minute{'' if count == 1 else 's'}"
+    number = math.ceil(seconds / 6 - 1e-6) / 10
+    return f"{number:g} minute{'' if number == 1 else 's'}"

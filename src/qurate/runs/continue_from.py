@@ -35,7 +35,7 @@ from qurate.runs.model import AdaptedModel, load
 from qurate.runs.model_json import file_of
 from qurate.runs.options import run_folder
 from qurate.runs.result_tables import read_run_table
-from qurate.runtime.paths import StrPath, list_some, shorten
+from qurate.runtime.paths import StrPath, count, list_some, shorten
 from qurate.runtime.tables import is_text, to_csv
 from qurate.runtime.tensors import tensor_digest
 from qurate.selection.answered import Answered, answer
@@ -259,7 +259,7 @@ class AppliedAnswers:
             return [*self.notes]
         start = "" if previous is None else f" They are about {previous.folder}."
         earlier = f", and {self.earlier} that the run before had learned from" if self.earlier else ""
-        new = _count(len(self) - self.earlier, "answer")
+        new = count(len(self) - self.earlier, "answer")
         return [f"{new} to learn from, {self.joined} with a class{earlier}.{start}", *self.notes]
 
     def apply(self, split: Split) -> Answered:
@@ -424,7 +424,7 @@ def apply_answers(answers_file: AnswersFile, parts: Parts, previous: PreviousRun
     )
     if not len(applied) and lost == len(others):
         raise DataError(
-            f"labels: none of the {_count(len(answers_file.current), 'answer')} of {answers_file.path} is about an "
+            f"labels: none of the {count(len(answers_file.current), 'answer')} of {answers_file.path} is about an "
             "image of this run, by its file name. Is it the file of another run? Where its paths are relative, run "
             "from the folder that it was started in."
         )
@@ -447,9 +447,9 @@ def _notes_on_labels(parts: Parts, previous: PreviousRun | None) -> list[str]:
     notes = []
     if parts.corrected:
         gone = sum(not label for label in parts.corrected.values())
-        left_out = f", and {_count(gone, 'image')} left out" if gone else ""
+        left_out = f", and {count(gone, 'image')} left out" if gone else ""
         notes.append(
-            f"labels: {_count(len(parts.corrected) - gone, 'label')} of labelled images corrected{left_out}, as the "
+            f"labels: {count(len(parts.corrected) - gone, 'label')} of labelled images corrected{left_out}, as the "
             "answers say; the files stay as they are."
         )
     if previous is not None and _relabels(parts, previous):
@@ -470,7 +470,7 @@ def _notes_on_classes(
     if new := [name for name in parts.added if name not in before]:
         images = sum(row.label in new for row in answers)
         what = "a new class" if len(new) == 1 else f"{len(new)} new classes"
-        notes.append(f"labels: {list_some(new)} {_are(new)} {what}, by {_count(images, 'answer')}.{anew}")
+        notes.append(f"labels: {list_some(new)} {_are(new)} {what}, by {count(images, 'answer')}.{anew}")
     if too_few:
         shown = ", ".join(f"'{shorten(name)}' ({images})" for name, images in sorted(too_few.items())[:3])
         more = f" and {len(too_few) - 3} more" if len(too_few) > 3 else ""
@@ -494,19 +494,15 @@ def _notes(file: AnswersFile, lost: int) -> list[str]:
     notes = []
     if file.damaged:
         notes.append(
-            f"labels: {_count(file.damaged, 'row')} of {file.path} cannot be understood, as a kill in the middle of "
+            f"labels: {count(file.damaged, 'row')} of {file.path} cannot be understood, as a kill in the middle of "
             "writing leaves one; such rows do not count."
         )
     if lost:
         notes.append(
-            f"labels: {_count(lost, 'answer')} of {file.path} concern images that are not among those of this run, by "
+            f"labels: {count(lost, 'answer')} of {file.path} concern images that are not among those of this run, by "
             "their file names; they change nothing."
         )
     return notes
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _check(applied: AppliedAnswers, file: AnswersFile, parts: Parts, previous: PreviousRun | None) -> None:
@@ -517,10 +513,10 @@ def _check(applied: AppliedAnswers, file: AnswersFile, parts: Parts, previous: P
         and applied.earlier == len(applied) == len(previous.learned)
         and not _relabels(parts, previous)
     ):
-        confirmed = _count(len(applied.others), "label")
+        confirmed = count(len(applied.others), "label")
         only = f" {confirmed} were only confirmed, from which there is nothing to learn." if applied.others else ""
         raise DataError(
-            f"labels: {previous.folder} has learned from all of the {_count(len(file.current), 'answer')} of "
+            f"labels: {previous.folder} has learned from all of the {count(len(file.current), 'answer')} of "
             f"{file.path} already.{only} Answer more, for example on the page of 'qurate open {previous.folder}'."
         )
     if n_files - len(applied) < _LEAST_LEFT:

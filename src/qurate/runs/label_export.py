@@ -21,7 +21,7 @@ from qurate.runs.image_sources import start_folder_of
 from qurate.runs.model_json import ABOUT_FILE, read_about
 from qurate.runs.result_tables import read_run_table
 from qurate.runtime.files import why_not_writable
-from qurate.runtime.paths import StrPath, as_path, is_file, is_folder, list_some, shorten
+from qurate.runtime.paths import StrPath, as_path, count, is_file, is_folder, list_some, shorten
 from qurate.runtime.tables import is_text
 
 TASKS_FILE, INTERFACE_FILE = "tasks.json", "interface.xml"
@@ -252,10 +252,10 @@ def safe_name(wanted: str, taken: set[str]) -> str:
     plain = "".join(letter if sound else "_" for letter, sound in zip(wanted, is_sound, strict=True))
     plain = plain.encode()[:_LONGEST].decode(errors="ignore").rstrip(". ")
     plain = plain if plain and plain == plain.lstrip(". ") else f"_{plain.lstrip('. ')}"
-    name, count = plain, 1
+    name, number = plain, 1
     while name.casefold() in taken:
-        count += 1
-        name = f"{plain}-{count}"
+        number += 1
+        name = f"{plain}-{number}"
     taken.add(name.casefold())
     return name
 
@@ -337,8 +337,7 @@ def _renamed(folders: Mapping[str, str]) -> list[str]:
 
 
 def _left_out(images: Sequence[Path], why: str) -> str:
-    count = "1 image" if len(images) == 1 else f"{len(images)} images"
-    return f"{count} left out, {why}: {list_some(images, 3)}."
+    return f"{count(len(images), 'image')} left out, {why}: {list_some(images, 3)}."
 
 
 _WRITERS: Mapping[str, Writer] = {

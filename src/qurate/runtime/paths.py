@@ -96,6 +96,11 @@ def shorten(name: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """'1 image', '3 images'; the plural has an s unless given."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def list_some(names: Iterable[object], limit: int = 8) -> str:
     """Names for a message: the first few quoted, the rest counted."""
     quoted = [f"'{shorten(name)}'" for name in names]

@@ -18,6 +18,7 @@ from qurate.distributed import ProcessGroup, init_process_group, run_in_group
 from qurate.errors import ConfigError, QurateError
 from qurate.methods import Method
 from qurate.methods.fitted import FittedMethod
+from qurate.runtime.paths import count
 from qurate.runtime.randomness import random_state, stream_seed
 from qurate.runtime.signals import DeferredSignals
 from qurate.runtime.tensors import below
@@ -457,9 +458,9 @@ class Session:
         if _is_none(self.selector):
             stopped = "no selector: the base model is the result"
         elif progress.unchanged >= config.patience:
-            stopped = f"the trusted pseudo-labels did not change for {_rounds(config.patience)}"
+            stopped = f"the trusted pseudo-labels did not change for {count(config.patience, 'round')}"
         else:
-            stopped = f"the budget of {_rounds(config.rounds)} is used up"
+            stopped = f"the budget of {count(config.rounds, 'round')} is used up"
         return Adaptation(self.trainer.method, progress.positives, stopped, progress.rounds)
 
 
@@ -521,7 +522,3 @@ def _is_none(selector: Selector) -> bool:
 
 def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> StateDict:
     return {f"{prefix}{name}": values for name, values in state.items()}
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"
