@@ -334,7 +334,7 @@ _HEAD = """# Is the verdict right?
 A run on your own images ends with "helps", "not clear" or "harms".
 This page compares that verdict, and the 95 % interval of the gain, with the true gain, in runs whose
 hidden labels are known.
-The rule is in `qurate/runs/verdict.py` and described under
+The rule is in `src/qurate/runs/verdict.py` and described under
 [Is it helping?](own_images.md#is-it-helping).
 
 The gain is the accuracy of what `qurate adapt` gives, the combination of the adapted model and plain
