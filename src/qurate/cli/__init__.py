@@ -6,6 +6,7 @@ import functools
 import inspect
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -102,6 +103,8 @@ def _checked(verb: Callable[..., Any]) -> Callable[..., Any]:
                     raise ConfigError(f"--{name.replace('_', '-')} must be {rule.words}, got {show(value)}.")
         verb(*positional, **named)
 
+    # tyro shows the docstring of the verb itself, with the line breaks in what it says of an argument
+    verb.__doc__ = re.sub(r"\n {8}(?=\S)", " ", inspect.getdoc(verb) or "")
     return run
 
 

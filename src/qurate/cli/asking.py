@@ -38,7 +38,7 @@ def suggest(
     count: options.Count,
     out: options.File,
     model: OmitArgPrefixes[BackboneOptions],
-    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
+    run: Annotated[Path | None, tyro.conf.Positional, option("[RUN]")] = None,
     source: options.Folders = (),
     unlabeled: options.AnyFolder = None,
     query_strategy: Annotated[str | None, option("NAME", _DEFAULTS, help=_QUERY_STRATEGIES)] = None,
@@ -146,7 +146,7 @@ def _suggest_of_run(run: Path, count: int, out: Path, strategy: str, random_shar
 
 
 def open_page(
-    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None,
+    run: Annotated[Path | None, tyro.conf.Positional, option("[RUN]")] = None,
     count: options.Count = 50,
     query_strategy: QueryStrategyName = DEFAULT_QUERY_STRATEGY,
     random_share: options.Share = 0.2,

@@ -290,7 +290,7 @@ def _export_labels(run: Path, out: Path | None, format: LabelFormat, *, copy: bo
 
 
 def embed(
-    images: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES", help_behavior_hint="")],
+    images: Annotated[list[str], tyro.conf.Positional, option("IMAGES [IMAGES ...]")],
     model: OmitArgPrefixes[BackboneOptions],
     cache: options.AnyFolder = None,
     device: Annotated[Device, option("{auto,cpu,cuda,mps}", "auto")] = "auto",
