@@ -52,7 +52,7 @@ from qurate.networks.heads import Network
 from qurate.networks.inference import log_probabilities
 from qurate.presets import make_config
 from qurate.report.run_page import gather_record, write_run_page
-from qurate.runs.model import Looked
+from qurate.runs.model import EmbeddedImages
 from qurate.runs.predictions import predict_record, prediction_table
 from qurate.runs.suggestions import suggest_first
 from qurate.runtime.machine import keep_freed_memory
@@ -174,7 +174,7 @@ def measure_tables(rows: int, width: int) -> Tables:
     record = predict_record(record, predicted, None, model)
     lap("record")
     unlabeled = record.predictions
-    seen = Looked(tuple(map(Path, unlabeled["file"])), before(split.target_unlabeled.inputs), predicted, {})
+    seen = EmbeddedImages(tuple(map(Path, unlabeled["file"])), before(split.target_unlabeled.inputs), predicted, {})
     record = replace(record, suggested=suggest_first(record.classes, seen, {}, {}))
     lap("suggestions")
     columns = (unlabeled[name] for name in ("file", "label", "probability", "known"))

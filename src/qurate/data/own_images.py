@@ -165,7 +165,7 @@ class Parts:
         added = (*self.added, *names)
         return replace(self, split=replace(self.split, classes=(*self.split.classes, *names)), added=added)
 
-    def twins(self) -> dict[Path, Path]:
+    def labeled_copies(self) -> dict[Path, Path]:
         """The unlabelled images that are no part of the split, each with the labelled image that it is the same as."""
         given = (
             paths_of(self.split.target_labeled),

@@ -46,11 +46,11 @@ from qurate.report.run_text import (
     answers_in_words,
     class_warnings,
     count_unknown,
+    describe_center_prob,
     flagged_in_words,
     how_sure,
     issues_in_words,
     outcome,
-    witnesses,
 )
 from qurate.run_results import RunRecord
 from qurate.runtime.commands import open_run, suggest_from
@@ -248,7 +248,7 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
     """
     run = path.parent if run is None else run
     thumbnails = Thumbnails()
-    witness, short_witness = witnesses((record.config.get("selection") or {}).get("reward") or {})
+    compared_with, short_name = describe_center_prob((record.config.get("selection") or {}).get("reward") or {})
     doubtful, exemplary = _gallery(record)
     cards: dict[str, Any] = {  # in the order in which thumbnails fill the page
         "pairs": _pairs(record, thumbnails),
@@ -256,8 +256,8 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
         "strange": _strange(record, thumbnails),
         "issues": _issues(record, thumbnails),
         "mistakes": _mistakes(record, thumbnails),
-        "doubtful": _trusted(doubtful, thumbnails, short_witness),
-        "exemplary": _trusted(exemplary, thumbnails, short_witness),
+        "doubtful": _trusted(doubtful, thumbnails, short_name),
+        "exemplary": _trusted(exemplary, thumbnails, short_name),
         "rejected": _rejected(record, thumbnails),
     }
     page = render_page(
@@ -276,7 +276,7 @@ def write_run_page(record: RunRecord, path: Path, run: Path | None = None) -> No
         interval=interval_figure(record.comparison) if record.comparison else None,
         suggest=suggest_from(run, GALLERY).command,
         steps=steps_after(record, run),
-        witness=witness,
+        compared_with=compared_with,
         rounds=record.rounds.to_dict("records"),
         rounds_figure=rounds_figure(record.rounds),
         maps=embedding_figures(record.embedding, record.classes),
@@ -354,7 +354,7 @@ def _mistakes(record: RunRecord, thumbnails: Thumbnails) -> list[Card]:
     ]
 
 
-def _trusted(table: pd.DataFrame, thumbnails: Thumbnails, witness: str) -> list[Card]:
+def _trusted(table: pd.DataFrame, thumbnails: Thumbnails, compared_with: str) -> list[Card]:
     """Trusted pseudo-labels of one part of the gallery."""
     return [
         thumbnails.card(
@@ -362,7 +362,7 @@ def _trusted(table: pd.DataFrame, thumbnails: Thumbnails, witness: str) -> list[
             f"taken for {label}",
             label,
             f"{percent(p_c)} sure",
-            f"{witness}: {percent(p_f)}",
+            f"{compared_with}: {percent(p_f)}",
             f"at the end: {last}",
         )
         for file, label, p_c, p_f, last in _rows(table, "file", "label", "classifier_prob", "center_prob", "last")

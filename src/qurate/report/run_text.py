@@ -247,7 +247,7 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
     )
 
 
-def witnesses(reward_config: Mapping[str, Any]) -> tuple[str, str]:
+def describe_center_prob(reward_config: Mapping[str, Any]) -> tuple[str, str]:
     """What p_f of Eq. (4) compares a label with: in full for a sentence, and in short for a card.
 
     Args:

@@ -133,6 +133,6 @@ def embed_examples(model: AdaptedModel, examples: Sequence[Example]) -> list[Exa
     """The same with their embeddings, so that the page can say which of them are most like an image."""
     if not examples:
         return []
-    seen = model.look([example.file for example in examples])
+    seen = model.embed_images([example.file for example in examples])
     embeddings = dict(zip(seen.files, seen.embeddings, strict=True))
     return [replace(example, embedding=embeddings.get(example.file)) for example in examples]

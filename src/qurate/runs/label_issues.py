@@ -149,7 +149,7 @@ def rank_label_issues(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return ranked.head(MOST_LISTED)
 
 
-def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
+def add_label_issues(run: Run, record: RunRecord) -> RunRecord:
     """The record with the labels of source and target that a linear model contradicts, trained without the image."""
     if run.setup.folder is None:
         return record
@@ -172,7 +172,7 @@ def doubt_labels(run: Run, record: RunRecord) -> RunRecord:
     return replace(record, label_issues=rank_label_issues(tables), notes=(*record.notes, *note))
 
 
-def doubt_held_out(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
+def add_held_out_issues(run: Run, record: RunRecord, held_out: HeldOut) -> RunRecord:
     """The record with what the folds say of the labels of held-out images, in place of what the linear model said."""
     if run.setup.folder is None:
         return record

@@ -247,7 +247,7 @@ def check_size(config: NetworkConfig, n_classes: int, path: Path) -> None:
         )
 
 
-class Looked(NamedTuple):
+class EmbeddedImages(NamedTuple):
     """Readable image files, their embeddings (N, width) and predictions; and why others cannot be read."""
 
     files: tuple[Path, ...]
@@ -332,7 +332,7 @@ class AdaptedModel:
             to 1; that it fits none is a problem in words. An unreadable image has an empty label, no numbers and its
             problem. Probabilities are calibrated where `calibration` says so.
         """
-        names, seen = self._look(images, on_progress)
+        names, seen = self._embed_and_predict(images, on_progress)
         (sure, labels), flagged = seen.probabilities.max(dim=1), seen.predicted.flagged.tolist()
         taken = ~seen.predicted.flagged
         if precision is not None:
@@ -385,7 +385,7 @@ class AdaptedModel:
         """
         if top_k is not None and (type(top_k) is not int or not 1 <= top_k <= len(self.classes)):
             raise ConfigError(f"top_k must be an integer between 1 and {len(self.classes)}, got {show(top_k)}.")
-        names, seen = self._look(images, on_progress)
+        names, seen = self._embed_and_predict(images, on_progress)
         place = {file: i for i, file in enumerate(seen.files)}
         index = pd.Index([name for name, _ in names], name="file")
         table = pd.DataFrame(seen.probabilities.numpy(), columns=list(self.classes))
@@ -397,17 +397,19 @@ class AdaptedModel:
                 table[f"probability_{rank + 1}"] = values[:, rank].numpy()
         return table.reindex([place.get(file, -1) for _, file in names]).set_axis(index)
 
-    def _look(self, images: Images, on_progress: OnProgress | None) -> tuple[list[tuple[str, Path]], Looked]:
+    def _embed_and_predict(
+        self, images: Images, on_progress: OnProgress | None
+    ) -> tuple[list[tuple[str, Path]], EmbeddedImages]:
         """The name and the file of each image, and what the model sees; images in memory have a file for a moment."""
         in_memory = images_in_memory(images)
         if in_memory is None:
             files = find_images(images)  # type: ignore[arg-type]  # paths, then
-            return [(str(file), file) for file in files], self.look(files, on_progress)
+            return [(str(file), file) for file in files], self.embed_images(files, on_progress)
         with TemporaryDirectory(prefix="qurate-") as folder:
             files = [Path(folder) / f"{number}.png" for number in range(len(in_memory))]
             for file, image in zip(files, in_memory, strict=True):
                 image.save(file, compress_level=1)
-            return [(f"image {file.stem}", file) for file in files], self.look(files, on_progress)
+            return [(f"image {file.stem}", file) for file in files], self.embed_images(files, on_progress)
 
     def evaluate(self, labeled: StrPath | pd.DataFrame, on_progress: OnProgress | None = None) -> Metrics:
         """Accuracy, balanced accuracy, per class, confusion, calibration error and AUROC on labelled images.
@@ -482,12 +484,12 @@ class AdaptedModel:
             self, count, images, query_strategy, random_share=random_share, seed=seed, on_progress=on_progress
         )
 
-    def look(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> Looked:
+    def embed_images(self, files: Sequence[Path], on_progress: OnProgress | None = None) -> EmbeddedImages:
         """Embeddings and probabilities of the image files that can be read; why the others cannot."""
         found = self._embed(files, on_progress)
         readable = tuple(file for file in files if file not in found.unreadable)
         embeddings = found.of(ImageFiles(readable))
-        return Looked(readable, embeddings, self.predict_embedded(embeddings), found.unreadable)
+        return EmbeddedImages(readable, embeddings, self.predict_embedded(embeddings), found.unreadable)
 
     def export(
         self,

@@ -59,8 +59,8 @@ from qurate.runs.continue_from import (
 from qurate.runs.files import CURVES_FOLDER, ISSUES_FILE, REPORT_FILE
 from qurate.runs.full_training import train_all_layers
 from qurate.runs.improvement import measure_improvement
-from qurate.runs.label_issues import doubt_held_out, doubt_labels
-from qurate.runs.model import AdaptedModel, Looked
+from qurate.runs.label_issues import add_held_out_issues, add_label_issues
+from qurate.runs.model import AdaptedModel, EmbeddedImages
 from qurate.runs.predictions import (
     calibrate,
     calibrate_by_agreement,
@@ -433,7 +433,7 @@ def write_results(run: Run, result: Adaptation, baseline: Baseline, plan: Plan, 
     model = combine_models(run, result, baseline, calibration)
     predicted = model.predict(data.split.target_unlabeled.inputs)
     record = make_record(run, result, predicted.labels, STILL_TO_COME if plan.folds else why_not)
-    record = doubt_labels(run, record)
+    record = add_label_issues(run, record)
     record = say_of_unlabeled(run, record, baseline, model, predicted)
     predictions = predict_all(record, data, model)
     if len(data.applied):
@@ -483,9 +483,9 @@ def suggest_next(run: Run, record: RunRecord, model: AdaptedModel, predictions: 
         place = {str(path): i for i, path in enumerate(paths_of(data.parts.split.target_unlabeled))}
         rows = torch.tensor([place[file] for file in files])
         embeddings = inputs if torch.equal(rows, torch.arange(len(inputs))) else inputs[rows]
-        seen = Looked(paths, embeddings, model.predict_embedded(embeddings), {})
+        seen = EmbeddedImages(paths, embeddings, model.predict_embedded(embeddings), {})
     else:
-        seen = model.look(paths, partial(run.reporter.show, "looking at the images"))
+        seen = model.embed_images(paths, partial(run.reporter.show, "looking at the images"))
     trusted = dict(zip(record.positives["file"], record.positives["label"], strict=True))
     answers = {row.file: row for row in data.applied.answers}
     return dataclasses.replace(record, suggested=suggest_first(model.classes, seen, trusted, answers))
@@ -517,7 +517,7 @@ def compare_with_baseline(
     found = compare(held_out.combined(calibration), plan.how, of_model, of_baseline)
     table = held_out_table(held_out, calibration, record.labeled["file"].tolist(), record.classes)
     record = dataclasses.replace(record, comparison=found, no_comparison="", held_out=table)
-    record = doubt_held_out(run, record, held_out.combined(calibration))
+    record = add_held_out_issues(run, record, held_out.combined(calibration))
     adapted, predictions = make_model(run, model, found), predict_all(record, data, model)
     record = suggest_next(run, record, adapted, predictions)
     if folder is not None:

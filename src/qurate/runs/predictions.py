@@ -78,7 +78,7 @@ def predict_all(record: RunRecord, data: RunData, model: CombinedModel) -> pd.Da
         for file, label, probability, known, flagged in predicted
     }
     unlabeled = parts.domains["unlabeled"]
-    rows |= _twins(parts, data.whole, model)
+    rows |= _copies_of_labeled(parts, data.whole, model)
     if len(applied):
         answered = zip(applied.answers, _rows_of(record.classes, model.predict(data.answered)), strict=True)
         rows |= {row.file: (*values, "") for row, values in answered}
@@ -107,20 +107,20 @@ def prediction_table(rows: Mapping[str, Row], readable: Sequence[str], answers: 
     return table.assign(answer=kinds, answer_label=labels)
 
 
-def _twins(parts: Parts, split: Split, model: CombinedModel) -> dict[str, Row]:
+def _copies_of_labeled(parts: Parts, split: Split, model: CombinedModel) -> dict[str, Row]:
     """Rows of images that are the same as labelled ones: predictions for those."""
-    twins = parts.twins()
-    if not twins:
+    copies = parts.labeled_copies()
+    if not copies:
         return {}
     found = _rows_of(split.classes, model.predict(split.target_labeled.inputs))
     place = {path: i for i, path in enumerate(paths_of(parts.split.target_labeled))}
     dropped = "", math.nan, math.nan  # by an answer
     return {
         str(path): (
-            *(found[place[twin]] if twin in place else dropped),
-            f"same image as the labelled {twin}; left out of training",
+            *(found[place[labeled]] if labeled in place else dropped),
+            f"same image as the labelled {labeled}; left out of training",
         )
-        for path, twin in twins.items()
+        for path, labeled in copies.items()
     }
 
 

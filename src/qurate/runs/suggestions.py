@@ -24,7 +24,7 @@ from qurate.errors import ConfigError, DataError
 from qurate.registry import QUERY_STRATEGIES
 from qurate.runs.files import POSITIVES_FILE, PREDICTIONS_FILE
 from qurate.runs.image_sources import start_folder_of
-from qurate.runs.model import AdaptedModel, Looked
+from qurate.runs.model import AdaptedModel, EmbeddedImages
 from qurate.runs.options import DEFAULT_QUERY_STRATEGY
 from qurate.runs.result_tables import MOST_KEPT, SUGGESTED, read_run_table, read_suggested
 from qurate.runtime.paths import list_some
@@ -215,7 +215,7 @@ def make_inquiry(model: AdaptedModel, images: RunImages, on_progress: OnProgress
     """Let the model look at images that a person may be asked about."""
     files, trusted, learned, base, flagged = images
     name_of = {base / file: str(file) for file in (*files, *flagged)}
-    seen = model.look(list(name_of), on_progress)
+    seen = model.embed_images(list(name_of), on_progress)
     shown = sum(base / file not in seen.unreadable for file in flagged)
     if len(seen.files) == shown:
         raise DataError(
@@ -240,7 +240,7 @@ def look_at(model: AdaptedModel, images: RunImages, on_progress: OnProgress, war
 
 
 def suggest_first(
-    classes: tuple[str, ...], seen: Looked, trusted: Mapping[str, str], answers: Mapping[str, Answer]
+    classes: tuple[str, ...], seen: EmbeddedImages, trusted: Mapping[str, str], answers: Mapping[str, Answer]
 ) -> pd.DataFrame:
     """The first questions about a run by the default strategy: suggestions.csv, which `suggest` and the page show.
 
@@ -255,7 +255,7 @@ def suggest_first(
     return inquiry.table(inquiry.draw(MOST_KEPT, DEFAULT_QUERY_STRATEGY, random_share=0.0, seed=0, answers=answers))
 
 
-def _make_pool(names: Sequence[str], classes: Sequence[str], seen: Looked, trusted: Mapping[str, str]) -> Pool:
+def _make_pool(names: Sequence[str], classes: Sequence[str], seen: EmbeddedImages, trusted: Mapping[str, str]) -> Pool:
     number = {name: i for i, name in enumerate(classes)}
     labels = torch.tensor([number.get(trusted.get(name, ""), -1) for name in names], dtype=torch.int64)
     by_baseline = seen.predicted.baseline
