@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # A changed pyproject.toml is a new set of dependencies, whatever the files' dates say.
 DEPS := $(VENV)/.deps-$(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml','rb').read()).hexdigest()[:16])")
 
-.PHONY: install browser demo office31 long_tail asking backbones methods methods-seconds test golden faults fuzz check docs docs-tables docs-picture format clean
+.PHONY: install browser demo office31 long_tail asking backbones methods test golden faults fuzz check docs docs-tables docs-picture format clean
 
 install: $(DEPS)
 	@# The environment may be shared by several checkouts; point it to this one.
@@ -103,11 +103,6 @@ methods: install
 	for suite in office31 office_home; do \
 	  $(BIN)/qurate report methods/$$suite --reference "TML + adaptive" --out methods/$$suite/tables || exit 1; \
 	done
-
-# How long a cell of each of them takes: W to A, three labels, seed 0, one cell at a time, about 20 minutes. Leave the machine alone meanwhile.
-methods-seconds: install
-	$(BIN)/qurate benchmark --suite office31 --data $(DATA)/office31 --scenarios webcam:amazon --backbone $(LITE)0 --weights $(WEIGHTS) \
-	  --methods "$(METHOD_ROWS)" --selectors none,adaptive --seeds 0 --processes 1 --out methods/seconds
 
 # The report is tested in a real browser; without one those tests are skipped.
 browser:

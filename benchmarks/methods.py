@@ -1,6 +1,7 @@
-"""All methods in one table: what `make methods` measured, with paired tests.
+r"""All methods in one table: what `make methods` measured, with paired tests.
 
-    python benchmarks/methods.py methods/office31 methods/office_home --csv docs/methods/results.csv
+    python benchmarks/methods.py methods/office31 methods/office_home --csv docs/methods/results.csv \
+      --seconds docs/methods/seconds.csv
 
 or, from the cells in the docs:
 
@@ -10,8 +11,7 @@ Each argument is a folder of `qurate benchmark` or a table that --csv wrote. A r
 column for each scenario and number of labels: the mean accuracy over the seeds. Methods that are fitted do not depend
 on the seed: one result stands for all. The default is compared with each row over all columns and seeds that have
 both, by the paired sign-flip test: the interval is that of the row alone, the p-values are corrected for the number
-of rows (Holm). The minutes of a row are those of one cell that ran with nothing beside it, on embeddings in the cache
-(`make methods-seconds`).
+of rows (Holm). `benchmarks/method_seconds.py` measures the minutes of a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from qurate.report.statistics import correct_for_many, sign_flip_interval, sign_
 
 DEFAULT = ("tml", "adaptive")
 COLUMN = ["scenario", "shots"]
-SECONDS = ["method", "selector", "seconds"]
 KEPT = [*COLUMN, "method", "selector", "seed", "accuracy", "balanced_accuracy", "config", "commit"]
 
 
@@ -44,11 +43,6 @@ def repeat_fitted(cells: pd.DataFrame) -> pd.DataFrame:
     first = cells[fitted].drop_duplicates([*COLUMN, "method", "selector"]).drop(columns="seed")
     seeds = cells.loc[~fitted, [*COLUMN, "seed"]].drop_duplicates()
     return pd.concat([cells[~fitted], first.merge(seeds, on=COLUMN)], ignore_index=True)
-
-
-def read_seconds(path: Path) -> pd.DataFrame:
-    """How long each row took: method, selector and seconds."""
-    return pd.read_csv(path / "results.csv" if path.is_dir() else path)[SECONDS].round(1)
 
 
 def compare(by_pair: pd.DataFrame, others: list[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
@@ -96,16 +90,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="folders of qurate benchmark, or tables of --csv")
     parser.add_argument("--csv", type=Path, help="where the cells go")
-    parser.add_argument("--seconds", type=Path, help="folder or table of `make methods-seconds`")
-    parser.add_argument("--seconds-csv", type=Path, help="where the seconds go")
+    parser.add_argument("--seconds", type=Path, required=True, help="table of method_seconds.py")
     options = parser.parse_args()
     cells = read(options.results)
-    seconds = pd.DataFrame(columns=SECONDS) if options.seconds is None else read_seconds(options.seconds)
-    for made, file in ((cells, options.csv), (seconds, options.seconds_csv)):
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            made.to_csv(file, index=False)
-    print(table(cells, seconds))
+    if options.csv is not None:
+        options.csv.parent.mkdir(parents=True, exist_ok=True)
+        cells.to_csv(options.csv, index=False)
+    print(table(cells, pd.read_csv(options.seconds)))
 
 
 if __name__ == "__main__":
