@@ -125,6 +125,11 @@ class BenchmarkFolder:
                 self._damaged.add(cell.name)
         return cell.name in self._kept
 
+    def count_others(self, cells: Sequence[Cell]) -> int:
+        """How many cells of other commands have rows here, which `write_tables` leaves out."""
+        names = {cell.name for cell in cells}
+        return sum(path.parent.name not in names for path in (self.path / CELLS).glob(f"*/{ROWS}"))
+
     def error(self, cell: Cell) -> str:
         """The traceback of a failed cell, else empty."""
         path = self._of(cell) / ERROR

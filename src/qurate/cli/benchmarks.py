@@ -203,6 +203,11 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
         if uses_ray:
             stop_ray()
     print_line(f"Results: {folder.path / 'results.csv'}")
+    if others := folder.count_others(cells):
+        print_line(
+            f"Not in it: {count(others, 'finished cell')} of other commands in this folder. One command that names all "
+            "methods and seeds puts all into one table, without running them again."
+        )
     for cell in failed:
         where = folder.path / "cells" / cell.name / "error.txt"
         print_line(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
