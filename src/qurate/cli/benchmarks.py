@@ -180,11 +180,10 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
     from qurate.runtime.cluster import nodes, start_ray, stop_ray
 
     cells, gpus = grid.cells(), _gpus(grid)
+    all_cells = count(len(cells), "cell")
     to_run = [cell for cell in cells if not folder.is_finished(cell)]
-    print_line(f"{grid.suite.title}: {count(len(cells), 'cell')}, {len(cells) - len(to_run)} of them already finished.")
-    on_stop(
-        lambda: f"Finished: {sum(map(folder.is_finished, cells))} of {len(cells)} cells. Re-run the command to resume."
-    )
+    print_line(f"{grid.suite.title}: {all_cells}, {len(cells) - len(to_run)} of them already finished.")
+    on_stop(lambda: f"Finished: {sum(map(folder.is_finished, cells))} of {all_cells}. Re-run the command to resume.")
     processes = execution.processes or _processes(grid)
     if execution.ray in (None, "local"):
         choose_device(grid.execution.device)  # is it there?
@@ -213,7 +212,7 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
         print_line(f"Failed: {cell.title()}: {last_line(folder.error(cell))} ({where})")
     print_next(NextStep("make tables and figures", ("report", str(folder.path))))
     if failed:
-        print_line(f"{len(failed)} of {count(len(cells), 'cell')} failed. Re-run the command to try them again.")
+        print_line(f"{len(failed)} of {all_cells} failed. Re-run the command to try them again.")
         sys.exit(1)
 
 
