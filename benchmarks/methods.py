@@ -49,6 +49,7 @@ def compare(by_pair: pd.DataFrame, others: list[tuple[str, str]]) -> dict[tuple[
     """The default minus each other row: points with their interval, corrected p, and pairs of column and seed."""
     reference = by_pair[DEFAULT]
     differences = {row: (100 * (reference - by_pair[row])).dropna().tolist() for row in others}
+    differences = {row: values for row, values in differences.items() if values}  # of a folder that is not finished
     corrected = correct_for_many([sign_flip_p_value(values) for values in differences.values()])
     found = {}
     for (row, values), p_value in zip(differences.items(), corrected, strict=True):

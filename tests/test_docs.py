@@ -233,3 +233,13 @@ def test_the_table_of_all_methods_is_made_of_its_cells() -> None:
     cells = script["read"]([DOCS / "methods" / "results.csv"])
     table = script["table"](cells, pd.read_csv(DOCS / "methods" / "seconds.csv"))
     assert table in (DOCS / "methods.md").read_text()
+
+
+def test_the_table_of_query_strategies_is_made_of_its_cells() -> None:
+    cells = pd.read_csv(DOCS / "asking" / "development.csv")
+    means = 100 * cells.groupby(["scenario", "query_strategy", "asked"])[["accuracy", "unasked"]].mean()
+    page = (DOCS / "asking.md").read_text()
+    for strategy in cells["query_strategy"].unique():
+        w, c = (means.xs((scenario, strategy)) for scenario in ("webcam:amazon", "Clipart:Art"))
+        numbers = [w["accuracy"][62], *w.loc[186], *c.loc[130]]
+        assert f"| `{strategy}` | {' | '.join(f'{number:.1f}' for number in numbers)} |" in page, strategy

@@ -227,7 +227,7 @@ def test_rows_of_a_table_that_have_a_label_are_answers(tmp_path: Path) -> None:
     [
         ("", "has none. Fill in the column label"),
         ("file,label\na.png,\n", "has none. Fill in the column label"),
-        ("no,table\nof,ours\n", "the columns of .* are 'no', 'table'. Rename them"),
+        ("no,table\nof,ours\n", "the columns of .* are 'no', 'table'. Name them file and label"),
     ],
 )
 def test_a_file_without_answers_says_so(content: str, says: str, tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_a_benchmark_prints_its_cells_and_says_what_it_compared(
     assert "of other commands" not in out
     one = tuple("none" if word == "none,random" else word for word in words)
     assert command(monkeypatch, *one, worker=SmallRunner()) == 0
-    assert "Not in it: 1 finished cell of other commands in this folder." in " ".join(capsys.readouterr().out.split())
+    assert "Not in it: 1 finished cell of other commands or versions in this folder." in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_failed_cells_are_told_at_the_end_with_exit_code_1(

@@ -89,7 +89,7 @@ ADAPT = ("adapt", "--source", "a", "--labeled", "b", "--unlabeled", "c", "--out"
         (("suggest", "no-such-run", "--count", "3", "--out", "c.csv"), "must be the folder of a finished run"),
         (
             ("suggest", "r", "--count", "3", "--out", "c.csv", "--query-strategy", "dense"),
-            "--query-strategy: query strategy must be one of random",
+            "--query-strategy must be one of random",
         ),
         (("check", "--source", "a"), "check needs --source, --labeled and --unlabeled together"),
         (("benchmark", "--suite", "digits", "--out", "a", "--seeds", "one"), "--seeds must be integers"),

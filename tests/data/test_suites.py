@@ -149,7 +149,7 @@ def test_missing_domains_and_lists_are_named_with_where_they_are_published(tmp_p
 
 def test_a_suite_that_does_not_say_where_its_lists_are_published(tmp_path: Path) -> None:
     suite = replace(load_suite("office_home"), published="", published_lists="")
-    assert "The suite does not say where to get it." in check_suite(suite, tmp_path).problems[0]
+    assert "The suite names no address." in check_suite(suite, tmp_path).problems[0]
 
 
 def test_a_sound_copy_is_told_of_the_overlaps_of_its_lists(tmp_path: Path) -> None:

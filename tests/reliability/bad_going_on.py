@@ -57,7 +57,11 @@ def _command_rows() -> list[BadInput]:
         "another run as out": ("adapt --from run --out half", ANSWERED, ("half", "--resume", "--force")),
         "labels that are nowhere": (f"{_GO_ON} --labels l.csv", ANSWERED, ("--labels", "l.csv")),
         "a folder as labels": (f"{_GO_ON} --labels source", ANSWERED, ("--labels", "source", "which is a folder")),
-        "a text as labels": (f"{_GO_ON} --labels note.txt", ANSWERED, ("labels", "note.txt", "has none", "Fill in")),
+        "a text as labels": (
+            f"{_GO_ON} --labels note.txt",
+            ANSWERED,
+            ("labels", "the columns of", "note.txt", "Name them file and label"),
+        ),
         "bytes as labels": (f"{_GO_ON} --labels w.safetensors", ANSWERED, ("labels", "w.safetensors")),
         "an empty file as labels": (
             f"{_GO_ON} --labels l.csv",

@@ -38,7 +38,7 @@ def test_the_next_steps_name_the_page_where_labels_are_corrected(tmp_path: Path)
     for comparison in (HELPS, UNCLEAR):
         steps = steps_after(finished_run(tmp_path / comparison.verdict, label_issues=table, comparison=comparison), run)
         assert len(steps) == 2
-        (correct,) = (step for step in steps if "(under Your labels)" in step.purpose)
+        (correct,) = (step for step in steps if "labels that may be wrong (under Your labels)" in step.purpose)
         assert correct.words == ("open", str(run))
 
 

@@ -334,7 +334,7 @@ HELD_OUT = pd.DataFrame(
         (
             Calibration(1.0, "agreement with S+T"),
             None,
-            ["as they were trained", "no surer, on average"],
+            ["as they were trained", "not made lower", "(S+T) agrees"],
         ),
         (Calibration(), None, ["not calibrated", "usually too high"]),
     ],

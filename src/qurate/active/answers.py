@@ -331,8 +331,10 @@ def read_answers(where: StrPath, *, allow_empty: bool = False) -> AnswersFile:
         found = AnswersFile(path, _of_table(path))
     else:
         rows, damaged = parse_answers(content)
-        if text.strip() and not rows and "answer" not in (names := split_header(path, text)):
-            raise DataError(f"labels must be {_ALLOWED}; the columns of {path} are {list_some(names)}. Rename them.")
+        if not allow_empty and text.strip() and not rows and "answer" not in (names := split_header(path, text)):
+            raise DataError(
+                f"labels must be {_ALLOWED}; the columns of {path} are {list_some(names)}. Name them file and label."
+            )
         found = AnswersFile(path, current_answers(rows), damaged)
     if not found.current and not allow_empty:
         lost = f" {found.damaged} rows cannot be understood." if found.damaged else ""

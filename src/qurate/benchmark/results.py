@@ -44,9 +44,9 @@ class Row:
         commit: Of qurate, when the run was made.
         steps: Training steps of lines 1 and 20 together.
         imbalance: Ratio that the unlabelled target was thinned to; 1 where it is as it is.
-        ece: Expected calibration error on the hidden labels of D_u.
-        ece_calibrated: The same at `temperature`; None where the run was not calibrated.
-        temperature: Found by cross-fitting on the labelled target; None likewise.
+        ece: Expected calibration error of the network on the hidden labels of D_u.
+        ece_calibrated: That of what `adapt` gives; None where the run was not calibrated.
+        temperature: Of the adapted network, found on held-out labelled samples; None likewise.
         query_strategy: Who chose the images that people labelled; empty where nobody was asked.
         asked: How many labels were asked for by then; of 'none', how many the others had. Accuracy counts the
             images that were labelled as right, and so do all measures of D_u.

@@ -226,4 +226,4 @@ def _check_strategy(name: str) -> None:
     try:
         QUERY_STRATEGIES.find(name)
     except ConfigError as error:
-        raise ConfigError(f"--query-strategy: {error}") from None
+        raise ConfigError(f"--query-strategy{str(error).removeprefix(QUERY_STRATEGIES.what)}") from None

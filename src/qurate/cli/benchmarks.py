@@ -204,8 +204,8 @@ def _run(grid: Grid, folder: BenchmarkFolder, runner: CellRunner, execution: Exe
     print_line(f"Results: {folder.path / 'results.csv'}")
     if others := folder.count_others(cells):
         print_line(
-            f"Not in it: {count(others, 'finished cell')} of other commands in this folder. One command that names all "
-            "methods and seeds puts all into one table, without running them again."
+            f"Not in it: {count(others, 'finished cell')} of other commands or versions in this folder. Name all "
+            "methods and seeds in one command for one table; cells of the same settings and version are not run again."
         )
     for cell in failed:
         where = folder.path / "cells" / cell.name / "error.txt"

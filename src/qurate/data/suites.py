@@ -337,7 +337,7 @@ def missing_lists(suite: Suite, data: Path) -> str:
 
 def where_published(address: str, it_is: str = "It is") -> str:
     """Where images or lists can be had, as a sentence."""
-    return f"{it_is} published at {address}." if address else "The suite does not say where to get it."
+    return f"{it_is} published at {address}." if address else "The suite names no address."
 
 
 def source_list(lists: Path, domain: SuiteDomain) -> Path:

@@ -221,10 +221,17 @@ def how_sure(record: RunRecord) -> tuple[str, ...]:
     was_changed = "made higher" if calibration.temperature < 1 else "made lower"
     scaled = f"were {was_changed} by one number for all: the network's logits are divided by"
     if calibration.temperature == 1 and calibration.by != "held-out images":
-        than = "the run before was" if calibration.by == "the run before" else "plain training (S+T) agrees with it"
+        if calibration.by == "the run before":
+            return (
+                "The probabilities are as they were trained: their mean is no higher than that of the run before, "
+                "whose probabilities were calibrated, so they were not made lower. How often the model is right after "
+                "the answers was not measured.",
+            )
         return (
-            f"The probabilities are as they were trained: the model is no surer, on average, than {than}, so they were "
-            "not made lower. How often it is right was not measured.",
+            "No labelled target image could be held out, so how often the model is right is not known. The "
+            "probabilities are as they were trained: their mean is no higher than the share of images on which plain "
+            "training (S+T) agrees, so they were not made lower. With two or more labelled images per class they would "
+            "be measured.",
         )
     if calibration.by == "the run before":
         return (
