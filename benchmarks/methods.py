@@ -11,7 +11,7 @@ Each argument is a folder of `qurate benchmark` or a table that --csv wrote. A r
 column for each scenario and number of labels: the mean accuracy over the seeds. Methods that are fitted do not depend
 on the seed: one result stands for all. The default is compared with each row over all columns and seeds that have
 both, by the paired sign-flip test: the interval is that of the row alone, the p-values are corrected for the number
-of rows (Holm). `benchmarks/method_seconds.py` measures the minutes of a row.
+of rows (Holm). `benchmarks/method_seconds.py` measures the seconds of a row.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ def table(cells: pd.DataFrame, seconds: pd.DataFrame) -> str:
     means = 100 * repeated.pivot_table(index=["method", "selector"], columns=COLUMN, values="accuracy")
     by_pair = repeated.pivot_table(index=[*COLUMN, "seed"], columns=["method", "selector"], values="accuracy")
     compared = compare(by_pair, [key for key in keys if key != DEFAULT]) if DEFAULT in keys else {}
-    minutes = (seconds.set_index(["method", "selector"])["seconds"] / 60).to_dict()
+    times = seconds.set_index(["method", "selector"])["seconds"].to_dict()
     scenarios, shots = (means.columns.get_level_values(level) for level in COLUMN)
     titles = scenario_titles(map(str, scenarios))
     names = [f"{titles[str(scenario)]}, {count}" for scenario, count in zip(scenarios, shots, strict=True)]
-    head = [*names, "default minus row (95 %)", "corrected p", "pairs", "minutes"]
+    head = [*names, "default minus row (95 %)", "corrected p", "pairs", "seconds"]
     lines = ["| | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
     for key in keys:
         accuracies: list[float] = means.loc[[key]].to_numpy()[0].tolist()
         shown = ["" if math.isnan(value) else f"{value:.1f}" for value in accuracies]
         title = f"**{row_title(*key)}**" if key == DEFAULT else row_title(*key)
-        taken = f"{minutes[key]:.1f}" if key in minutes else ""
+        taken = f"{times[key]:.{int(times[key] < 10)}f}" if key in times else ""
         lines.append("| " + " | ".join([title, *shown, *compared.get(key, [""] * 3), taken]) + " |")
     return "\n".join(lines)
 
