@@ -56,6 +56,18 @@ def draw_split() -> Split:
     return Split(tuple(map(str, range(CLASSES))), first, second, Unlabeled(unlabeled))
 
 
+def seconds_per_step(split: Split, method: str, steps: int) -> float:
+    """The fastest of four trainings of so many steps, after a short one."""
+    trainer, data = start(split, make_config(method, "none")), TrainingData.of(split)
+    trainer.run(data, steps=WARM_UP, seed=0)
+    taken = []
+    for seed in range(4):
+        began = time.perf_counter()
+        trainer.run(data, steps=steps, seed=seed)
+        taken.append((time.perf_counter() - began) / steps)
+    return min(taken)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=75, help="of each of four runs, of which the fastest counts")
@@ -81,15 +93,9 @@ def main() -> None:
     for way, optimizer, parts in ways:
         print(f"{way}: {milliseconds(partial(pass_apart, parameter, optimizer, *parts), options.steps):.2f} ms")
     for name in options.methods:
-        trainer, data = start(split, make_config(name, "none")), TrainingData.of(split)
-        trainer.run(data, steps=WARM_UP, seed=0)
-        taken = []
-        for seed in range(4):
-            began = time.perf_counter()
-            trainer.run(data, steps=options.steps, seed=seed)
-            taken.append(1000 * (time.perf_counter() - began) / options.steps)
+        step = 1000 * seconds_per_step(split, name, options.steps)
         products = bound[ROWS] if name == "source_target" else bound[2 * ROWS]
-        print(f"{name}: {min(taken):.2f} ms a step, {min(taken) / products:.1f} times its matrix products")
+        print(f"{name}: {step:.2f} ms a step, {step / products:.1f} times its matrix products")
 
 
 if __name__ == "__main__":

@@ -16,29 +16,17 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from head_rate import seconds_per_step
 
-from qurate.data.batches import TrainingData
 from qurate.data.samples import Split
 from qurate.presets import make_config
 from qurate.registry import FITTED, SLA, TRAINED
 from qurate.runtime.machine import keep_freed_memory
 from qurate.selection.algorithm import fit
-from qurate.training import start
 from selection import read
 
 BASELINE = "source_target"
 ADAPTED = tuple(f"{name}+{SLA}" for name in (BASELINE, "mme", "tml"))
-
-
-def seconds_per_step(split: Split, method: str, steps: int) -> float:
-    """The fastest of four trainings after a short one."""
-    trainer, data = start(split, make_config(method, "none")), TrainingData.of(split)
-    taken = []
-    for seed, count in enumerate((10, *[steps] * 4)):
-        began = time.perf_counter()
-        trainer.run(data, steps=count, seed=seed)
-        taken.append((time.perf_counter() - began) / count)
-    return min(taken[1:])
 
 
 def seconds_of_fit(split: Split, method: str, selector: str) -> float:
